@@ -11,7 +11,6 @@ import operator
 from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from typing import Any, cast, overload
 
 from msgspec.structs import force_setattr
@@ -274,7 +273,7 @@ class LeafRows(LayerRows):
                 figures, params = leaf.figures, sum([elements for _, elements, _ in leaf.stored])
                 if above is not None:
                     above.add_leaf(figures, leaf.stored)
-                signature = leaf.called, params, figures.macs, figures.activation_bytes
+                signature = leaf.kind, params, figures.macs, figures.activation_bytes
             else:
                 layer, facts = self._groups[-1 - item], given[-1 - item]
                 below = children.get(at, [])
@@ -329,7 +328,7 @@ class LeafRows(LayerRows):
         if item < 0:
             return self._groups[-1 - item]
         leaf = self._leaves[item]
-        row = leaf.layer if callable(leaf.row) else copy(leaf.layer)
+        row = leaf.row()
         set_ = force_setattr
         set_(row, "id", at)
         set_(row, "parent", parent if parent >= 0 else None)

@@ -1,15 +1,16 @@
 """Rows of the layer tree: leaves in execution order, and the scopes they belong to, to a pre-order list.
 
 Both kinds of model come here with leaves that know their scopes (an nn.Module from its modules, an ONNX
-graph from `scopes`), so that totals of groups, sharing of parameters and runs of identical blocks mean
+graph from `onnx.scopes`), so that totals of groups, sharing of parameters and runs of identical blocks mean
 the same for both.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,17 +18,12 @@ from msgspec.structs import replace
 from explorer.base.units import printable
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
 
-if TYPE_CHECKING:
-    from explorer.engine.costs.onnx.scopes import Place
-    from explorer.engine.costs.onnx.values import Frame
-    from explorer.engine.graph.model import Node
-
 __all__ = [
     "Bounds",
     "Figures",
     "GroupFacts",
+    "LayerLeaf",
     "Leaf",
-    "Row",
     "Scope",
     "bounds",
     "said_of_bounds",
@@ -60,89 +56,69 @@ class Figures(Struct, frozen=True, eq=False):
 
 Number = TypeVar("Number", int, float)
 
-Row = tuple[tuple[Scope, ...], Layer]
-"""The groups around a leaf, outermost first; and its layer, of which id, parent, depth, params, weight_bytes
-and shared_with are filled in by `build`. The path is made unique if it is not."""
 
-
-class Leaf(Struct, eq=False, gc=False):
-    """An operator or leaf module.
-
-    The totals of a model need its figures only; the rest is made when somebody looks at its row.
-
-    Attributes:
-        figures: What it adds to the totals. Leaves that are alike may share them.
-        row: Its row, or what makes its layer, anew whenever somebody looks: a large graph has many.
-        stored: Identity, elements and bytes of every stored parameter it uses.
-        nodes: How many operators of one forward pass the leaf stands for (calls counted).
-        counted: False for what is shown and does not run beside the rest: the cheaper branch of an If.
-        frame, node, constants: What it was made from, for who looks closer; the last are names of constants
-            that the frame does not know.
-        places, index: The places of the nodes around it, and which is its own.
-        kind: What to call it, if not by its operator.
-        tiled: MACs and how many of the tile products inside, for a call that stays closed and has some.
-    """
-
-    figures: Figures | Layer
-    row: Row | Callable[[Leaf], Layer]
-    stored: Sequence[tuple[Hashable, int, int]] = ()
-    nodes: int = 1
-    counted: bool = True
-    frame: Frame | None = None
-    node: Node | None = None
-    constants: Collection[str] = ()
-    places: Sequence[Place] = ()
-    index: int = 0
-    kind: str = ""
-    tiled: tuple[int | None, int | None] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        scopes: tuple[Scope, ...],
-        layer: Layer,
-        stored: Sequence[tuple[Hashable, int, int]] = (),
-        nodes: int = 1,
-        origin: tuple[Frame, Node, Collection[str]] | None = None,
-    ) -> Leaf:
-        """A leaf whose row is there already."""
-        return cls(layer, (scopes, layer), stored, nodes, True, *(origin or ()))
+class Leaf(Protocol):
+    """An operator or leaf module: totals need its figures only, the rest is for who looks at its row."""
 
     @property
-    def origin(self) -> tuple[Frame, Node, Collection[str]] | None:
-        """The frame, the node and the constants, where it was made from a node."""
-        return None if self.frame is None or self.node is None else (self.frame, self.node, self.constants)
+    def figures(self) -> Figures | Layer:
+        """What it adds to the totals. Leaves that are alike may share them."""
+
+    @property
+    def stored(self) -> Sequence[tuple[Hashable, int, int]]:
+        """Identity, elements and bytes of every stored parameter it uses."""
+
+    @property
+    def nodes(self) -> int:
+        """How many operators of one forward pass the leaf stands for (calls counted)."""
+
+    @property
+    def counted(self) -> bool:
+        """False for what is shown and does not run beside the rest: the cheaper branch of an If."""
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """The groups around it, outermost first."""
-        if not callable(self.row):
-            return self.row[0]
-        assert self.frame is not None
-        spot = self.places[self.index]
-        return self.frame.scopes_of(spot) if self.frame.prefix else spot.scopes
-
-    @property
-    def layer(self) -> Layer:
-        """Its row, as yet outside the tree."""
-        return self.row(self) if callable(self.row) else self.row[1]
 
     @property
     def path(self) -> str:
-        """Where it stands, from the root of the model."""
-        if not callable(self.row):
-            return self.row[1].path
-        assert self.frame is not None
-        assert self.node is not None
-        return self.frame.path(self.node)
+        """Where it stands, from the root of the model. It is made unique in the tree if it is not."""
 
     @property
-    def called(self) -> str:
-        """Its operator, or what it is called instead."""
-        if not callable(self.row):
-            return self.row[1].kind
-        assert self.node is not None
-        return self.kind or self.node.op
+    def kind(self) -> str:
+        """Its operator or class."""
+
+    def row(self) -> Layer:
+        """Its row, made anew; `layer_rows` fills in id, parent, depth, params, weight_bytes, shared_with."""
+
+
+class LayerLeaf(Struct, eq=False, gc=False):
+    """A leaf whose layer is there already; see `Leaf`."""
+
+    scopes: tuple[Scope, ...]
+    layer: Layer
+    stored: Sequence[tuple[Hashable, int, int]] = ()
+    nodes: int = 1
+    counted: bool = True
+
+    @property
+    def figures(self) -> Layer:
+        """What it adds to the totals."""
+        return self.layer
+
+    @property
+    def path(self) -> str:
+        """Where it stands."""
+        return self.layer.path
+
+    @property
+    def kind(self) -> str:
+        """Its operator or class."""
+        return self.layer.kind
+
+    def row(self) -> Layer:
+        """A copy of its layer."""
+        return copy(self.layer)
 
 
 class GroupFacts(Struct, frozen=True):

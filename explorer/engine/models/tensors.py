@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
-from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import Examined, Schedule
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
@@ -97,7 +97,7 @@ class TensorFile:
         kinds, why = self.contents.kinds, self.contents.why
         unknown = GroupFacts(status="unknown", reason=why)
         groups: dict[str, GroupFacts] = {}
-        leaves: list[Leaf] = []
+        leaves: list[LayerLeaf] = []
         scopes: tuple[Scope, ...] = ()
         for row in rows(self.contents.tensors):
             scopes = scopes[: row.depth]
@@ -107,7 +107,7 @@ class TensorFile:
                 groups[row.path] = unknown
                 continue
             stored = ((_identity(tensor), tensor.elements, tensor.nbytes),)
-            leaves.append(Leaf.of(scopes, leaf_layer(tensor, row.name, why), stored))
+            leaves.append(LayerLeaf(scopes, leaf_layer(tensor, row.name, why), stored))
         return build(leaves, groups)
 
     def _trainable(self) -> int | None:

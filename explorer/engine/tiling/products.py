@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from explorer.engine import shapes
 from explorer.engine.costs import layer_tree
 from explorer.engine.costs.onnx import visitor
+from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx_rules import Rules
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import held
@@ -94,9 +95,9 @@ def find_products(
     with uncollected():
         # what follows from a value that a caller may replace is known here, for the figures
         known = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
-        walk = visitor.walk(model, known, own=rules)
-        totals = layer_tree.totals(walk.leaves, groups=walk.groups)
-    counted = _counted(model, walk.leaves)
+        visited = visitor.visit(model, known, own=rules)
+        totals = layer_tree.totals(visited.leaves, groups=visited.groups)
+    counted = _counted(model, visited.leaves)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     for place, symbolic in zip(places(model, inferred, _tiled), places(model, opened, _tiled), strict=True):
@@ -128,7 +129,7 @@ Counted = dict[int | str, list[tuple[Dim, int | None]]]
 called from, and the MACs."""
 
 
-def _counted(model: Model, leaves: Sequence[layer_tree.Leaf]) -> Counted:
+def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     single: dict[str, Node] = {}
     for function in model.functions.values():
         # a leaf of such a function is made from the call
@@ -138,13 +139,12 @@ def _counted(model: Model, leaves: Sequence[layer_tree.Leaf]) -> Counted:
     done = {node.metadata[SITE_KEY] for node in held(model.graph.nodes) if SITE_KEY in node.metadata}
     found: Counted = {}
     for leaf in leaves:
-        if leaf.origin is not None:
-            frame, node, _ = leaf.origin
-            run = (frame.trips, leaf.figures.macs) if leaf.counted else (0, 0)
-            found.setdefault(id(single.get(leaf.kind, node)), []).append(run)
-            if done:
-                around = (scope.path for scope in frame.scopes if scope.path in done)
-                found.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
+        context, node = leaf.context, leaf.node
+        run = (context.trips, leaf.figures.macs) if leaf.counted else (0, 0)
+        found.setdefault(id(single.get(leaf.function, node)), []).append(run)
+        if done:
+            around = (scope.path for scope in context.scopes if scope.path in done)
+            found.setdefault(node.metadata.get(SITE_KEY) or next(around, ""), []).append(run)
     return found
 
 

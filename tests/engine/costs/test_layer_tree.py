@@ -7,7 +7,7 @@ import pytest
 from explorer import Session
 from explorer.engine.costs import layer_rows
 from explorer.engine.costs.layer_rows import build
-from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope, summed, totals
+from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, summed, totals
 from explorer.facts import Layer, Status
 
 
@@ -24,12 +24,12 @@ def leaf(
     stored: tuple[tuple[str, int, int], ...] = (),
     counted: bool = True,
     status: Status = "exact",
-) -> Leaf:
+) -> LayerLeaf:
     group, _, name = path.rpartition(".")
     layer = Layer(
         0, None, path, name, kind, 0, False, macs=macs, status="unknown" if macs is None else status
     )
-    leaf = Leaf.of(scopes(group), layer, stored)
+    leaf = LayerLeaf(scopes(group), layer, stored)
     leaf.counted = counted
     return leaf
 

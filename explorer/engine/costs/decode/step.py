@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import kv_cache
 from explorer.engine.costs.decode.derive import derive
-from explorer.engine.costs.layer_tree import Leaf
 from explorer.engine.costs.memory.liveness import Detail, Examined, Moved
-from explorer.engine.costs.onnx.values import Frame, parameter_places, traffic
+from explorer.engine.costs.onnx.leaves import OperatorLeaf
+from explorer.engine.costs.onnx.values import GraphContext, parameter_places, traffic
 from explorer.engine.graph.model import Model, Node
 from explorer.facts import Dim
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["step_of_graph", "step_of_module"]
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
-Look = Callable[[Sequence[Leaf], Mapping[int, int]], None]
+Look = Callable[[Sequence[OperatorLeaf], Mapping[int, int]], None]
 
 
 class _Examine(Protocol):
@@ -62,7 +62,7 @@ def step_of_graph(
 
     def of(tokens: int) -> Examined:
         shapes = kv_cache.whole_text(model, tokens, dims, input_shapes)
-        leaves: list[Leaf] = []
+        leaves: list[OperatorLeaf] = []
         found = examine(dims=dims, input_shapes=shapes, look=lambda seen, _: leaves.extend(seen))
         return _detailed(found, leaves)
 
@@ -149,7 +149,7 @@ def _with(sizes: tuple[int, ...], at: int, size: int) -> tuple[int, ...]:
     return (*sizes[:at], size, *sizes[at + 1 :])
 
 
-def _detailed(found: Examined, leaves: Sequence[Leaf]) -> Examined:
+def _detailed(found: Examined, leaves: Sequence[OperatorLeaf]) -> Examined:
     """The execution order of a graph with what each of its operators does."""
     steps = [
         replace(step, detail=_detail(leaves[step.leaf])) if step.leaf >= 0 else step
@@ -158,36 +158,36 @@ def _detailed(found: Examined, leaves: Sequence[Leaf]) -> Examined:
     return found.with_schedule(replace(found.schedule, steps=steps))
 
 
-def _detail(leaf: Leaf) -> Detail | None:
+def _detail(leaf: OperatorLeaf) -> Detail | None:
     """What an operator of a graph does by itself; None inside a loop or branch."""
-    if leaf.origin is None or leaf.origin[0].trips != 1 or not leaf.counted:
+    context, node, constants = leaf.context, leaf.node, leaf.constants
+    if context.trips != 1 or not leaf.counted:
         return None
-    frame, node, constants = leaf.origin
-    layer = leaf.layer
+    layer = leaf.row()
     known = {t.name: t for t in (*layer.inputs, *layer.weights)}
-    inputs = [None if not n else known.get(n) or frame.info(n) for n in node.inputs]
+    inputs = [None if not n else known.get(n) or context.info(n) for n in node.inputs]
     outputs = list(layer.outputs)
-    params = {node.inputs[index] for index, _, _ in parameter_places(frame, node)}
-    moved = traffic(frame, node, inputs, outputs, params, constants)
+    params = {node.inputs[index] for index, _, _ in parameter_places(context, node)}
+    moved = traffic(context, node, inputs, outputs, params, constants)
     reads: list[Moved | None] = []
     for name, info in zip(node.inputs, inputs, strict=True):
-        stored = name in frame.stored or name in constants
+        stored = name in context.stored or name in constants
         size = moved.sizes.get(name, 0)
-        twice = any(m is not None and m.key == frame.key(name) for m in reads)
+        twice = any(m is not None and m.key == context.key(name) for m in reads)
         reads.append(
-            None if info is None else Moved(frame.key(name), info.shape, 0 if twice else size, stored)
+            None if info is None else Moved(context.key(name), info.shape, 0 if twice else size, stored)
         )
     flags = any(node.attributes.get(name, 0) for name in ("is_causal", "unidirectional"))
     grouped = node.op == "GroupQueryAttention" and bool(node.attributes.get("causal", 1))
     made = [Moved(key, info.shape, size) for key, info, size in moved.made]
     return Detail(
-        _operator(frame, node),
+        _operator(context, node),
         layer.macs,
         layer.elementwise_ops,
         tuple(reads),
         tuple(made),
         causal=flags or grouped,
-        axes=_axes(node, len(outputs[0].shape or ()) if outputs else 0, frame.opsets.get("", 0)),
+        axes=_axes(node, len(outputs[0].shape or ()) if outputs else 0, context.opsets.get("", 0)),
     )
 
 
@@ -201,18 +201,18 @@ def _axes(node: Node, rank: int, opset: int) -> tuple[int, ...]:
     return (first,) if alone or node.op == "LpNormalization" else tuple(range(first, rank))
 
 
-def _operator(frame: Frame, node: Node) -> str:
+def _operator(context: GraphContext, node: Node) -> str:
     """The operator's type, told apart from others of the same name that work otherwise along a text."""
     if node.domain not in ("", "com.microsoft") or (node.domain and node.op == "Attention"):
         return f"{node.domain}.{node.op}"
-    return f"{node.op} backwards" if _backwards(frame, node) else node.op
+    return f"{node.op} backwards" if _backwards(context, node) else node.op
 
 
-def _backwards(frame: Frame, node: Node) -> bool:
+def _backwards(context: GraphContext, node: Node) -> bool:
     """Whether a Slice or a CumSum goes from the end to the start, or which way it goes is not known."""
     if node.op == "CumSum":
         return bool(node.attributes.get("reverse", 0))
     if node.op != "Slice" or len(node.inputs) < 5 or not node.inputs[4]:
         return False
-    steps = frame.shapes.constants.get(node.inputs[4])
+    steps = context.shapes.constants.get(node.inputs[4])
     return steps is None or bool((steps < 0).any())

@@ -15,7 +15,9 @@ from explorer.engine.costs import layer_tree
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.memory.liveness import Examined, Schedule, live_peak, schedule, settled
 from explorer.engine.costs.onnx import tile_coverage, visitor
-from explorer.engine.costs.onnx.leaves import Walk, boundaries
+from explorer.engine.costs.onnx.boundaries import boundaries
+from explorer.engine.costs.onnx.leaves import OperatorLeaf
+from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.costs.onnx_rules import Rules
 from explorer.engine.graph.model import Model, subgraphs
 from explorer.engine.shapes import Inference, InputShapes
@@ -25,8 +27,8 @@ from explorer.host.gc_pause import uncollected
 
 __all__ = ["Look", "analyse", "examine"]
 
-Look = Callable[[Sequence[layer_tree.Leaf], Sequence[int]], None]
-"""Takes the leaves of a walk, and the id of the row of each by its position."""
+Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
+"""Takes the leaves of a visit, and the id of the row of each by its position."""
 
 
 def analyse(model: Model, **options: Any) -> Analysis:
@@ -110,19 +112,19 @@ def _examine(
                 else "shapes that inference does not know were"
             )
             seen += (f"{taken:,} {what} seen in a run on random inputs",)
-    walk = visitor.walk(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
+    visited = visitor.visit(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
     inference.main.alike.clear()  # nobody else asks, and there is one for every node
-    tiled = walk.tiled
+    tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
     outputs = [v.name for v in model.graph.outputs]
-    peak = live_peak(walk.steps, walk.kept)
+    peak = live_peak(visited.steps, visited.kept)
     totals = layer_tree.totals(
-        walk.leaves,
+        visited.leaves,
         peak_bytes=peak.bytes,
         peak_at=peak.label,
         peak_tensors=peak.tensors,
-        groups=walk.groups,
+        groups=visited.groups,
     )
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
@@ -135,7 +137,7 @@ def _examine(
             opset=model.opset or None,
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
             file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
-            notes=(*inference.main.notes, *seen, *_notes(model, walk)),
+            notes=(*inference.main.notes, *seen, *_notes(model, visited)),
         ),
         assumptions={
             "dims": dict(inference.main.dims),
@@ -147,21 +149,21 @@ def _examine(
 
     def rows() -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
         with uncollected():
-            assert walk.frame is not None
-            boundaries(walk, model.graph, walk.frame)
+            assert visited.context is not None
+            visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
             rows_of = array("i")
-            mark = tile_coverage.marker(walk.claims, model.functions.values())
-            layers = build(walk.leaves, walk.groups, rows_of=rows_of, mark=mark)
+            mark = tile_coverage.marker(visited.tile_labels, model.functions.values())
+            layers = build(visited.leaves, visited.groups, rows_of=rows_of, mark=mark)
             if look is not None:
-                look(walk.leaves, rows_of)
+                look(visited.leaves, rows_of)
 
         @cache
         def order() -> Schedule:
-            return schedule(settled(walk.steps), walk.kept, layers, rows_of)
+            return schedule(settled(visited.steps), visited.kept, layers, rows_of)
 
         return layers, order
 
-    examined = Examined(info, rows, layer_tree.bounds(walk.leaves, walk.groups))
+    examined = Examined(info, rows, layer_tree.bounds(visited.leaves, visited.groups))
     if look is not None:
         examined.rows()
     return examined
@@ -183,7 +185,7 @@ def _on_tiles(
         return tiled
     try:
         bound = Inference(model, {**inference.main.dims, **sizes}, input_shapes)
-        found = visitor.walk(model, bound, own=rules, cancel=cancel).tiled
+        found = visitor.visit(model, bound, own=rules, cancel=cancel).tiled
     except Cancelled:
         raise
     except ExplorerError:
@@ -191,7 +193,7 @@ def _on_tiles(
     return tiled if found is None or found.share is None else replace(found, dims=sizes)
 
 
-def _notes(model: Model, walk: Walk) -> list[str]:
+def _notes(model: Model, visited: VisitResult) -> list[str]:
     """What a reader of the figures should know."""
     notes = []
     used = {name for node in model.graph.nodes for name in node.inputs}
@@ -205,7 +207,7 @@ def _notes(model: Model, walk: Walk) -> list[str]:
     if idle:
         size = sum(t.nbytes for t in idle)
         notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
-    disputed = [(shapes.values, name) for shapes in walk.shapes.values() for name in shapes.disputed]
+    disputed = [(shapes.values, name) for shapes in visited.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]
     for words, what in (
         ("the file declares", "declared in the file {} what was found, which is believed"),

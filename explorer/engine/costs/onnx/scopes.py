@@ -19,7 +19,7 @@ from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.graph.model import Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
-__all__ = ["TILED", "Place", "Places", "from_name", "place", "relative"]
+__all__ = ["TILED", "ScopedName", "ScopedNames", "from_name", "relative", "scoped_names"]
 
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -30,7 +30,7 @@ MAX_DEPTH = 48
 """Groups within groups; what a name has beyond that stays in one piece."""
 
 
-class Place(NamedTuple):
+class ScopedName(NamedTuple):
     """Where a node stands: the groups around it, outermost first, and its name among its siblings."""
 
     scopes: tuple[Scope, ...]
@@ -52,25 +52,25 @@ def relative(name: str, inside: str) -> str:
     return "/".join(own[same:])
 
 
-class Places(Sequence[Place]):
-    """The places of the nodes of one body, found when somebody asks for the first of them."""
+class ScopedNames(Sequence[ScopedName]):
+    """The names of the nodes of one body, found when somebody asks for the first of them."""
 
     def __init__(self, nodes: Sequence[Node], inside: str = "") -> None:
         self.nodes = nodes
         self.inside = inside
-        self._found: list[Place] | None = None
+        self._found: list[ScopedName] | None = None
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def __getitem__(self, at: Any) -> Any:
         if self._found is None:
-            self._found = place(self.nodes, self.inside)
+            self._found = scoped_names(self.nodes, self.inside)
         return self._found[at]
 
 
-def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
-    """The place of every node, in the same order.
+def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
+    """The groups and the name of every node, in the same order.
 
     Args:
         nodes: Of the main graph, of a function, or of the body of a node.
@@ -80,9 +80,9 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
     Conv in it is the Conv called `0`. Nodes that a tiling made for one site stand together under the
     site's name. A node without a name is called by its type and its number among those of that type.
     """
-    found: list[Place] = []
+    found: list[ScopedName] = []
     units: list[str] = []  # the site of each, "" for none
-    known: dict[tuple[str, str], Place] = {}
+    known: dict[tuple[str, str], ScopedName] = {}
     around: Known = {"/": {}, ".": {}}
     numbers: Counter[str] = Counter()
     sites = False
@@ -112,7 +112,7 @@ def place(nodes: Sequence[Node], inside: str = "") -> list[Place]:
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
             groups = from_name(relative(output, inside), around).scopes if "/" in output else ()
-            found.append(Place(groups, f"{node.op}_{number}"))
+            found.append(ScopedName(groups, f"{node.op}_{number}"))
     places = _collapsed(found, units)
     return _under_sites(nodes, places, units) if sites else places
 
@@ -133,7 +133,7 @@ Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
 """By the sign between pieces: groups by what stands in front of the last piece; None for what is no path."""
 
 
-def from_name(name: str, known: Known | None = None) -> Place:
+def from_name(name: str, known: Known | None = None) -> ScopedName:
     """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
@@ -147,7 +147,7 @@ def from_name(name: str, known: Known | None = None) -> Place:
         front, _, last = front.rpartition(sign)
     if not last or (not front and sign == "."):
         pieces = [p for p in name.split(sign) if p]
-        return Place((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
+        return ScopedName((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
     if known is None:
         groups = _groups(front, sign)
     elif front in (same := known[sign]):
@@ -155,7 +155,7 @@ def from_name(name: str, known: Known | None = None) -> Place:
     else:
         groups = same[front] = _groups(front, sign) if sign == "." else _known_groups(front, same)
     # thousands of nodes are called Conv
-    return Place((), name) if groups is None else Place(groups, intern(last))
+    return ScopedName((), name) if groups is None else ScopedName(groups, intern(last))
 
 
 def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
@@ -202,7 +202,9 @@ def _pieces(front: str) -> list[str]:
     return pieces
 
 
-def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, str], Place]) -> Place:
+def _from_metadata(
+    names: str, classes: str, node: Node, known: dict[tuple[str, str], ScopedName]
+) -> ScopedName:
     """Dynamo's lists: qualified module names from the root down, then the operator's own name."""
     key = names, classes
     if key in known:
@@ -213,7 +215,7 @@ def _from_metadata(names: str, classes: str, node: Node, known: dict[tuple[str, 
     modules = [p for p in paths[:-1] if p]
     named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
     pieces = [p for p in modules[-1].split(".") if p] if modules else []
-    known[key] = Place(_scopes(pieces, named), paths[-1] or node.label)
+    known[key] = ScopedName(_scopes(pieces, named), paths[-1] or node.label)
     return known[key]
 
 
@@ -228,10 +230,10 @@ def _strings(text: str) -> list[str]:
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
 
 
-def _collapsed(places: list[Place], units: Sequence[str]) -> list[Place]:
+def _collapsed(places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
     """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
     seen: set[str] = set()
-    once: list[Place] = []
+    once: list[ScopedName] = []
     for spot, unit in zip(places, units, strict=True):
         if unit:
             if unit in seen:
@@ -255,19 +257,19 @@ def _collapsed(places: list[Place], units: Sequence[str]) -> list[Place]:
         scopes = spot.scopes
         if id(scopes) in alone:
             around = scopes[:-1]
-            spot = Place(same.setdefault(around, around), scopes[-1].name)
+            spot = ScopedName(same.setdefault(around, around), scopes[-1].name)
         out.append(spot)
     return out
 
 
-def _under_sites(nodes: Sequence[Node], places: list[Place], units: Sequence[str]) -> list[Place]:
+def _under_sites(nodes: Sequence[Node], places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
     """Puts the nodes of a tiled site under a group with the site's name."""
     sizes = Counter(filter(None, units))
     out = []
     for node, spot, unit in zip(nodes, places, units, strict=True):
         if sizes[unit] > 1:
             own = from_name(node.label).name if node.name else node.op
-            out.append(Place((*spot.scopes, Scope(unit, spot.name, TILED)), own))
+            out.append(ScopedName((*spot.scopes, Scope(unit, spot.name, TILED)), own))
         else:
             out.append(spot)
     return out

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs.onnx.values import Frame
+from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Node
 from explorer.facts import Dim, TensorInfo
 
@@ -44,27 +44,27 @@ class Elements(Struct, frozen=True):
     each: TensorInfo | None = None
 
 
-def remember(known: MutableMapping[Hashable, Elements], frame: Frame, node: Node) -> None:
+def remember(known: MutableMapping[Hashable, Elements], context: GraphContext, node: Node) -> None:
     """Notes what the sequence that `node` makes holds, if it makes one and that can be told."""
-    made = _made(known, frame, node)
+    made = _made(known, context, node)
     if made is not None and node.outputs and node.outputs[0]:
-        known[frame.key(node.outputs[0])] = made
+        known[context.key(node.outputs[0])] = made
 
 
-def _made(known: Mapping[Hashable, Elements], frame: Frame, node: Node) -> Elements | None:
+def _made(known: Mapping[Hashable, Elements], context: GraphContext, node: Node) -> Elements | None:
     if node.op == "SequenceEmpty":
         return Elements(0)
     if not node.inputs:
         return None
     if node.op == "SequenceConstruct":
-        return Elements(len(node.inputs), _alike([frame.info(n) for n in node.inputs]))
+        return Elements(len(node.inputs), _alike([context.info(n) for n in node.inputs]))
     if node.op == "SplitToSequence":
-        return _split(frame, node)
-    before = known.get(frame.key(node.inputs[0]))
+        return _split(context, node)
+    before = known.get(context.key(node.inputs[0]))
     if before is None:
         return None
     if node.op == "SequenceInsert" and len(node.inputs) > 1:
-        new = frame.info(node.inputs[1])
+        new = context.info(node.inputs[1])
         each = new if before.length == 0 else None if before.each is None else _alike([before.each, new])
         return Elements(_more(before.length, 1), each)
     if node.op == "SequenceErase":
@@ -82,11 +82,11 @@ def _more(length: Dim, by: int) -> Dim:
     return max(length + by, 0) if isinstance(length, int) else None
 
 
-def _split(frame: Frame, node: Node) -> Elements:
+def _split(context: GraphContext, node: Node) -> Elements:
     """Pieces along an axis: of one by default, of a given size, or of given sizes."""
-    source = frame.info(node.inputs[0])
+    source = context.info(node.inputs[0])
     given = node.inputs[1] if len(node.inputs) > 1 else ""
-    sizes: Any = frame.shapes.constants.get(given) if given else None
+    sizes: Any = context.shapes.constants.get(given) if given else None
     shape = source.shape
     axis = node.attributes.get("axis", 0)
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):

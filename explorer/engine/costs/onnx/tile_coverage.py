@@ -11,21 +11,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import TILED
+from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Function, Model
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_KEY, plans
 from explorer.facts import Dim, Layer, LeftOver, Tiled
 
-if TYPE_CHECKING:
-    from explorer.engine.costs.layer_tree import Leaf
-    from explorer.engine.costs.onnx.values import Frame
-
-__all__ = ["Claims", "counted", "marker", "planned_sizes"]
+__all__ = ["TileLabels", "counted", "marker", "planned_sizes"]
 
 Tile = tuple[int, int, int]
 
@@ -40,7 +38,7 @@ _TOO_LARGE = "called a tile product, and is not one within its tile"
 _NOT_CHOSEN = "not chosen when the model was tiled"
 
 
-class Claims(Struct, frozen=True):
+class TileLabels(Struct, frozen=True):
     """What a file says of its tiles.
 
     Attributes:
@@ -56,8 +54,8 @@ class Claims(Struct, frozen=True):
     skipped: Mapping[str, str]
 
     @classmethod
-    def of(cls, model: Model) -> Claims | None:
-        """The claims of a model; None for one that has no tiles."""
+    def of(cls, model: Model) -> TileLabels | None:
+        """The labels of a model; None for one that has no tiles."""
         operators: dict[str, Tile] = {}
         others: set[str] = set()
         for function in model.functions.values():
@@ -98,12 +96,12 @@ def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], 
     return sites, products, skipped
 
 
-def marker(claims: Claims | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
+def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
     """What says of a row that nobody has seen yet whether it is a tiled site, and what it was before."""
-    if claims is None:
+    if labels is None:
         return None
     own = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
-    products = claims.products
+    products = labels.products
 
     def mark(row: Layer) -> None:
         if row.kind in own and (row.kind == TILED or row.path in products):
@@ -152,11 +150,11 @@ class _Tally:
         return self.value if self.known else None
 
 
-def counted(claims: Claims, leaves: Sequence[Leaf]) -> Tiled:
+def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tiled:
     """What of the leaves of a walk runs on tiles, and what is left beside them."""
     on_tiles, products, beside = _Tally(), _Tally(), _Tally()
     left: dict[tuple[str, str], tuple[str, _Tally]] = {}
-    frames: dict[int, str] = {}
+    around: dict[int, str] = {}
     # leaves that share their figures have operands of the same shapes: a model has thousands of them
     alike: dict[tuple[str, int], tuple[int | None, str]] = {}
     for leaf in leaves:
@@ -171,21 +169,21 @@ def counted(claims: Claims, leaves: Sequence[Leaf]) -> Tiled:
                 continue
             reason = ""
         else:
-            if leaf.kind in claims.operators:
-                key = leaf.kind, id(leaf.figures)
-                known, reason = alike.get(key) or alike.setdefault(key, _product(claims, leaf, frames))
+            if leaf.function in labels.operators:
+                key = leaf.function, id(leaf.figures)
+                known, reason = alike.get(key) or alike.setdefault(key, _product(labels, leaf, around))
             else:
-                known, reason = _product(claims, leaf, frames)
+                known, reason = _product(labels, leaf, around)
             if known is not None:
                 on_tiles.add(macs)
                 products.add(known or None)
                 continue
         beside.add(macs)
-        op, name = _named(leaf)
-        reason = reason or _reason(claims, leaf)
+        reason = reason or _reason(labels, leaf)
+        op = leaf.kind
         entry = left.get((op, reason))
         if entry is None:
-            entry = left[op, reason] = name, _Tally()
+            entry = left[op, reason] = leaf.path, _Tally()
         entry[1].add(macs)
     whole = None
     if on_tiles.known and beside.known:
@@ -196,46 +194,33 @@ def counted(claims: Claims, leaves: Sequence[Leaf]) -> Tiled:
     return Tiled(products.total, on_tiles.total, whole, share, tuple(rows))
 
 
-def _named(leaf: Leaf) -> tuple[str, str]:
-    """Operator and path of a leaf, without making its row."""
-    if leaf.origin is None:
-        return leaf.layer.kind, leaf.layer.path
-    frame, node, _ = leaf.origin
-    return leaf.kind or node.op, frame.path(node)
-
-
-def _reason(claims: Claims, leaf: Leaf) -> str:
+def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
     """Why a product was left, as the plan has it."""
-    if leaf.origin is None:
-        return _NOT_CHOSEN
-    frame, node, _ = leaf.origin
-    said = claims.skipped.get(node.label) or claims.skipped.get(frame.path(node))
-    return said or (_NOT_CHOSEN if claims.sites else "")
+    said = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
+    return said or (_NOT_CHOSEN if labels.sites else "")
 
 
-def _product(claims: Claims, leaf: Leaf, frames: dict[int, str]) -> tuple[int | None, str]:
+def _product(labels: TileLabels, leaf: OperatorLeaf, around: dict[int, str]) -> tuple[int | None, str]:
     """How many tile products a leaf is, 0 where that is not known; None and the reason if it is none."""
-    if leaf.origin is None:
-        return None, ""
-    frame, node, _ = leaf.origin
-    name = leaf.kind if leaf.kind in claims.operators else node.op if node.op in claims.operators else ""
-    name = name or _around(claims, frame, frames)
+    context, node = leaf.context, leaf.node
+    name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
+    name = name or _around(labels, context, around)
     batched = False
     if name:
-        tile: Tile | None = claims.operators[name]
+        tile: Tile | None = labels.operators[name]
     else:
         batched = not node.domain and node.op == "MatMul" and MNK_KEY in node.metadata
-        tile = claims.sites.get(node.metadata.get(SITE_KEY, "")) if batched else None
+        tile = labels.sites.get(node.metadata.get(SITE_KEY, "")) if batched else None
         if tile is None:
             return None, ""
     assert tile is not None
-    at = (0, 1) if node.op in claims.operators else _OPERANDS.get(node.op)
+    at = (0, 1) if node.op in labels.operators else _OPERANDS.get(node.op)
     if at is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= at[1]:
         return None, _TOO_LARGE
-    known = _fitting(frame.info(node.inputs[at[0]]).shape, frame.info(node.inputs[at[1]]).shape, tile)
+    known = _fitting(context.info(node.inputs[at[0]]).shape, context.info(node.inputs[at[1]]).shape, tile)
     if known is None or (known[1] not in (1, None) and not batched):
         return None, _TOO_LARGE
-    trips, figures = frame.trips, leaf.figures
+    trips, figures = context.trips, leaf.figures
     if not isinstance(trips, int) or known[0] is None or known[1] is None:
         return 0, ""
     if figures.macs is not None and figures.macs != trips * known[0] * known[1]:
@@ -243,12 +228,12 @@ def _product(claims: Claims, leaf: Leaf, frames: dict[int, str]) -> tuple[int | 
     return trips * known[1], ""
 
 
-def _around(claims: Claims, frame: Frame, frames: dict[int, str]) -> str:
-    """The tile operator in whose body a frame is; '' for none."""
-    found = frames.get(id(frame))
+def _around(labels: TileLabels, context: GraphContext, known: dict[int, str]) -> str:
+    """The tile operator in whose body a node is; '' for none."""
+    found = known.get(id(context))
     if found is None:
-        names = [scope.kind for scope in frame.scopes if scope.kind in claims.operators]
-        found = frames[id(frame)] = names[-1] if names else ""
+        names = [scope.kind for scope in context.scopes if scope.kind in labels.operators]
+        found = known[id(context)] = names[-1] if names else ""
     return found
 
 

@@ -1,35 +1,32 @@
 """What the values in a graph or body are: who they are, whether they are stored, what moving them costs.
 
-The walk over a model (`walker`) goes through functions, branches and loops, in which the same value has
-other names. A `Frame` keeps track of that, and of which values are parameters in one guise or another.
+The visit of a model (`visitor`) goes through functions, branches and loops, in which the same value has
+other names. A `GraphContext` keeps track of that, and of which values are parameters in one guise or another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.costs import formulas, onnx_rules
 from explorer.engine.costs.layer_tree import Scope, whole
-from explorer.engine.costs.onnx.scopes import Place, relative
+from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.costs.onnx_rules import tflite
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, Graph, Node, Span, Tensor, dtype_code
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = [
     "HANDED_ON",
     "PLAIN",
     "SHOWN",
     "VIEWS",
-    "Frame",
+    "GraphContext",
     "Stored",
     "Traffic",
     "constant",
@@ -38,7 +35,7 @@ __all__ = [
     "nbytes",
     "parameter_places",
     "parameters",
-    "plain_looks",
+    "plain_storage",
     "scaled",
     "shown",
     "stored_in",
@@ -84,7 +81,7 @@ SHOWN = 32
 _SIZED = frozenset(kind.name for kind in DTYPES.values() if kind.bits)
 
 PLAIN = -1
-"""How a tensor looks that is stored as its type says, an element behind the other."""
+"""Storage id of tensors that are stored as their type says, an element behind the other."""
 
 
 class Stored(Struct, frozen=True):
@@ -114,8 +111,8 @@ class Traffic(Struct, frozen=True):
     sizes: Mapping[str, int | None] = field(default_factory=dict)
 
 
-class Frame(Struct):
-    """A body being walked: its values, where they come from, and how often it runs.
+class GraphContext(Struct):
+    """A body being visited: its values, where they come from, and how often it runs.
 
     Attributes:
         shapes: Of the body's values.
@@ -128,8 +125,8 @@ class Frame(Struct):
         early: Why it may run less often than that; empty if it does not.
         number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
         closed: Calls are summed up, not opened.
-        looks: What is stored behind a name, as a number that alike tensors share (`Walker.look`); `PLAIN`
-            where the type of the value says it all.
+        storage_ids: What is stored behind a name, as a number that alike tensors share
+            (`visitor.GraphVisitor.storage_id`); `PLAIN` where the type of the value says it all.
     """
 
     shapes: Shapes
@@ -143,7 +140,7 @@ class Frame(Struct):
     early: str = ""
     number: int = 0
     closed: bool = False
-    looks: dict[str, int] = field(default_factory=dict)
+    storage_ids: dict[str, int] = field(default_factory=dict)
 
     def key(self, name: str) -> Hashable:
         """Who the value is, whatever it is called here."""
@@ -156,11 +153,11 @@ class Frame(Struct):
             return f"{self.prefix}{node.name or node.label}"
         return f"{self.prefix}{relative(node.label, self.inside)}"
 
-    def scopes_of(self, spot: Place) -> tuple[Scope, ...]:
+    def scopes_of(self, name: ScopedName) -> tuple[Scope, ...]:
         """The groups around a node; those inside a body carry the body's path."""
         if not self.prefix:
-            return spot.scopes
-        return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in spot.scopes))
+            return name.scopes
+        return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in name.scopes))
 
     def info(self, name: str) -> TensorInfo:
         """The value's type and shape; unknown ones if nothing is known."""
@@ -187,8 +184,8 @@ def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stor
     return found
 
 
-def plain_looks(graph: Graph) -> dict[str, int]:
-    """`Frame.looks` of the initializers of which there is nothing to know but their type."""
+def plain_storage(graph: Graph) -> dict[str, int]:
+    """`GraphContext.storage_ids` of the initializers of which there is nothing to know but their type."""
     tensors = graph.initializers.items()
     return dict.fromkeys([name for name, tensor in tensors if _is_plain(tensor)], PLAIN)
 
@@ -219,7 +216,7 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
     return Stored(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
 
-def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
+def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, int]]:
     """Where a node's inputs bring stored parameters.
 
     Returns:
@@ -227,10 +224,10 @@ def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
         input, and the bits of one value where bytes hold several, else 8.
     """
     found: list[tuple[int, int, int]] = []
-    if node.op in _ALIASES and all(n in frame.stored for n in node.inputs if n):
+    if node.op in _ALIASES and all(n in context.stored for n in node.inputs if n):
         return found
     for index, name in enumerate(node.inputs):
-        for at, entry in enumerate(frame.stored.get(name, ())):
+        for at, entry in enumerate(context.stored.get(name, ())):
             if entry.quantized or onnx_rules.is_parameter(node.op, index, entry.dtype, entry.shape):
                 found.append(
                     (index, at, onnx_rules.packed_bits(node.op, index, entry.dtype, node.attributes))
@@ -239,14 +236,14 @@ def parameter_places(frame: Frame, node: Node) -> list[tuple[int, int, int]]:
 
 
 def parameters(
-    frame: Frame, node: Node, places: Iterable[tuple[int, int, int]]
+    context: GraphContext, node: Node, places: Iterable[tuple[int, int, int]]
 ) -> tuple[list[Stored], set[str]]:
     """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
     found: list[Stored] = []
     names: set[str] = set()
     for index, at, bits in places:
         name = node.inputs[index]
-        entry = frame.stored[name][at]
+        entry = context.stored[name][at]
         if bits != 8:
             entry = replace(entry, elements=entry.elements * 8 // bits)
         found.append(entry)
@@ -254,12 +251,12 @@ def parameters(
     return found, names
 
 
-def learned(frame: Frame, node: Node) -> list[Stored]:
+def learned(context: GraphContext, node: Node) -> list[Stored]:
     """The parameters that an operator carries in its attributes (`rules.LEARNED`)."""
     found: list[Stored] = []
     for name in onnx_rules.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
-        identity = frame.number, node.outputs[:1] and node.outputs[0], name
+        identity = context.number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
             found.append(replace(_of_tensor(value, name, ()), identity=identity))
         elif isinstance(value, tuple) and value:
@@ -267,18 +264,18 @@ def learned(frame: Frame, node: Node) -> list[Stored]:
     return found
 
 
-def hand_on(frame: Frame, node: Node) -> None:
+def hand_on(context: GraphContext, node: Node) -> None:
     """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
     if not node.outputs:
         return
-    stored, name = frame.stored, node.outputs[0]
+    stored, name = context.stored, node.outputs[0]
     if node.op == "Constant" and not node.domain:
-        owner = (frame.number,) if frame.number else ()
+        owner = (context.number,) if context.number else ()
         tensor = constant(node)
         if tensor is not None:
             stored[name] = (_of_tensor(tensor, name, owner),)
             if _is_plain(tensor):
-                frame.looks[name] = PLAIN
+                context.storage_ids[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
             stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
     elif node.op in _ALIASES and node.inputs and all(n in stored for n in node.inputs if n):
@@ -287,14 +284,14 @@ def hand_on(frame: Frame, node: Node) -> None:
             found = tuple([replace(e, quantized=True) for e in entries])
         else:
             found = stored.get(node.inputs[0], ())
-            if node.op == "Identity" and node.inputs[0] in frame.looks:
-                frame.looks[name] = frame.looks[node.inputs[0]]
+            if node.op == "Identity" and node.inputs[0] in context.storage_ids:
+                context.storage_ids[name] = context.storage_ids[node.inputs[0]]
         if found:
             stored[name] = found
 
 
 def traffic(
-    frame: Frame,
+    context: GraphContext,
     node: Node,
     inputs: list[TensorInfo | None],
     outputs: list[TensorInfo],
@@ -304,12 +301,12 @@ def traffic(
     """What a node moves: each input once, each output once.
 
     Args:
-        frame: The body it stands in.
+        context: The body it stands in.
         node: The operator.
         inputs: What goes in, None for an input that is left out.
         outputs: What comes out.
         params: Names of the inputs that bring parameters.
-        constants: Names of inputs that are stored and that the frame does not know.
+        constants: Names of inputs that are stored and that the context does not know.
     """
     if node.op == "Constant" and not node.domain:
         return Traffic(0, 0, 0, [])
@@ -318,7 +315,7 @@ def traffic(
         for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
             if info is None or name in sizes:
                 continue
-            entries = frame.stored.get(name)
+            entries = context.stored.get(name)
             setting = index in onnx_rules.SETTINGS.get(node.op, ()) or info.shape == ()
             if setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
@@ -326,11 +323,11 @@ def traffic(
     written = [nbytes(o) for o in outputs]
     for index in _TABLES.get(node.op, ()):
         table = inputs[index] if index < len(inputs) else None
-        if table is not None and node.inputs[index] in frame.stored:
+        if table is not None and node.inputs[index] in context.stored:
             # the table is resident: only the rows looked up are read
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
-    stored = [size for name, size in sizes.items() if name in frame.stored or name in constants]
-    made = [(frame.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
+    stored = [size for name, size in sizes.items() if name in context.stored or name in constants]
+    made = [(context.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
     read = whole(sizes.values())
     # a part of what is not known would add up to more than the whole
     weights = None if read is None else whole(stored)

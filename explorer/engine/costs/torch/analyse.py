@@ -300,7 +300,7 @@ def _formula(row: Row) -> str:
     return " + ".join(texts[:FORMULAS]) + (f" + {rest} more" if rest > 0 else "")
 
 
-def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.Leaf:
+def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
     """A module or operator that ran."""
     known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
@@ -329,7 +329,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         status=status,
         reason=row.unknown or row.bound,
     )
-    return layer_tree.Leaf.of(scopes, layer, _facts(stored), row.calls)
+    return layer_tree.LayerLeaf(scopes, layer, _facts(stored), row.calls)
 
 
 def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
@@ -380,7 +380,9 @@ def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) ->
     ]
 
 
-def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.Leaf:
+def _idle(
+    path: str, module: nn.Module, seen: Trace, scopes: tuple[layer_tree.Scope, ...]
+) -> layer_tree.LayerLeaf:
     """A leaf module that did not run: on purpose, or because the model failed before it."""
     stored = [s for s in seen.parameters.values() if s.owner == path]
     reason = "it does not run in evaluation mode"
@@ -404,9 +406,9 @@ def _idle(path: str, module: nn.Module, seen: Trace, scopes: tuple[layer_tree.Sc
         if path in seen.elsewhere:
             said = "assumed: it runs only where a value of a tensor is another than the one that was taken"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=said)
-        return layer_tree.Leaf.of(scopes, layer, _facts(stored), 0)
+        return layer_tree.LayerLeaf(scopes, layer, _facts(stored), 0)
     reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
-    return layer_tree.Leaf.of(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
+    return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
 
 
 def _blank(layer: Layer) -> Layer:
@@ -415,7 +417,7 @@ def _blank(layer: Layer) -> Layer:
 
 
 def _failing(
-    leaves: list[layer_tree.Leaf], seen: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]
+    leaves: list[layer_tree.LayerLeaf], seen: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]
 ) -> None:
     """Marks the layer at which the model failed, or adds a row for it when it got no further."""
     if not seen.failed:
@@ -428,32 +430,32 @@ def _failing(
         did = leaf.layer.macs or leaf.layer.elementwise_ops
         if leaf.layer.path == where or (leaf.layer.path == whole and not did):
             failed = replace(_blank(leaf.layer), reason=reason)
-            leaves[at] = layer_tree.Leaf.of(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
+            leaves[at] = layer_tree.LayerLeaf(leaf.scopes, failed, leaf.stored, max(leaf.nodes, 1))
             return
     # the forward of a module with children failed between its operators
     path = where if where not in named else f"{where}.forward".lstrip(".")
     name = path.rpartition(".")[2]
     layer = Layer(id=0, parent=None, path=path, name=name, kind=name, depth=0, group=False, reason=reason)
-    leaves.append(layer_tree.Leaf.of(scopes.around(path), _blank(layer)))
+    leaves.append(layer_tree.LayerLeaf(scopes.around(path), _blank(layer)))
 
 
-def _loose(seen: Trace, leaves: Iterable[layer_tree.Leaf]) -> list[Stored]:
+def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[Stored]:
     """Parameters that no row uses, each once: they are stored, so they count and are shown."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     return list({s.identity: s for s in seen.parameters.values() if s.identity not in used}.values())
 
 
-def _parameter(stored: Stored, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.Leaf:
+def _parameter(stored: Stored, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
     path = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
     reason = "no operator uses it in evaluation mode"
     layer = Layer(
         0, None, path, stored.name, "Parameter", 0, False, calls=0, weights=(stored.info,), reason=reason
     )
-    return layer_tree.Leaf.of(scopes, layer, _facts([stored]), 0)
+    return layer_tree.LayerLeaf(scopes, layer, _facts([stored]), 0)
 
 
 def _groups(
-    seen: Trace, named: Mapping[str, nn.Module], leaves: Iterable[layer_tree.Leaf]
+    seen: Trace, named: Mapping[str, nn.Module], leaves: Iterable[layer_tree.LayerLeaf]
 ) -> dict[str, layer_tree.GroupFacts]:
     """What is known of every module with children, or expanded into its operators."""
     groups = {}

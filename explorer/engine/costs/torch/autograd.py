@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from msgspec import Struct, field
 
-from explorer.engine.costs.layer_tree import Leaf
+from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training import gradients
 from explorer.engine.costs.training.gradients import Gradient, Want
@@ -140,7 +140,7 @@ class Gradients:
         self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(
-        self, rows: Sequence[Row], leaves: Sequence[Leaf], rows_of: Sequence[int], seen: Trace
+        self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], seen: Trace
     ) -> None:
         """Makes the parts, once it is known which row each operator ends up in.
 

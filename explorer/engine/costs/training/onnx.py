@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs import formulas, onnx_rules
-from explorer.engine.costs.layer_tree import Leaf
 from explorer.engine.costs.onnx import analyse
-from explorer.engine.costs.onnx.values import Frame
+from explorer.engine.costs.onnx.leaves import OperatorLeaf
+from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.gradients import Gradient, Want, elementwise, of_onnx
 from explorer.engine.costs.training.step import Kept, Part, Step
 from explorer.engine.graph.model import Model, Node, subgraphs
-from explorer.facts import Progress, Shape, Status
+from explorer.facts import Layer, Progress, Shape, Status
 
 __all__ = ["at_batch", "step"]
 
@@ -107,7 +107,7 @@ def step(
         bound, shapes = at_batch(model, batch, bound, shapes)
     parts: list[Part] = []
 
-    def look(leaves: Sequence[Leaf], rows_of: Sequence[int]) -> None:
+    def look(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
         if batch is not None:
             _check_sizes(leaves, batch)
         feeds = {v.name for v in model.graph.feeds}
@@ -134,22 +134,22 @@ def step(
     return Step(analysis, parts, tuple(notes))
 
 
-def _check_sizes(leaves: Sequence[Leaf], batch: int) -> None:
+def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
     """Refuses a batch for which the graph was not made: sizes may be written into it.
 
     Raises:
         Misuse: A Reshape would have to change the number of elements.
     """
     for leaf in leaves:
-        if leaf.origin is None or leaf.origin[1].op != "Reshape":
+        context, node = leaf.context, leaf.node
+        if node.op != "Reshape":
             continue
-        frame, node, _ = leaf.origin
-        made = frame.info(node.outputs[0])
-        sizes = [formulas.count(shape) for shape in (frame.info(node.inputs[0]).shape, made.shape) if shape]
+        made = context.info(node.outputs[0])
+        sizes = [formulas.count(shape) for shape in (context.info(node.inputs[0]).shape, made.shape) if shape]
         cannot_run = made.shape is None and made.conflict
         if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
             raise Misuse(
-                f"the file is made for another batch than {batch}: a size is written into {leaf.layer.path}",
+                f"the file is made for another batch than {batch}: a size is written into {leaf.path}",
                 where="--batch",
                 hint="export it with an open batch dimension",
             )
@@ -163,10 +163,10 @@ class _Flow:
         self.read: set[Hashable] = set()
         self.trained: set[Hashable] = set()
 
-    def want(self, frame: Frame, node: Node, at: int, unknown: set[str]) -> Want:
+    def want(self, context: GraphContext, node: Node, at: int, unknown: set[str]) -> Want:
         """Who wants the gradient of an input; a value that nobody is known to make is put in `unknown`."""
         name = node.inputs[at]
-        stored = frame.stored.get(name)
+        stored = context.stored.get(name)
         if stored is not None:
             fixed = at in _STATISTICS.get(node.op, ()) or node.op in onnx_rules.QUANTIZED
             trained = [
@@ -178,9 +178,9 @@ class _Flow:
             ]
             self.trained.update(entry.identity for entry in trained)
             return "weight" if trained else ""
-        if not _floats(frame.info(name).dtype):
+        if not _floats(context.info(name).dtype):
             return ""
-        found = self.wanted.get(frame.key(name))
+        found = self.wanted.get(context.key(name))
         if found is None:
             unknown.add(name)
             return "input"
@@ -191,7 +191,7 @@ def _floats(dtype: str | None) -> bool:
     return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
 
 
-def _idle(model: Model, leaves: Sequence[Leaf]) -> set[int]:
+def _idle(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
     """Positions of the leaves that no output depends on: nothing asks them for a gradient.
 
     What goes into a branch or loop under one name and comes out under another is not followed: in a graph
@@ -202,20 +202,19 @@ def _idle(model: Model, leaves: Sequence[Leaf]) -> set[int]:
     needed: set[Hashable] = {v.name for v in model.graph.outputs}
     idle: set[int] = set()
     for at in range(len(leaves) - 1, -1, -1):
-        origin = leaves[at].origin
-        if origin is None:
-            continue
-        frame, node, _ = origin
-        if any(name and frame.key(name) in needed for name in node.outputs):
-            needed.update(frame.key(name) for name in node.inputs if name)
+        context, node = leaves[at].context, leaves[at].node
+        if any(name and context.key(name) in needed for name in node.outputs):
+            needed.update(context.key(name) for name in node.inputs if name)
         else:
             idle.add(at)
     return idle
 
 
-def _parts(leaves: Sequence[Leaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]) -> list[Part]:
+def _parts(
+    leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]
+) -> list[Part]:
     flow = _Flow(feeds)
-    found: list[tuple[int, Leaf, Gradient | None, Status, str]] = []
+    found: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
     for at, leaf in enumerate(leaves):
         gradient, status, reason = _backward(leaf, flow)
         if at in idle:
@@ -236,39 +235,37 @@ def _parts(leaves: Sequence[Leaf], rows_of: Sequence[int], feeds: set[str], idle
     ]
 
 
-def _backward(leaf: Leaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
+def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
     """What the gradients of a leaf multiply; notes which of its outputs want one."""
-    if leaf.origin is None:
-        return Gradient(), "exact", ""
-    frame, node, constants = leaf.origin
+    context, node, constants = leaf.context, leaf.node, leaf.constants
     carried: set[str] = set()
     wants: list[Want] = []
     for at, name in enumerate(node.inputs):
-        wants.append(flow.want(frame, node, at, carried) if name and name not in constants else "")
+        wants.append(flow.want(context, node, at, carried) if name and name not in constants else "")
     if node.op in _FLAT and not node.domain:
         wants = [""] * len(wants)
-    whole = leaf.origin[0].closed or leaf.layer.formula.startswith("sum over")
+    whole = isinstance(leaf.figures, Layer)
     if whole:
         # a body that is not opened: its own parameters are in it
         flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
     wanted = any(wants) or whole
     for name in node.outputs:
         if name:
-            flow.wanted[frame.key(name)] = wanted and _floats(frame.info(name).dtype)
+            flow.wanted[context.key(name)] = wanted and _floats(context.info(name).dtype)
     if wanted:
         flow.read.update(
-            frame.key(name)
+            context.key(name)
             for name in node.inputs
-            if name and name not in constants and name not in frame.stored
+            if name and name not in constants and name not in context.stored
         )
     forward = leaf.figures.macs
     if forward is None:
-        return None, "unknown", leaf.layer.reason
+        return None, "unknown", leaf.figures.reason
     beside = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if whole else wants)
     if not forward or not wanted:
         return Gradient(elementwise=beside), "exact", ""
-    shapes = [frame.info(name).shape if name else None for name in node.inputs]
-    trips = frame.trips if isinstance(frame.trips, int) else 1
+    shapes = [context.info(name).shape if name else None for name in node.inputs]
+    trips = context.trips if isinstance(context.trips, int) else 1
     gradient = (
         None if whole else of_onnx(node.domain, node.op, node.attributes, shapes, wants, forward, trips)
     )
@@ -288,10 +285,7 @@ def _backward(leaf: Leaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
     return gradient, "exact", ""
 
 
-def _kept(leaf: Leaf, flow: _Flow) -> bool:
+def _kept(leaf: OperatorLeaf, flow: _Flow) -> bool:
     """Whether backward looks at an output: a gradient flows through it, or through one who reads it."""
-    if leaf.origin is None:
-        return True
-    frame, node, _ = leaf.origin
-    keys = [frame.key(name) for name in node.outputs if name]
+    keys = [leaf.context.key(name) for name in leaf.node.outputs if name]
     return any(flow.wanted.get(key, True) or key in flow.read for key in keys)

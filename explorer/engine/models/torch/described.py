@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs import layer_rows, layer_tree
-from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope, summed
+from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, summed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
@@ -36,7 +36,7 @@ __all__ = [
     "weights_of",
 ]
 
-Grown = tuple[list[Leaf], dict[str, GroupFacts]]
+Grown = tuple[list[LayerLeaf], dict[str, GroupFacts]]
 """Leaves in order, and what is known of the groups around them."""
 
 
@@ -91,7 +91,7 @@ class DescribedFile(TensorFile):
         order = liveness.Schedule((), (), (), why, self._hint)
         return liveness.Examined(info, lambda: (layers, lambda: order))
 
-    def _activations(self, leaves: Sequence[Leaf]) -> dict[str, int | None]:
+    def _activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
         """What modules put out, and beside it what operators outside of them do."""
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
@@ -102,7 +102,7 @@ class DescribedFile(TensorFile):
             "activation_bytes_peak": None,
         }
 
-    def _trained(self, leaves: Sequence[Leaf]) -> int | None:
+    def _trained(self, leaves: Sequence[LayerLeaf]) -> int | None:
         """Parameters with requires_grad, each stored one once; None if the file does not say."""
         trained = {identity_of(t): t.trainable for t in self.contents.tensors}
         used = {identity: elements for leaf in leaves for identity, elements, _ in leaf.stored}
@@ -162,7 +162,7 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
         parts: In pre-order.
         why: Why nothing is known of their work.
     """
-    leaves: list[Leaf] = []
+    leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     scopes: tuple[Scope, ...] = ()
     for part in parts:
@@ -183,7 +183,7 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
         path = part.path or part.kind
         leaf = _row(path, part.name or part.kind, part.kind, part.parameters, why, attributes, part.role)
         stored = () if part.role else weights_of(part.parameters)
-        leaves.append(Leaf.of(scopes, leaf, stored))
+        leaves.append(LayerLeaf(scopes, leaf, stored))
     return leaves, groups
 
 
@@ -191,7 +191,7 @@ def _named(tensors: Sequence[StoredTensor]) -> list[str]:
     return [tensor.name.rpartition(".")[2] for tensor in tensors]
 
 
-def _loose(part: ModulePart, why: str, leaves: list[Leaf], groups: dict[str, GroupFacts]) -> None:
+def _loose(part: ModulePart, why: str, leaves: list[LayerLeaf], groups: dict[str, GroupFacts]) -> None:
     """Tensors that belong to no module: the tree comes from their names."""
     scopes: tuple[Scope, ...] = ()
     unknown = GroupFacts(status="unknown", reason=why)
@@ -206,10 +206,10 @@ def _loose(part: ModulePart, why: str, leaves: list[Leaf], groups: dict[str, Gro
 
 def _tensor_leaf(
     tensor: StoredTensor, scopes: tuple[Scope, ...], role: str, why: str, name: str = ""
-) -> Leaf:
+) -> LayerLeaf:
     own = name or tensor.name.rpartition(".")[2]
     leaf = _row(tensor.name, own, tensor.dtype, [tensor], why, {}, role)
-    return Leaf.of(scopes, leaf, () if role else weights_of([tensor]))
+    return LayerLeaf(scopes, leaf, () if role else weights_of([tensor]))
 
 
 def _row(

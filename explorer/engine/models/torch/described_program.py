@@ -12,7 +12,7 @@ from explorer.base.errors import MissingExtra
 from explorer.engine.costs import formulas
 from explorer.engine.costs.aten import rules_exported
 from explorer.engine.costs.formulas import Cost
-from explorer.engine.costs.layer_tree import GroupFacts, Leaf, Scope
+from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import Described, OperatorCall, described
 from explorer.engine.formats.torch_files.tensors import BYTES
@@ -81,16 +81,16 @@ def _grown(found: Described) -> Grown:
         runs.setdefault(f"{at}" if alone else f"module {path}", []).append(ran)
     stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
     left = {identity_of(tensor): tensor for tensor in stored.values()}
-    leaves: list[Leaf] = []
+    leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
         layer, used = _row(found, nodes, key.startswith("module "), stored)
         for tensor in used:
             left.pop(identity_of(tensor), None)
         scopes = _scopes(nodes[0], key.startswith("module "))
-        leaves.append(Leaf.of(scopes, layer, weights_of(used), nodes=len(nodes)))
+        leaves.append(LayerLeaf(scopes, layer, weights_of(used), nodes=len(nodes)))
     for tensor in left.values():
-        leaves.append(Leaf.of((), _unused(tensor), weights_of([tensor]), nodes=0))
+        leaves.append(LayerLeaf((), _unused(tensor), weights_of([tensor]), nodes=0))
     return leaves, groups
 
 

@@ -1,0 +1,105 @@
+"""Group boundaries: which tensors go into and out of every group that is there by name only."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.costs.layer_tree import GroupFacts, Scope
+from explorer.engine.costs.memory.liveness import Named, described
+from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
+from explorer.engine.costs.onnx.values import SHOWN, GraphContext
+from explorer.engine.graph.model import Graph
+from explorer.facts import TensorInfo
+
+__all__ = ["Edge", "boundaries"]
+
+Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
+"""The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
+
+_Crossing = dict[str, dict[Hashable, TensorInfo]]
+"""Tensors by their keys, by path of the group."""
+
+
+def boundaries(
+    edges: Sequence[Edge | OperatorLeaf], known: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
+) -> dict[str, GroupFacts]:
+    """Facts of the groups that are not `known`.
+
+    Args:
+        edges: What each node reads and makes, in execution order.
+        known: Facts of groups by path.
+        graph: The main graph.
+        context: Its values.
+    """
+    around = [edge.scopes if isinstance(edge, OperatorLeaf) else edge[0] for edge in edges]
+    if not any(around):
+        return {}
+    made: dict[Hashable, tuple[Scope, ...]] = {}
+    for scopes, edge in zip(around, edges, strict=True):
+        for key in _made_by(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
+            made.setdefault(key, scopes)
+    ins: _Crossing = {}
+    outs: _Crossing = {}
+    nowhere: tuple[Scope, ...] = ()
+    for scopes, edge in zip(around, edges, strict=True):
+        if not isinstance(edge, OperatorLeaf):
+            for key, info in zip(*edge[1:3], strict=True):
+                _cross(key, info, made.get(key, nowhere), scopes, ins, outs)
+            continue
+        within, names = edge.context, edge.node.inputs
+        for key, name in zip(_keys(within, names), names, strict=True):
+            origin = made.get(key, nowhere)
+            if origin is not scopes and name and name not in within.stored and name not in edge.constants:
+                _cross(key, (within.shapes.values, name), origin, scopes, ins, outs)
+    for value in graph.outputs:
+        key = context.key(value.name)
+        _cross(key, context.info(value.name), made.get(key, nowhere), nowhere, ins, outs)
+    return {
+        path: GroupFacts(inputs=tuple(ins.get(path, {}).values()), outputs=tuple(outs.get(path, {}).values()))
+        for path in {**ins, **outs}
+        if path not in known
+    }
+
+
+def _cross(
+    key: Hashable,
+    info: TensorInfo | Named,
+    origin: tuple[Scope, ...],
+    scopes: tuple[Scope, ...],
+    ins: _Crossing,
+    outs: _Crossing,
+) -> None:
+    """Enters a value of one group that is read in another with the groups that it leaves or enters."""
+    same = 0
+    for a, b in zip(origin, scopes, strict=False):
+        if a is not b and a.path != b.path:
+            break
+        same += 1
+    if same == len(scopes) == len(origin):
+        return
+    named = _named(key, described(info))
+    for found, passed in ((ins, scopes[same:]), (outs, origin[same:])):
+        for scope in passed:
+            there = found.setdefault(scope.path, {})
+            if len(there) < SHOWN or key in there:
+                there[key] = named
+
+
+def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
+    """A value by its own name, not by what the function or body calls it that reads it."""
+    name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
+    return replace(info, name=name) if isinstance(name, str) and name != info.name else info
+
+
+def _made_by(leaf: OperatorLeaf) -> Sequence[Hashable]:
+    """The keys of what an operator makes."""
+    if isinstance(leaf.figures, OperatorFigures) and not leaf.figures.sizes:
+        return ()
+    outputs = leaf.node.outputs
+    return _keys(leaf.context, outputs if "" not in outputs else [n for n in outputs if n])
+
+
+def _keys(context: GraphContext, names: Sequence[str]) -> Sequence[Hashable]:
+    return [context.key(n) for n in names] if context.number or context.keys else names

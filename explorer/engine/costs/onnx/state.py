@@ -1,0 +1,209 @@
+"""State of a visit: what it records, and what bodies that open into each other share.
+
+`VisitResult` is what the layer tree, memory, tile coverage and boundaries are worked out from.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, overload
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from explorer.engine.costs.layer_tree import GroupFacts, Scope
+from explorer.engine.costs.memory.liveness import Step
+from explorer.engine.costs.onnx.boundaries import Edge
+from explorer.engine.costs.onnx.leaves import OperatorLeaf
+from explorer.engine.costs.onnx.scopes import ScopedName
+from explorer.engine.costs.onnx.sequences import Elements
+from explorer.engine.costs.onnx.tile_coverage import TileLabels
+from explorer.engine.costs.onnx.values import SHOWN, GraphContext, nbytes, shown, stored_in
+from explorer.engine.graph.model import Graph, Node
+from explorer.engine.shapes import Inference, Shapes, captured_names
+from explorer.facts import TensorInfo, Tiled
+
+__all__ = ["ExecutionOrder", "Visit", "VisitResult", "VisitState"]
+
+Visit = Callable[[GraphContext, Sequence[Node]], None]
+"""Visits the nodes of a body."""
+
+
+class ExecutionOrder(Sequence[Step]):
+    """The steps of a visit; that of an operator is made from its leaf when it is looked at.
+
+    Args:
+        memory_of: The tensor in whose memory a value lies that is a view, by key; of the whole model.
+    """
+
+    def __init__(self, memory_of: Mapping[Hashable, Hashable]) -> None:
+        self.memory_of = memory_of
+        self._held: list[Step | OperatorLeaf] = []
+        self._at = array("i")
+
+    def append(self, step: Step) -> None:
+        """Adds one that is not an operator's alone."""
+        self._held.append(step)
+        self._at.append(step.leaf)
+
+    def add(self, leaf: OperatorLeaf, at: int) -> None:
+        """Adds that of an operator; `at` is the position of its leaf."""
+        self._held.append(leaf)
+        self._at.append(at)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Step]: ...
+
+    def __getitem__(self, at: int | slice) -> Step | Sequence[Step]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        return self._step(self._held[at], self._at[at])
+
+    def __iter__(self) -> Iterator[Step]:
+        return map(self._step, self._held, self._at)
+
+    def _step(self, held: Step | OperatorLeaf, at: int) -> Step:
+        return held if isinstance(held, Step) else held.step(at, self.memory_of)
+
+
+class VisitResult(Struct):
+    """What a visit records.
+
+    Attributes:
+        steps: The execution order.
+        tile_labels: What the file says of its tiles.
+        leaves: One an operator.
+        groups: Facts of groups that are more than a name, by path.
+        edges: What crosses boundaries of groups (`boundaries`).
+        shapes: Of all bodies by their ids.
+        kept: Keys of the model's outputs.
+        context: The main graph's.
+        tiled: What runs on tiles.
+    """
+
+    steps: ExecutionOrder
+    tile_labels: TileLabels | None
+    leaves: list[OperatorLeaf] = field(default_factory=list)
+    groups: dict[str, GroupFacts] = field(default_factory=dict)
+    edges: list[Edge | OperatorLeaf] = field(default_factory=list)
+    shapes: dict[int, Shapes] = field(default_factory=dict)
+    kept: frozenset[Hashable] = frozenset()
+    context: GraphContext | None = None
+    tiled: Tiled | None = None
+
+
+class VisitState(Struct):
+    """What all bodies of a model share while it is visited.
+
+    Attributes:
+        inference: The model's shapes.
+        result: Where a body is recorded.
+        memory_of: The tensor in whose memory a value lies that is a view, by key.
+        sequences: What is known of sequences, by key.
+        contexts: How many bodies were entered.
+        paths: How many bodies opened at a path.
+    """
+
+    inference: Inference
+    result: VisitResult
+    memory_of: dict[Hashable, Hashable]
+    sequences: dict[Hashable, Elements] = field(default_factory=dict)
+    contexts: int = 0
+    paths: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def apart(self) -> Iterator[VisitResult]:
+        """Records what is visited in a result of its own."""
+        around = self.result
+        self.result = VisitResult(ExecutionOrder(self.memory_of), around.tile_labels)
+        try:
+            yield self.result
+        finally:
+            self.result = around
+
+    def number(self) -> int:
+        """A fresh number for a body's values."""
+        self.contexts += 1
+        return self.contexts
+
+    def memory(self, key: Hashable) -> Hashable:
+        """The tensor in whose memory a value lies: its own, or the one that it is a view of."""
+        return self.memory_of.get(key, key)
+
+    def opened(
+        self, context: GraphContext, node: Node, name: ScopedName, kind: str
+    ) -> tuple[tuple[Scope, ...], str]:
+        """The scopes and the path prefix of a body that opens below `node`."""
+        path = context.path(node)
+        self.paths[path] += 1
+        if self.paths[path] > 1:
+            path = f"{path}#{self.paths[path]}"
+        return (*context.scopes_of(name), Scope(path, name.name, kind)), f"{path}/"
+
+    def below(
+        self, context: GraphContext, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
+    ) -> GraphContext:
+        """The context of a subgraph, which sees the values of the graph around it."""
+        number = self.number()
+        names = captured_names(body)
+        stored = {n: context.stored[n] for n in names if n in context.stored}
+        stored.update(stored_in(body, (number,)))
+        below = replace(
+            context,
+            shapes=shapes,
+            stored=stored,
+            storage_ids={},
+            keys={n: context.key(n) for n in names},
+            scopes=scopes,
+            prefix=f"{path}/",
+            inside=path,
+            number=number,
+        )
+        # what the body is handed comes from nowhere outside
+        self.result.edges.append((scopes, (), (), [below.key(v.name) for v in body.inputs]))
+        return below
+
+    def step(
+        self,
+        path: str,
+        read: Iterable[Hashable],
+        made: Iterable[tuple[Hashable, TensorInfo, int | None]],
+        *,
+        leaf: int = -1,
+        bound: str = "",
+    ) -> None:
+        """Adds a step, in terms of the memory that its tensors lie in."""
+        made = [(self.memory(key), info, size) for key, info, size in made]
+        self.result.steps.append(Step(path, [*map(self.memory, read)], made, leaf, bound))
+
+    def finish(
+        self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], also: Iterable[Hashable] = ()
+    ) -> None:
+        """The moment at which a node with a body has its outputs; values of keys `also` are alive then."""
+        outputs = [context.info(n) for n in node.outputs if n]
+        made = [(context.key(o.name), o, nbytes(o)) for o in outputs]
+        read = [n for n in node.inputs if n and n not in context.stored]
+        keys = [context.key(n) for n in read]
+        self.step(scopes[-1].path, (*keys, *also), made)
+        self.result.edges.append((scopes, keys, [context.info(n) for n in read], [k for k, _, _ in made]))
+
+    @staticmethod
+    def group(context: GraphContext, node: Node, kind: str, **more: Any) -> GroupFacts:
+        """What the group of a node with a body shows."""
+        return GroupFacts(
+            kind=kind,
+            calls=context.trips if isinstance(context.trips, int) else 1,
+            inputs=tuple(context.info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
+            outputs=tuple(context.info(n) for n in node.outputs if n)[:SHOWN],
+            attributes=shown(node),
+            **more,
+        )
