@@ -16,7 +16,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 from explorer.tui.program import ExplorerApp
 
 HERE = Path(__file__).resolve().parent
@@ -32,7 +32,7 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 async def make(source: str) -> None:
     """Play the main job, look at the figures, and keep pictures of both."""
-    engine = Engine(source)
+    engine = EngineProcess(source)
     app = ExplorerApp(source, engine)
     try:
         async with app.run_test(size=SIZE) as pilot:

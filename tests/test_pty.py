@@ -32,7 +32,7 @@ def engine_of(terminal: Terminal) -> psutil.Process:
     found: list[psutil.Process] = []
 
     def started() -> bool:
-        found[:] = [c for c in terminal.children() if "explorer.process.client" in " ".join(c.cmdline())]
+        found[:] = [c for c in terminal.children() if "explorer.process.server" in " ".join(c.cmdline())]
         return bool(found)
 
     terminal.wait_for(started)

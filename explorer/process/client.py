@@ -1,11 +1,11 @@
-"""The session's door, in a process of its own.
+"""Client of a session in a process of its own: jobs are submitted, answered, and stopped at any moment.
 
 Importing torch in a thread was seen to freeze an event loop for 0.3 s, an ONNX export for a second, and
 neither can be stopped there. In a process a job can be killed at any moment, and a crash or an
 out-of-memory kill in native code is an error message, not the end of the program.
 
 The parent keeps the session's history (every state is a file), so a new process takes up where the old
-one was lost. The protocol is pickled tuples over two pipes; both ends are this file.
+one was lost. The protocol is pickled tuples over two pipes; the other end is `explorer.process.server`.
 """
 
 from __future__ import annotations
@@ -13,71 +13,37 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import queue
 import shutil
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled, EngineDied, ExplorerError, beyond
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError
 from explorer.host import child, memory_limit, output_files, scratch
-from explorer.process.rows import Piece, Rows, packed, pieces, structure_of
+from explorer.process.rows import Rows
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from explorer.facts import History, Layer, Progress
+    from explorer.facts import History, Progress
     from explorer.process.preview import Header
-    from explorer.session import Session
 
-__all__ = ["Engine", "Event", "Job", "Outlined", "main"]
-
-_SLICE = 250
-"""Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
-
-_LONG: Mapping[str, tuple[str, ...]] = {
-    "Blame": ("probes",),
-    "Diff": ("nodes",),
-    "Memory": ("steps", "lifetimes"),
-    "Roofline": ("points",),
-    "Training": ("layers",),
-    "Weights": ("tensors",),
-    "Activations": ("tensors",),
-    "Sweep": ("rows", "layers"),
-}
-"""Fields of results, by the result's type, that hold a row for every layer or tensor: sent in slices."""
+__all__ = ["EngineJob", "EngineProcess", "JobEvent", "Outlined"]
 
 _TEMPORARY = "temporary"
 """Folder, in the session's, for the temporary files of the engine and of the libraries that it uses."""
 
-_PAGES = 16
-"""Pages of rows a message."""
-
-_STAGES = frozenset({
-    "open", "bind", "analysis", "plan", "cost", "tile", "verify", "blame", "diff", "save", "convert",
-    "weights", "activations", "sweep",
-})  # fmt: skip
-"""Methods that take long and say where they stand."""
-
 _WRITING = frozenset({"save", "script", "keep_choices"})
-"""Methods whose first argument is a file that they write."""
-
-_METHODS = _STAGES | {
-    "info", "ops", "search", "history", "undo", "redo", "go", "name", "script", "command",
-    "settings", "keep_choices", "tiling",
-    "memory", "roofline", "training", "torchinfo", "locate", "conversions",
-}  # fmt: skip
+"""Methods whose first argument is a file that they write; others name it `output`."""
 
 
-class Event(Struct, frozen=True):
+class JobEvent(Struct, frozen=True):
     """What became of a job, told in the reader's thread.
 
     Attributes:
@@ -111,7 +77,7 @@ class Outlined(Struct, frozen=True):
     plain: bool
 
 
-class Job(Struct):
+class EngineJob(Struct):
     """One call of a session's method.
 
     Attributes:
@@ -129,7 +95,7 @@ class Job(Struct):
     progress: Progress | None = None
 
 
-class Engine:
+class EngineProcess:
     """A session in a child process.
 
     The rows of an analysis come packed (`explorer.process.rows`), and its caller takes out those that it
@@ -149,7 +115,7 @@ class Engine:
         self,
         source: str | os.PathLike[str],
         *,
-        on_event: Callable[[Event], None] | None = None,
+        on_event: Callable[[JobEvent], None] | None = None,
         folder: Callable[[], str] | None = None,
         history: History | None = None,
         memory: int | None = None,
@@ -163,7 +129,7 @@ class Engine:
         self._on_event = on_event
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, EngineJob] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._requests: Connection | None = None
         self._reader: threading.Thread | None = None
@@ -195,16 +161,17 @@ class Engine:
                     self._outlines[-1].set_result(None)
             return self._outlines[at]
 
-    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Job:
+    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> EngineJob:
         """Asks for a method of the session; jobs run one after the other.
 
-        Raises:
-            ValueError: The session has no such method.
+        Args:
+            method: Any that the session offers, or 'locate': which rows of the current model have the paths
+                of a list.
+            *args: Of the method.
+            **kwargs: Likewise.
         """
-        if method not in _METHODS:
-            raise ValueError(f"the session has no method '{method}'")
         with self._lock:
-            job = Job(next(self._ids), method, args, kwargs)
+            job = EngineJob(next(self._ids), method, args, kwargs)
             if self._closed:
                 job.future.set_exception(EngineDied("the engine is closed"))
                 return job
@@ -213,7 +180,7 @@ class Engine:
             self._send(job)
         return job
 
-    def stop(self, job: Job) -> None:
+    def stop(self, job: EngineJob) -> None:
         """Stops a job at once by killing the child; waiting jobs go to a new one."""
         with self._lock:
             if job.id not in self._jobs:
@@ -282,7 +249,7 @@ class Engine:
         # what native code prints must not reach the screen; its last line explains a crash
         with scratch.private(os.path.join(self._workdir, "engine.log")) as log:
             self._process = subprocess.Popen(
-                child.command("explorer.process.client", *map(str, (child_in, child_out, child_seen))),
+                child.command("explorer.process.server", *map(str, (child_in, child_out, child_seen))),
                 env={**os.environ, "TMPDIR": temporary},
                 pass_fds=(child_in, child_out, child_seen),
                 stdin=subprocess.DEVNULL,
@@ -312,7 +279,7 @@ class Engine:
             assert self._requests is not None
             self._requests.send(message)
 
-    def _send(self, job: Job) -> None:
+    def _send(self, job: EngineJob) -> None:
         self._write(("call", job.id, job.method, job.args, dict(job.kwargs)))
 
     def _kill(self) -> None:
@@ -350,13 +317,13 @@ class Engine:
                     continue
                 if kind == "progress":
                     job.progress = content
-                    self._tell(Event(job_id, kind, progress=content))
+                    self._tell(JobEvent(job_id, kind, progress=content))
                 elif kind == "done":
                     tables = parts.pop(job_id, {})
                     whole = {n: t if isinstance(t, Rows) else tuple(t) for n, t in tables.items()}
                     result = replace(content, **whole) if tables else content
                     job.future.set_result(result)
-                    self._tell(Event(job_id, kind, result=result))
+                    self._tell(JobEvent(job_id, kind, result=result))
                 else:
                     self._fail(job, content)
         incoming.close()
@@ -405,12 +372,12 @@ class Engine:
             if not future.done():
                 future.set_result(seen)
 
-    def _fail(self, job: Job, error: ExplorerError) -> None:
+    def _fail(self, job: EngineJob, error: ExplorerError) -> None:
         if not job.future.done():
             job.future.set_exception(error)
-            self._tell(Event(job.id, "failed", error=error))
+            self._tell(JobEvent(job.id, "failed", error=error))
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: JobEvent) -> None:
         if self._on_event is not None:
             self._on_event(event)
 
@@ -431,140 +398,3 @@ class Engine:
                 if lines:
                     return lines[-1].strip() + perhaps
         return f"exit code {code}{perhaps}"
-
-
-def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
-    """A result without its long tables, and the tables."""
-    tables = {name: getattr(result, name) for name in _LONG.get(type(result).__name__, ())}
-    return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
-
-
-def _serve(requests: Connection, answers: Connection, seen: int) -> None:
-    """The child: one job after the other, until the parent hangs up.
-
-    The model's header goes to the pipe `seen`.
-    """
-
-    def listen() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                inbox.put(requests.recv())
-        # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
-        if temporary:
-            shutil.rmtree(setup["workdir"], ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it forked
-        os._exit(0)
-
-    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-    _, setup, history, temporary, memory, looking = requests.recv()
-    if memory is not None:
-        memory_limit.apply(memory)
-    if looking:
-        _fork_off(setup["source"], seen, requests, answers)
-    os.close(seen)
-    threading.Thread(target=listen, name="requests", daemon=True).start()
-    session = _session(setup, history)
-    while True:
-        _, job_id, method, args, kwargs = inbox.get()
-
-        def on_progress(progress: Progress, job_id: int = job_id) -> None:
-            answers.send(("progress", job_id, progress, None))
-
-        if method in _STAGES:
-            kwargs["on_progress"] = on_progress
-        failure: ExplorerError | None = None
-        full = False
-        try:
-            call = partial(_locate, session) if method == "locate" else getattr(session, method)
-            result, tables = _split(call(*args, **kwargs))
-        except ExplorerError as error:
-            # under a limit a library that cannot be loaded, or fails, has met it more often than not
-            full = memory is not None and memory_limit.is_met(error)
-            failure = memory_limit.out_of_memory(memory, where=error.where) if full else error
-        except Exception as bug:
-            full = memory_limit.is_met(bug)
-            failure = memory_limit.out_of_memory(memory) if full else _one_line(bug, method)
-        if full:
-            # only now, when no frame of the failure holds anything: with nothing of what was read so far
-            session = _session(setup, session.history())
-        if memory is not None:
-            memory_limit.keep_spare()
-        if failure is not None:
-            answers.send(("failed", job_id, failure, session.history()))
-            continue
-        for name, rows in tables.items():
-            for at in range(0, len(rows), _SLICE):
-                answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
-        if type(result).__name__ == "Analysis":
-            for some in _in_messages(result.layers):
-                answers.send(("rows", job_id, some, None))
-            result = replace(result, layers=())
-        answers.send(("done", job_id, result, session.history()))
-        del result, tables
-
-
-def _fork_off(source: str, seen: int, *others: Connection) -> None:
-    """Reads the header in a process beside this one, while it has no thread that could hold a lock.
-
-    It is of this one's group, and so goes when this one is killed.
-    """
-    try:
-        child = os.fork()
-    except OSError:  # then the screen shows nothing before the analysis
-        return
-    if child:
-        threading.Thread(target=os.waitpid, args=(child, 0), name="header", daemon=True).start()
-        return
-    try:
-        from explorer.process import preview
-
-        for other in others:
-            other.close()  # whoever waits for the end of the engine's pipes must not wait for this process
-        preview.run(source, seen)
-    except BaseException:
-        pass
-    finally:
-        os._exit(0)
-
-
-def _in_messages(layers: Sequence[Layer]) -> Iterator[tuple[Piece, ...]]:
-    """Rows as pieces, a few at a time."""
-    pages = (Piece("page", "", page) for page in packed(layers))
-    while some := tuple(itertools.islice(pages, _PAGES)):
-        yield some
-    for piece in pieces(structure_of(layers)):
-        yield (piece,)
-
-
-def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
-    """Which rows of the current model have these paths."""
-    wanted = frozenset(paths)
-    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted}
-
-
-def _session(setup: Mapping[str, Any], history: History | None) -> Session:
-    from explorer.session import Session
-
-    session = Session(**setup)
-    if history is not None:
-        session.restore(history)
-    return session
-
-
-def _one_line(bug: Exception, method: str) -> ExplorerError:
-    """What the screen is told of a bug; the traceback goes to the log."""
-    if (said := beyond(bug)) is not None:
-        return said
-    import traceback
-
-    traceback.print_exc()
-    return ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
-
-
-def main() -> None:
-    """The engine's process; its pipes are named on its command line."""
-    from multiprocessing.connection import Connection
-
-    requests, answers, seen = map(int, sys.argv[1:4])
-    _serve(Connection(requests, writable=False), Connection(answers, readable=False), seen)

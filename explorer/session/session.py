@@ -66,7 +66,7 @@ class Session:
 
     Args:
         source: An ONNX file, a torchvision model's name, or `package.module:callable`; or an nn.Module
-            object, which is never changed. (A session in a process of its own, `worker.Engine`, takes paths
+            object, which is never changed. (A session in a process of its own, `process.client`, takes paths
             and names only: an object would have to be sent there.)
         inputs: What to call an nn.Module object with: a tensor or array, a tuple of them, or a dict of
             keyword inputs; tensors may lie in nested tuples, lists and dicts. None: guessed from the model.

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explorer.host import memory_limit
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import Kept, Saved, View
@@ -59,7 +59,7 @@ class Lifeline:
         self._cwd = os.getcwd()
         self._kept = resumed[0] if resumed else None
         self._view = resumed[1].view if resumed else None
-        self.engine = Engine(
+        self.engine = EngineProcess(
             source,
             folder=self._folder,
             history=resumed[1].history if resumed else None,

@@ -68,15 +68,15 @@ def stall(model: str) -> dict[str, float]:
 async def _stall(model: str) -> dict[str, float]:
     import gc
 
-    from explorer.process.client import Engine, Job
+    from explorer.process.client import EngineJob, EngineProcess
     from explorer.tui.program import ExplorerApp
 
     asked: list[str] = []
     gaps: dict[str, float] = {}
     phase = ""
 
-    class Watched(Engine):
-        def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Job:
+    class Watched(EngineProcess):
+        def submit(self, method: str, /, *args: Any, **kwargs: Any) -> EngineJob:
             nonlocal phase
             asked.append(method)
             if method == "tile":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from explorer.cli import main
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 
 ROOT = Path(__file__).parents[2]
 Sample = Callable[[str], Path]
@@ -39,7 +39,7 @@ def ran(folder: Path) -> list[str]:
 
 
 def test_the_engine_of_the_screen_runs_nothing_of_the_current_folder(trap: Path, sample: Sample) -> None:
-    engine = Engine(str(sample("lenet")))
+    engine = EngineProcess(str(sample("lenet")))
     try:
         assert engine.submit("open").future.result(60).totals.macs
         assert engine.submit("verify", after=0).future.result(60).passed

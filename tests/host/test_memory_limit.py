@@ -17,7 +17,7 @@ from explorer import ExplorerError, TileSpec
 from explorer.base.errors import Misuse
 from explorer.host import memory_limit
 from explorer.process import supervisor
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 from explorer.settings.parse import parse_memory
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone limits memory so")
@@ -173,7 +173,7 @@ def test_a_verb_under_a_limit_ends_with_its_parent(sample: Callable[[str], Path]
 
 
 def test_the_engine_says_in_one_line_that_its_limit_is_met_and_goes_on(sample: Callable[[str], Path]) -> None:
-    engine = Engine(str(sample("mlp_128")), memory=160 * MIB)
+    engine = EngineProcess(str(sample("mlp_128")), memory=160 * MIB)
     try:
         assert engine.submit("open").future.result(60).totals.params
         pid = engine.pid

@@ -14,7 +14,7 @@ from explorer.base.errors import Misuse
 from explorer.host import scratch
 from explorer.host.output_files import check_target, replacing
 from explorer.process import saved_sessions
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 
 Sample = Callable[[str], Path]
 
@@ -131,7 +131,7 @@ def test_a_session_is_for_its_user_alone_and_a_result_as_umask_says(tmp_path: Pa
     try:
         kept = saved_sessions.begin({"XDG_STATE_HOME": str(tmp_path / "state")})
         assert kept is not None
-        engine = Engine(str(sample("mlp_128")), folder=lambda: kept.folder)
+        engine = EngineProcess(str(sample("mlp_128")), folder=lambda: kept.folder)
         try:
             engine.submit("tile", TileSpec((32, 32, 32)), verify=False).future.result(60)
             engine.submit("save", str(tmp_path / "out.onnx")).future.result(60)

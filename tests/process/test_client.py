@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from explorer import BadModel, Cancelled, EngineDied, Misuse, SweepSpec, TileSpec
+from explorer import BadModel, Cancelled, EngineDied, ExplorerError, Misuse, SweepSpec, TileSpec
 from explorer.facts.roofline import Machine
-from explorer.process.client import Engine, Event
+from explorer.process.client import EngineProcess, JobEvent
 
 
 @pytest.fixture
-def engine(sample: Callable[[str], str]) -> Iterator[Engine]:
-    engine = Engine(sample("lenet"))
+def engine(sample: Callable[[str], str]) -> Iterator[EngineProcess]:
+    engine = EngineProcess(sample("lenet"))
     engine.start()
     yield engine
     engine.close()
 
 
-def test_it_answers_like_the_session(engine: Engine, sample: Any) -> None:
+def test_it_answers_like_the_session(engine: EngineProcess, sample: Any) -> None:
     from explorer import Session
 
     with Session(sample("lenet")) as session:
@@ -35,10 +35,14 @@ def test_it_answers_like_the_session(engine: Engine, sample: Any) -> None:
         assert engine.submit("roofline", machine).future.result(60) == session.roofline(machine)
         spec = SweepSpec(tuple((size, 16, 16) for size in range(1, 300)))  # more rows than one message holds
         assert engine.submit("sweep", spec).future.result(60).rows == session.sweep(spec).rows
+        # a method that takes long says where it stands because the session's does; all can be asked for
+        assert engine.submit("info").future.result(60) == session.info()
+        located = engine.submit("locate", [layer.path for layer in session.analysis().layers[:3]])
+        assert sorted(located.future.result(60).values()) == [0, 1, 2]
 
 
 def test_errors_of_the_session_cross_the_process(sample: Any, tmp_path: Path) -> None:
-    engine = Engine(str(tmp_path / "nothing.onnx"))
+    engine = EngineProcess(str(tmp_path / "nothing.onnx"))
     with pytest.raises(BadModel, match="no such file"):
         engine.submit("open").future.result(60)
     # and the engine still answers
@@ -46,14 +50,15 @@ def test_errors_of_the_session_cross_the_process(sample: Any, tmp_path: Path) ->
     engine.close()
 
 
-def test_a_misused_method_is_refused(engine: Engine) -> None:
-    with pytest.raises(ValueError, match="no method"):
-        engine.submit("close")
+def test_a_misused_method_is_refused(engine: EngineProcess) -> None:
+    for method in ("close", "restore", "_history", "nonsense", "source"):
+        with pytest.raises(ExplorerError, match=f"no method '{method}'"):
+            engine.submit(method).future.result(60)
     with pytest.raises(Misuse):
         engine.submit("plan", TileSpec((0, 0, 0))).future.result(60)
 
 
-def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: Engine) -> None:
+def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: EngineProcess) -> None:
     engine.submit("tile", TileSpec((16, 16, 16)), verify=False).future.result(60)
     assert engine.pid is not None
     job = engine.submit("verify")
@@ -66,15 +71,15 @@ def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: 
 
 
 def test_a_job_can_be_stopped_at_once(sample: Any) -> None:
-    events: list[Event] = []
+    events: list[JobEvent] = []
     started = threading.Event()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: JobEvent) -> None:
         events.append(event)
         if event.kind == "progress":
             started.set()
 
-    engine = Engine(sample("bert_tiny"), on_event=on_event, dims={"batch": 8, "sequence": 128})
+    engine = EngineProcess(sample("bert_tiny"), on_event=on_event, dims={"batch": 8, "sequence": 128})
     engine.start()
     first = engine.pid
     job = engine.submit("tile", TileSpec((1, 1, 1), form="batched"))
@@ -90,7 +95,7 @@ def test_a_job_can_be_stopped_at_once(sample: Any) -> None:
     engine.close()
 
 
-def test_closing_leaves_no_process_and_no_folder(engine: Engine) -> None:
+def test_closing_leaves_no_process_and_no_folder(engine: EngineProcess) -> None:
     engine.submit("tile", TileSpec((16, 16, 16)), verify=False).future.result(60)
     pid, folder = engine.pid, engine._workdir
     assert pid is not None
@@ -106,7 +111,8 @@ def test_the_engine_ends_when_its_parent_does(sample: Any) -> None:
     import sys
 
     code = (
-        "import os, sys; from explorer.process.client import Engine; e = Engine(sys.argv[1]); e.start();"
+        "import os, sys; from explorer.process.client import EngineProcess;"
+        "e = EngineProcess(sys.argv[1]); e.start();"
         "e.submit('history').future.result(60); print(e.pid, e._workdir, flush=True); os._exit(1)"
     )
     done = subprocess.run([sys.executable, "-c", code, sample("lenet")], capture_output=True, text=True)

@@ -12,7 +12,7 @@ import pytest
 
 from explorer import Session
 from explorer.process import preview
-from explorer.process.client import Engine, Outlined
+from explorer.process.client import EngineProcess, Outlined
 from explorer.process.rows import Rows
 from explorer.tui.tree.model import TreeModel
 
@@ -111,7 +111,7 @@ def test_what_has_no_header_says_nothing_and_opening_says_why(tmp_path: Path, co
     path = tmp_path / "broken.onnx"
     path.write_bytes(content)
     assert not stages(str(path))
-    engine = Engine(str(path))
+    engine = EngineProcess(str(path))
     try:
         assert engine.submit("open").future.exception(60) is not None
         assert engine.outlined(0).result(60) is None
@@ -121,7 +121,7 @@ def test_what_has_no_header_says_nothing_and_opening_says_why(tmp_path: Path, co
 
 def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Path) -> None:
     source = tensors(tmp_path / "some.safetensors")
-    engine = Engine(source)
+    engine = EngineProcess(source)
     try:
         engine.start()
         seen = engine.outlined(0).result(60)
@@ -137,7 +137,7 @@ def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Pat
 
 
 def test_whoever_waits_for_the_header_of_an_engine_that_ends_is_told(tmp_path: Path) -> None:
-    engine = Engine(tensors(tmp_path / "some.safetensors"))
+    engine = EngineProcess(tensors(tmp_path / "some.safetensors"))
     engine.start()
     engine.close()
     for at in range(4):

@@ -89,9 +89,9 @@ def test_every_block_of_a_run_knows_its_place() -> None:
 
 def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) -> None:
     from explorer import Session
-    from explorer.process.client import Engine
+    from explorer.process.client import EngineProcess
 
-    engine = Engine(sample("bert_tiny"))
+    engine = EngineProcess(sample("bert_tiny"))
     try:
         layers = engine.submit("analysis").future.result(60).layers
         assert isinstance(layers, Rows)

@@ -18,7 +18,7 @@ from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.facts import History, TileRule
 from explorer.process import saved_sessions
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 from explorer.process.saved_sessions import Opening, Saved
 from tests.test_json_contract import SCHEMAS
 
@@ -146,7 +146,7 @@ def test_sizes_that_a_tiling_has_fixed_are_compared_both_ways(sample: Sample) ->
 
 
 def test_the_screens_engine_knows_all_of_it(sample: Sample, tmp_path: Path) -> None:
-    engine = Engine(sample("lenet"))
+    engine = EngineProcess(sample("lenet"))
     try:
         ask = lambda *words, **how: engine.submit(*words, **how).future.result(120)  # noqa: E731
         ask("tile", TileSpec((8, 8, 8), SITES[:1]), verify=False)

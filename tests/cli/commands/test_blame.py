@@ -19,7 +19,7 @@ from explorer.base.errors import Misuse
 from explorer.cli import main
 from explorer.engine.tiling import tile as transform
 from explorer.facts.blame import Blame
-from explorer.process.client import Engine
+from explorer.process.client import EngineProcess
 
 Sample = Callable[[str], Path]
 Spoil = Callable[[Path, Path], Path]
@@ -125,7 +125,7 @@ def without_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
         made = real(*args, **kwargs)
         return t.with_array(made, "fc2.bias", lambda bias: bias * 0)
 
-    monkeypatch.setattr(transform, "tile", broken)
+    monkeypatch.setattr("explorer.session.tiling.tile", broken)
 
 
 def test_a_tiling_that_was_refused_says_what_to_type_and_it_works(
@@ -167,7 +167,7 @@ def test_a_session_blames_any_two_of_its_states(sample: Sample) -> None:
 
 
 def test_the_worker_hands_the_figures_on(sample: Sample) -> None:
-    engine = Engine(sample("lenet"))
+    engine = EngineProcess(sample("lenet"))
     try:
         engine.submit("tile", TileSpec())
         fact = engine.submit("blame").future.result(timeout=60)

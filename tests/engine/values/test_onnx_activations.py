@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.cli import main
 from explorer.engine.values import onnx_activations
 from explorer.facts import TileSpec
-from explorer.process.client import Engine, Event
+from explorer.process.client import EngineProcess, JobEvent
 from explorer.session import Session
 
 Sample = Callable[[str], Path]
@@ -246,11 +246,11 @@ def test_a_stopped_job_leaves_nothing_beside_its_target(sample: Sample, tmp_path
     """The process is killed in the middle of writing, and what it had written goes with it."""
     writing = threading.Event()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: JobEvent) -> None:
         if event.progress is not None and event.progress.total and event.progress.done > 1:
             writing.set()
 
-    engine = Engine(sample("bert_tiny"), on_event=on_event, dims={"batch": 64, "sequence": 64})
+    engine = EngineProcess(sample("bert_tiny"), on_event=on_event, dims={"batch": 64, "sequence": 64})
     try:
         job = engine.submit("activations", output=str(tmp_path / "o.npz"))
         assert writing.wait(60)

@@ -494,9 +494,9 @@ def test_a_module_and_its_export_put_out_the_same(tmp_path: Path) -> None:
 
 
 def test_figures_go_through_the_worker(module: str) -> None:
-    from explorer.process.client import Engine
+    from explorer.process.client import EngineProcess
 
-    engine = Engine("alexnet")
+    engine = EngineProcess("alexnet")
     try:
         found = engine.submit("activations", ["features.0"]).future.result(timeout=120)
         assert found.tensors[0].tensor.shape == (1, 64, 55, 55)

@@ -1,0 +1,193 @@
+"""Server of a session: the other end of `explorer.process.client`, one job after the other.
+
+Every public method of `Session` can be asked for; one that takes `on_progress` says where it stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import ExplorerError, beyond
+from explorer.host import memory_limit
+from explorer.process.rows import Piece, packed, pieces, structure_of
+
+if TYPE_CHECKING:
+    from explorer.facts import History, Layer, Progress
+    from explorer.session import Session
+
+__all__ = ["main"]
+
+_SLICE = 250
+"""Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
+
+_PAGES = 16
+"""Pages of rows a message."""
+
+_OWN = ("close", "restore")
+"""Methods of the session that are this end's to call."""
+
+
+def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
+    """A result without its long tables, and the tables."""
+    if not isinstance(result, Struct) or type(result).__name__ == "Analysis":
+        return result, {}
+    fields = {name: getattr(result, name) for name in result.__struct_fields__}
+    tables: dict[str, Sequence[Any]]
+    tables = {name: rows for name, rows in fields.items() if type(rows) is tuple and len(rows) > _SLICE}
+    return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
+
+
+def _call(session: Session, method: str, on_progress: Callable[[Progress], None]) -> Callable[..., Any]:
+    """A method of the session, which tells where it stands if it can.
+
+    Raises:
+        ValueError: The session has no such method.
+    """
+    if method == "locate":
+        return partial(_locate, session)
+    found = None if method.startswith("_") or method in _OWN else getattr(session, method, None)
+    if not callable(found):
+        raise ValueError(f"the session has no method '{method}'")
+    told = "on_progress" in inspect.signature(found).parameters
+    return partial(found, on_progress=on_progress) if told else found
+
+
+def _serve(requests: Connection, answers: Connection, seen: int) -> None:
+    """The child: one job after the other, until the parent hangs up.
+
+    The model's header goes to the pipe `seen`.
+    """
+
+    def listen() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                inbox.put(requests.recv())
+        # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
+        if temporary:
+            shutil.rmtree(setup["workdir"], ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it forked
+        os._exit(0)
+
+    inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    _, setup, history, temporary, memory, looking = requests.recv()
+    if memory is not None:
+        memory_limit.apply(memory)
+    if looking:
+        _fork_off(setup["source"], seen, requests, answers)
+    os.close(seen)
+    threading.Thread(target=listen, name="requests", daemon=True).start()
+    session = _session(setup, history)
+    while True:
+        _, job_id, method, args, kwargs = inbox.get()
+
+        def on_progress(progress: Progress, job_id: int = job_id) -> None:
+            answers.send(("progress", job_id, progress, None))
+
+        failure: ExplorerError | None = None
+        full = False
+        try:
+            result, tables = _split(_call(session, method, on_progress)(*args, **kwargs))
+        except ExplorerError as error:
+            # under a limit a library that cannot be loaded, or fails, has met it more often than not
+            full = memory is not None and memory_limit.is_met(error)
+            failure = memory_limit.out_of_memory(memory, where=error.where) if full else error
+        except Exception as bug:
+            full = memory_limit.is_met(bug)
+            failure = memory_limit.out_of_memory(memory) if full else _one_line(bug, method)
+        if full:
+            # only now, when no frame of the failure holds anything: with nothing of what was read so far
+            session = _session(setup, session.history())
+        if memory is not None:
+            memory_limit.keep_spare()
+        if failure is not None:
+            answers.send(("failed", job_id, failure, session.history()))
+            continue
+        for name, rows in tables.items():
+            for at in range(0, len(rows), _SLICE):
+                answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
+        if type(result).__name__ == "Analysis":
+            for some in _in_messages(result.layers):
+                answers.send(("rows", job_id, some, None))
+            result = replace(result, layers=())
+        answers.send(("done", job_id, result, session.history()))
+        del result, tables
+
+
+def _fork_off(source: str, seen: int, *others: Connection) -> None:
+    """Reads the header in a process beside this one, while it has no thread that could hold a lock.
+
+    It is of this one's group, and so goes when this one is killed.
+    """
+    try:
+        child = os.fork()
+    except OSError:  # then the screen shows nothing before the analysis
+        return
+    if child:
+        threading.Thread(target=os.waitpid, args=(child, 0), name="header", daemon=True).start()
+        return
+    try:
+        from explorer.process import preview
+
+        for other in others:
+            other.close()  # whoever waits for the end of the engine's pipes must not wait for this process
+        preview.run(source, seen)
+    except BaseException:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _in_messages(layers: Sequence[Layer]) -> Iterator[tuple[Piece, ...]]:
+    """Rows as pieces, a few at a time."""
+    pages = (Piece("page", "", page) for page in packed(layers))
+    while some := tuple(itertools.islice(pages, _PAGES)):
+        yield some
+    for piece in pieces(structure_of(layers)):
+        yield (piece,)
+
+
+def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
+    """Which rows of the current model have these paths."""
+    wanted = frozenset(paths)
+    return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted}
+
+
+def _session(setup: Mapping[str, Any], history: History | None) -> Session:
+    from explorer.session import Session
+
+    session = Session(**setup)
+    if history is not None:
+        session.restore(history)
+    return session
+
+
+def _one_line(bug: Exception, method: str) -> ExplorerError:
+    """What the screen is told of a bug; the traceback goes to the log."""
+    if (said := beyond(bug)) is not None:
+        return said
+    import traceback
+
+    traceback.print_exc()
+    return ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
+
+
+def main() -> None:
+    """The engine's process; its pipes are named on its command line."""
+    requests, answers, seen = map(int, sys.argv[1:4])
+    _serve(Connection(requests, writable=False), Connection(answers, readable=False), seen)
