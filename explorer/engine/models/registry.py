@@ -26,7 +26,6 @@ MODULES = (
     "models.onnx",
     "formats.weights.safetensors",
     "formats.weights.gguf",
-    "formats.weights.npy",
     "models.tflite",
     "formats.weights.huggingface",
     "models.torch.torchscript",
