@@ -46,7 +46,6 @@ TABS: tuple[TabKey, ...] = (
         "memory.MemoryTab"),
     TabKey("roofline", "6", "Roofline", "Roof", "What bounds each layer on a machine, and the least time",
         "plot", "roofline.RooflineTab"),
-    TabKey("notes", "7", "Notes", "Note", "What was assumed to count the model", "lines", "notes.NotesTab"),
 )
 # fmt: on
 
