@@ -17,8 +17,8 @@ import pytest
 from onnx import helper
 
 import explorer
+from explorer.base.outline import Outline, OutlineRow
 from explorer.cli import main
-from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.report import formats, outline
 from explorer.session import headers
 from tests import manual

@@ -22,8 +22,8 @@ from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.process.rows import GROUP, PAGE, UNKNOWN, Piece, Structure, close, narrow, packed, pieces
 
 if TYPE_CHECKING:
+    from explorer.base.outline import Outline, OutlineRow
     from explorer.engine.costs.layer_tree import Scope
-    from explorer.engine.formats.outline import Outline, OutlineRow
 
 __all__ = ["Header", "run", "send"]
 

@@ -9,17 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from explorer.engine.formats.format import Format
-
-    Known = Sequence[tuple[Format, tuple[str, ...]]]
-    """Formats, and what each can be converted to."""
+    from explorer.session.headers import KnownFormats
 
 __all__ = ["as_json", "as_markdown", "as_text"]
 
 _HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
 
 
-def _cells(format: Format, converts: Sequence[str]) -> tuple[str, ...]:
+def _cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
     return (
         format.name,
         format.about,
@@ -31,7 +28,7 @@ def _cells(format: Format, converts: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def as_text(formats: Known) -> Iterator[str]:
+def as_text(formats: KnownFormats) -> Iterator[str]:
     """A paragraph for each format: a table of sentences would be wider than any terminal."""
     room = width()
     for format, converts in formats:
@@ -46,13 +43,13 @@ def as_text(formats: Known) -> Iterator[str]:
     yield "A file is recognised by its content; its name decides only what is said of one that is broken.\n"
 
 
-def as_markdown(formats: Known) -> str:
+def as_markdown(formats: KnownFormats) -> str:
     """The manual's table."""
     rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(*one) for one in formats)]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
-def as_json(formats: Known, head: dict[str, Any]) -> dict[str, Any]:
+def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:
     """The document of `explorer formats`; `head` is what every document starts with."""
     return {
         **head,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from explorer.engine.formats.outline import Outline, OutlineRow
+    from explorer.base.outline import Outline, OutlineRow
 
 __all__ = ["as_json", "as_text", "columns", "cut", "width"]
 

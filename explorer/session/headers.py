@@ -14,8 +14,13 @@ from explorer.base.errors import Misuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from explorer.base.outline import Outline
     from explorer.engine.formats.format import Format
-    from explorer.engine.formats.outline import Outline
+
+    KnownFormats = Sequence[tuple[Format, tuple[str, ...]]]
+    """Formats, and what each can be converted to."""
 
 __all__ = ["check", "choices", "formats", "label", "outline"]
 
@@ -41,7 +46,7 @@ def outline(source: str) -> Outline:
     return format.outline(source)
 
 
-def formats() -> tuple[tuple[Format, tuple[str, ...]], ...]:
+def formats() -> KnownFormats:
     """Every format that can be opened, in the order in which they are asked, and what it can be made into."""
     from explorer.engine.convert import CONVERTERS
     from explorer.engine.models import registry as known

@@ -37,7 +37,7 @@ from explorer.session.models import Cancel, Dims, InputShapes, Models, OnProgres
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.outline import Outline
+    from explorer.base.outline import Outline
     from explorer.engine.graph.model import Model
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import TorchinfoTable

@@ -15,7 +15,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened import dims_of, module_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import explained
@@ -25,7 +25,6 @@ from explorer.engine.tiling.rules import packing
 from explorer.engine.tiling.settings import in_force
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
-from explorer.engine.tiling.torch import module_of
 from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification, states_text
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings

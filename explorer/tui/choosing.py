@@ -25,7 +25,7 @@ from explorer.tui.widgets.strips import Header, Status
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from explorer.engine.formats.outline import Outline, OutlineRow
+    from explorer.base.outline import Outline, OutlineRow
     from explorer.tui.state.jobs import EngineProtocol
 
 __all__ = ["ChoosingApp", "ChoosingScreen", "ModelList", "choose"]

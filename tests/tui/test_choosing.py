@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.outline import Outline, OutlineRow
+from explorer.base.outline import Outline, OutlineRow
 from explorer.session import headers
 from explorer.tui.choosing import ChoosingApp, ModelList
 from explorer.tui.text.lines import line_text

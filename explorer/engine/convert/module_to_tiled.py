@@ -27,10 +27,9 @@ from explorer.engine.formats.torch_module.arguments import Bound
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_replay.rebuilt_module import Twin
-from explorer.engine.models.opened import Opened
+from explorer.engine.models.opened import Opened, module_of
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
-from explorer.engine.tiling.torch import module_of
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from explorer.engine.formats.outline import Outline
+    from explorer.base.outline import Outline
 
 __all__ = ["HEAD_BYTES", "Format", "SourceProbe"]
 

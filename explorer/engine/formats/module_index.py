@@ -7,7 +7,7 @@ torch is not installed or may not run the file's code, the layer tree are made o
 
 from __future__ import annotations
 
-from explorer.engine.formats.outline import OutlineRow
+from explorer.base.outline import OutlineRow
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 
 TYPE_CHECKING = False

@@ -12,14 +12,14 @@ from math import prod
 from operator import attrgetter
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import Outline, OutlineRow
 from explorer.base.units import printable
-from explorer.engine.formats.outline import Outline, OutlineRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from explorer.engine.formats.outline import Outline, OutlineRow
+    from explorer.base.outline import Outline, OutlineRow
 
 __all__ = [
     "NO_GRAPH",

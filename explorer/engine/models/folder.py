@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.format import Format, SourceProbe
-from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.models.registry import formats
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from explorer.base.errors import BadModel, ExplorerError, MissingExtra, Misuse
-from explorer.engine.formats.outline import OutlineRow
+from explorer.base.outline import OutlineRow
 from explorer.engine.formats.tflite.graph import BATCH, read
 from explorer.engine.formats.tflite.outline import outline
 from explorer.engine.formats.tflite.reader import File

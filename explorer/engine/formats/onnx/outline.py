@@ -12,9 +12,9 @@ from __future__ import annotations
 import mmap
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed
-from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
 TYPE_CHECKING = False

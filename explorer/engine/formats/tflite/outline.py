@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
-from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tflite.reader import File, Subgraph, TfliteOperator, TfliteTensor
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 

@@ -8,9 +8,9 @@ told apart by what they are for, so that an optimizer's moments do not count as 
 from __future__ import annotations
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import Outline
 from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import ModulePart, outline_rows
-from explorer.engine.formats.outline import Outline
 from explorer.engine.formats.tensor_index import NO_GRAPH, StoredTensor, TensorIndex, named_few
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, ReducedObject

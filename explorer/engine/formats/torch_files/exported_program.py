@@ -10,9 +10,9 @@ import json
 import re
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import Outline, OutlineRow
 from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows, stored_bytes
-from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive

@@ -12,10 +12,10 @@ import mmap
 import os
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import Outline, OutlineRow
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe
-from explorer.engine.formats.outline import Outline, OutlineRow
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
-    from explorer.engine.formats.outline import Outline
+    from explorer.base.outline import Outline
 
 __all__ = [
     "DTYPES",

@@ -10,7 +10,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from explorer.engine.formats.outline import Outline
+    from explorer.base.outline import Outline
     from explorer.engine.models.opened import Opened, OpenOptions
 
 __all__ = ["FORMAT"]

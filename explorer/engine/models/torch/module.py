@@ -23,7 +23,7 @@ from explorer.engine.costs.training.step import Step as TrainingStep
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import Bound
 from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
-from explorer.engine.runtime.torch_module import run
+from explorer.engine.models.torch.run import run
 from explorer.engine.values import torch_tensors
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import BadModel
+from explorer.base.outline import KINDS, OutlineRow
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.outline import MAX_DEPTH, outline
 from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
-from explorer.engine.formats.outline import KINDS, OutlineRow
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.session import Session
 

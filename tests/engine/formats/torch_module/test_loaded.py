@@ -25,7 +25,7 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule, load, of  
 from explorer.engine.models.opened import OpenOptions  # noqa: E402
 from explorer.engine.models.registry import open_model  # noqa: E402
 from explorer.engine.models.torch import onnx_export  # noqa: E402
-from explorer.engine.runtime.torch_module import run  # noqa: E402
+from explorer.engine.models.torch.run import run  # noqa: E402
 
 NETS = """
 import sys

@@ -22,7 +22,7 @@ import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
-from explorer.engine.formats.outline import Outline, OutlineRow  # noqa: E402
+from explorer.base.outline import Outline, OutlineRow  # noqa: E402
 from explorer.engine.models.registry import recognise  # noqa: E402
 from explorer.facts import Analysis, TileSpec  # noqa: E402
 from explorer.session import Session  # noqa: E402
