@@ -13,16 +13,17 @@ import gc
 import os
 import sys
 
-from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond
+from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
 from explorer.cli.commands import VERBS
-from explorer.cli.output.answer import BAD_INPUT, DONE, tool
+from explorer.cli.output.answer import BAD_INPUT, tool
+from explorer.cli.output.printing import print_answer, print_pieces
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.cli.output.answer import Answer
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 INTERRUPTED = 130
-_BATCH = 256
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,19 +92,18 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     _hold_standard_streams()
     command, given = parser.read(typed, VERBS)
     if given.version:
-        return _print([tool(), "\n"])
+        return print_pieces([tool(), "\n"])
     if given.help:
         from explorer.cli.arguments.help import help_text
 
-        return _print([help_text(command, VERBS)])
+        return print_pieces([help_text(command, VERBS)])
     run = command.run
     if run is None:
-        from explorer.process import signals
+        from explorer.cli import screen
 
-        with signals.calm_end():
-            return _resume(given) if given.resume else _open_screen(given.models[0], given)
+        return screen.run(given)
     if command.instant:
-        return _supervised(lambda: _print_answer(run(given, None), given), given)
+        return _supervised(lambda: print_answer(run(given, None), given), given)
     return _supervised(lambda: _answer(run, given), given, alone=alone)
 
 
@@ -156,144 +155,6 @@ def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs
     # nothing of a long answer is garbage before it is written: Python would look through it again and again
     gc.disable()
     try:
-        return _print_answer(answer, given)
+        return print_answer(answer, given)
     finally:
         gc.enable()
-
-
-# the screen
-
-
-def _open_screen(source: str, given: ParsedArgs) -> int:
-    """Opens the screen once everything that can be said without it has been said."""
-    _check_source(source)
-    if os.path.isdir(source):
-        from explorer.session import headers
-
-        models = headers.choices(source)
-        if models is not None and not _at_terminal():
-            from explorer.report import outline
-
-            return _print(outline.as_text(models))
-        if models is not None:
-            from explorer.tui.choosing import choose
-
-            chosen = choose(models, remote=given.remote)
-            if chosen is None:
-                return DONE
-            source = os.path.join(source, chosen)
-    _need_terminal(f"explorer info {source} prints instead")
-    from explorer.tui.app import run
-
-    return run(source, given.opening, remote=given.remote, memory=given.memory)
-
-
-def _resume(given: ParsedArgs) -> int:
-    """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
-    _need_terminal("resume it in one")
-    from explorer.process import saved_sessions
-    from explorer.tui.app import run
-
-    model = given.models[0] if given.models else None
-    kept, saved = saved_sessions.find(model, os.environ, trust=given.trust)
-    try:
-        os.chdir(saved.cwd)
-        _check_source(saved.source)
-    except OSError as error:
-        kept.release()
-        raise BadModel(f"the session's folder is gone ({error.strerror})", where=saved.cwd) from None
-    except ExplorerError:
-        kept.release()
-        raise
-    from msgspec.structs import asdict
-
-    options = {**asdict(saved.opening), "trust": given.trust}
-    memory = given.memory or saved.memory
-    return run(saved.source, options, remote=given.remote, memory=memory, resumed=(kept, saved))
-
-
-def _at_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _need_terminal(hint: str) -> None:
-    if not _at_terminal():
-        raise Misuse("the screen needs a terminal", hint=hint)
-
-
-def _check_source(source: str) -> None:
-    """Refuses at once a path that leads nowhere, instead of opening the screen to say so."""
-    code, _, callable_name = source.rpartition(":")
-    if callable_name and code.endswith(".py"):
-        source = code
-    if os.path.exists(source):
-        return
-    import difflib
-
-    close = difflib.get_close_matches(source, VERBS, n=1, cutoff=0.75)
-    if close:
-        raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
-    from explorer.session import headers
-
-    headers.check(source)
-
-
-def _print_answer(answer: Answer, given: ParsedArgs) -> int:
-    if answer.pieces is not None:
-        return _print(answer.pieces(), answer.code)
-    if given.csv:
-        from explorer.report.csv_table import csv_lines
-
-        return _print(csv_lines(answer.document()[answer.rows]), answer.code)
-    if given.json:
-        from explorer.report import json_text
-
-        return _print(json_text.pieces(answer.document()), answer.code)
-    from explorer.report.layout import Page
-
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    page = Page(answer.page(), fit=terminal)
-    if not terminal:
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        return _print(page.plain(ascii_only=not encoding.lower().startswith("utf")), answer.code)
-    from rich.console import Console
-
-    console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
-    _put(lambda: console.print(page, crop=False, soft_wrap=True))
-    return answer.code
-
-
-def _print(pieces: Iterable[str], code: int = DONE) -> int:
-    _put(lambda: _write(pieces))
-    return code
-
-
-def _write(pieces: Iterable[str]) -> None:
-    """Writes pieces by the hundred: to a terminal each one would be a call to the system."""
-    batch: list[str] = []
-    for piece in pieces:
-        batch.append(piece)
-        if len(batch) == _BATCH:
-            sys.stdout.write("".join(batch))
-            batch.clear()
-    sys.stdout.write("".join(batch))
-
-
-def _put(write: Callable[[], object]) -> None:
-    """Writes to standard output; a reader that went away is not an error, a full disk is one."""
-    reconfigure = getattr(sys.stdout, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
-    try:
-        write()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # what is still buffered must not fail again when Python flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        reason = error.strerror or str(error)
-        try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        except (OSError, ValueError):
-            pass
-        raise Misuse(reason, where="standard output") from None

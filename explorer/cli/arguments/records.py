@@ -4,6 +4,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.facts import TileSpec
     from explorer.facts.cost import Hardware
@@ -15,11 +18,17 @@ _FIELDS = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "g
 """Options of a tiling, and the fields of `TileSpec` that they are."""
 
 
-def tile_spec(given: ParsedArgs) -> TileSpec:
-    """The tiling: by default, in the file of `--config`, by what was typed."""
+def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
+    """The tiling: by default, in the file of `--config`, by what was typed.
+
+    Args:
+        given: What was typed.
+        typed: What of it counts, by the fields of `TileSpec`; by default all.
+    """
     from explorer.settings import tiling
 
-    typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.typed}
+    if typed is None:
+        typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.typed}
     return tiling.spec_of(given.config, typed)
 
 

@@ -8,14 +8,13 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
 from explorer.cli.output.answer import Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.verification import Tolerance
 from explorer.settings.parse import opening_words
 
 __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.facts.verification import Tolerance
-
     a, b = given.models
     limits = (given.atol, given.rtol, given.snr)
     fact = explorer.verify_files(

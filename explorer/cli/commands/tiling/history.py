@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 
+from msgspec.structs import asdict
+
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import DONE, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
+from explorer.process import saved_sessions
+from explorer.session import scripts
 
 __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """What a kept session did; nothing of the model is opened but what the session made itself."""
-    from msgspec.structs import asdict
-
-    from explorer.process import saved_sessions
-    from explorer.session import scripts
-
     output = given.output and os.path.abspath(given.output)
     model = given.models[0] if given.models else None
     kept, saved = saved_sessions.find(model, os.environ, trust=True)

@@ -1,0 +1,101 @@
+"""The screen: opened on a model, on one chosen in a folder, or as it was when its line was dropped."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.cli.arguments.command import ParsedArgs
+from explorer.cli.commands import VERBS
+from explorer.cli.output.answer import DONE
+from explorer.cli.output.printing import print_pieces
+from explorer.process import signals
+from explorer.session import headers
+
+__all__ = ["run"]
+
+
+def run(given: ParsedArgs) -> int:
+    """Shows it until its user leaves; returns the exit code.
+
+    Raises:
+        Misuse: There is no such model, no session to resume, or no terminal.
+        BadModel: What a session was about is gone.
+    """
+    with signals.calm_end():
+        return _resume(given) if given.resume else _open(given.models[0], given)
+
+
+def _show(source: str, options: dict[str, Any], **how: Any) -> int:
+    from explorer.tui.app import run  # brings textual: whatever can be said without it has been said
+
+    return run(source, options, **how)
+
+
+def _open(source: str, given: ParsedArgs) -> int:
+    """Opens the screen once everything that can be said without it has been said."""
+    _check_source(source)
+    if os.path.isdir(source):
+        models = headers.choices(source)
+        if models is not None and not _at_terminal():
+            from explorer.report import outline
+
+            return print_pieces(outline.as_text(models))
+        if models is not None:
+            from explorer.tui.choosing import choose
+
+            chosen = choose(models, remote=given.remote)
+            if chosen is None:
+                return DONE
+            source = os.path.join(source, chosen)
+    _need_terminal(f"explorer info {source} prints instead")
+    return _show(source, given.opening, remote=given.remote, memory=given.memory)
+
+
+def _resume(given: ParsedArgs) -> int:
+    """Opens the screen as it was when its line was dropped, in the folder that it was opened in."""
+    _need_terminal("resume it in one")
+    from msgspec.structs import asdict
+
+    from explorer.process import saved_sessions
+
+    model = given.models[0] if given.models else None
+    kept, saved = saved_sessions.find(model, os.environ, trust=given.trust)
+    try:
+        os.chdir(saved.cwd)
+        _check_source(saved.source)
+    except OSError as error:
+        kept.release()
+        raise BadModel(f"the session's folder is gone ({error.strerror})", where=saved.cwd) from None
+    except ExplorerError:
+        kept.release()
+        raise
+    options = {**asdict(saved.opening), "trust": given.trust}
+    memory = given.memory or saved.memory
+    return _show(saved.source, options, remote=given.remote, memory=memory, resumed=(kept, saved))
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _need_terminal(hint: str) -> None:
+    if not _at_terminal():
+        raise Misuse("the screen needs a terminal", hint=hint)
+
+
+def _check_source(source: str) -> None:
+    """Refuses at once a path that leads nowhere, instead of opening the screen to say so."""
+    code, _, callable_name = source.rpartition(":")
+    if callable_name and code.endswith(".py"):
+        source = code
+    if os.path.exists(source):
+        return
+    import difflib
+
+    close = difflib.get_close_matches(source, VERBS, n=1, cutoff=0.75)
+    if close:
+        raise Misuse("no such verb or model", where=source, hint=f"did you mean '{close[0]}'?")
+    headers.check(source)
