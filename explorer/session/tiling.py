@@ -12,10 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine.convert.job import module_of
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened import dims_of, module_of
+from explorer.engine.models.opened import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import explained

@@ -258,7 +258,7 @@ def write(
         draws: Random inputs to run both on.
         seed: Of the first draw.
         on_progress: Told where the job stands.
-        cancel: ConversionOptions now and then.
+        cancel: Asked now and then.
 
     Raises:
         ExplorerError: As `explorer.session.Session.convert` says.

@@ -6,16 +6,20 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from explorer.base.errors import Cancelled, ExplorerError
+from explorer.base.errors import Cancelled, ExplorerError, Misuse
 from explorer.facts import Progress, TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import require, said
 
-__all__ = ["ConversionOptions", "ConversionJob", "ConversionResult"]
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.models.opened import Opened
+
+__all__ = ["ConversionOptions", "ConversionJob", "ConversionResult", "module_of"]
 
 
 _BESIDE = 1 << 20
@@ -58,7 +62,7 @@ class ConversionJob(Struct, frozen=True):
         draws: Random inputs for that.
         seed: Of the first.
         on_progress: Told where the job stands.
-        cancel: ConversionOptions now and then.
+        cancel: Asked now and then.
     """
 
     opened: Any
@@ -121,3 +125,21 @@ class ConversionResult(Struct, frozen=True):
     verification: Verification | None = None
     stored: StoredEvidence | None = None
     notes: tuple[str, ...] = ()
+
+
+def module_of(opened: Opened) -> LoadedModule:
+    """The nn.Module of a model, and torch beside it.
+
+    Raises:
+        Misuse: It is none.
+        MissingExtra: torch is not installed.
+    """
+    loaded: LoadedModule | None = getattr(opened, "loaded", None)
+    if loaded is None:
+        raise Misuse(
+            f"--to torch replaces the layers of an nn.Module; a file of the format {opened.format} has none",
+            where=opened.source,
+            hint="name the code: package.module:callable",
+        )
+    require("torch", opened.source)
+    return loaded

@@ -21,13 +21,13 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import convert
 from explorer.engine.convert import axes, running
-from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import Bound
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_replay.rebuilt_module import Twin
-from explorer.engine.models.opened import Opened, module_of
+from explorer.engine.models.opened import Opened
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module

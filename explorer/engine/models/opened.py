@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, Progress
-from explorer.host.optional_packages import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,14 +20,13 @@ if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.onnx_rules import Rules
     from explorer.engine.costs.training.step import Step as TrainingStep
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.graph.model import Model
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
 
     Arrays = Sequence[np.ndarray]
 
-__all__ = ["OpenOptions", "Opened", "check_names", "dims_of", "module_of", "with_rules"]
+__all__ = ["OpenOptions", "Opened", "check_names", "dims_of", "with_rules"]
 
 _T = TypeVar("_T")
 
@@ -133,24 +131,6 @@ def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
     for name in options.input_shapes:
         if name not in inputs:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, inputs))
-
-
-def module_of(opened: Opened) -> LoadedModule:
-    """The nn.Module of a model, and torch beside it.
-
-    Raises:
-        Misuse: It is none.
-        MissingExtra: torch is not installed.
-    """
-    loaded: LoadedModule | None = getattr(opened, "loaded", None)
-    if loaded is None:
-        raise Misuse(
-            f"--to torch replaces the layers of an nn.Module; a file of the format {opened.format} has none",
-            where=opened.source,
-            hint="name the code: package.module:callable",
-        )
-    require("torch", opened.source)
-    return loaded
 
 
 def with_rules(options: OpenOptions) -> OpenOptions:

@@ -186,7 +186,7 @@ class Constants:
     is no constant.
 
     Args:
-        graph: Where to context.
+        graph: Where to look.
         defaults: Names of stored tensors that a caller may replace.
 
     Attributes:

@@ -149,7 +149,7 @@ def activations(
         output: An .npz file for the values, which are otherwise forgotten.
         overwrite: Whether an existing file may be replaced.
         on_progress: Told how many layers have run.
-        cancel: ActivationRequest at every layer; True stops, and nothing is written.
+        cancel: Asked at every layer; True stops, and nothing is written.
 
     Raises:
         Misuse: The input does not fit, a glob matches nothing, or `output` cannot be written.

@@ -66,7 +66,7 @@ class FlatTable:
         budget: Pays for what is read.
 
     Raises:
-        BadModel: FlatTable or vtable leave the file.
+        BadModel: Table or vtable leave the file.
     """
 
     __slots__ = ("_first", "_slots", "at", "budget", "data", "size")
