@@ -20,9 +20,9 @@ from explorer.tui.pages.blocks import (
     product_text,
     site_lines,
 )
-from explorer.tui.pages.tile_blocks import Axis, Blocks, Place, Scale
 from explorer.tui.tabs.model import model_page
 from explorer.tui.text.lines import line_text, line_width
+from explorer.tui.tree.tile_blocks import Axis, Blocks, Place, Scale
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan

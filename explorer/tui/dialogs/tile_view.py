@@ -21,9 +21,9 @@ from explorer.tui.pages.blocks import (
     product_text,
     site_lines,
 )
-from explorer.tui.pages.tile_blocks import Blocks, Place
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
+from explorer.tui.tree.tile_blocks import Blocks, Place
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Header, Status
 

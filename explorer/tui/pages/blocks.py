@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.pages.tile_blocks import Blocks, Place, Scale
 from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
+from explorer.tui.tree.tile_blocks import Blocks, Place, Scale
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
