@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled(n)`, n cases that lie spread over all are quick; the others are slow."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for found in cases.values():
+        mark = found[0].get_closest_marker("sampled")
+        assert mark is not None
+        count = min(mark.args[0], len(found))
+        quick = {(2 * at + 1) * len(found) // (2 * count) for at in range(count)}
+        for at, item in enumerate(found):
+            if at not in quick:
+                item.add_marker(pytest.mark.slow)
+
 
 SAMPLES = Path(__file__).parent.parent / "sample_models"
 

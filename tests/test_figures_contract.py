@@ -286,6 +286,7 @@ VERBS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["lenet", "three_inputs", "mobilenet_small"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_figure_is_the_same_as_json_csv_and_text(
@@ -405,6 +406,7 @@ def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
     assert "Time  " not in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["memory", "operators", "roofline"])
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_drawn_and_is_the_same_twice(

@@ -288,6 +288,7 @@ def test_a_folder_of_files_with_such_names(tmp_path: Path, capfd: pytest.Capture
         assert out + err
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["ONNX", "safetensors"])
 def test_the_screen_sends_none_of_it(kind: str, tmp_path: Path) -> None:
     """In a real terminal: the bytes that go over the line are looked at, on every page, with every row."""

@@ -63,6 +63,7 @@ def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> N
 # what a terminal can show
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("term", ["linux", "screen"])
 def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, term: str) -> None:
     with ready(sample("lenet"), "conv1", env={"TERM": term}) as terminal:
@@ -179,6 +180,7 @@ DROPS: dict[str, Callable[[Terminal], None]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", DROPS)
 def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how: str) -> None:
     env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}

@@ -53,6 +53,7 @@ WHOLE = {
 """Model, and where it is an 8-bit one how that is written; operators that are tiled in it."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", WHOLE)
 def test_one_command_makes_proves_and_compares(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str
@@ -78,6 +79,7 @@ def test_one_command_makes_proves_and_compares(
     assert share["left"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sites", "size"),
     [("lenet", 5, (80, 24)), ("bert_tiny", 25, (140, 40)), ("lstm_tiny", 5, (80, 24))],

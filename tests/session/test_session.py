@@ -213,6 +213,7 @@ def test_misnamed_dimensions_inputs_and_sites_are_met_with_the_nearest(sample: S
             session.plan(TileSpec((16, 16, 16), sites=(site[:-1],)))
 
 
+@pytest.mark.slow
 def test_real_alexnet_is_tiled_and_proven_against_torch(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     with Session("alexnet") as session:

@@ -110,6 +110,7 @@ def cursor(hands: Hands) -> int:
     return hands.pilot.app.screen.query_one(PlotView).cursor
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (140, 40)])
 async def test_a_failed_proof_leads_to_the_layer_that_departs(size: tuple[int, int]) -> None:
     async with screen(Failing(), size=size) as hands:
@@ -195,6 +196,7 @@ async def test_how_it_was_found_is_told() -> None:
         assert "not compared: odd" in said
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("width", "height"), [(60, 11), (80, 20), (140, 36), (200, 60)])
 @pytest.mark.parametrize("count", [1, 2, 20, 3000])
 def test_every_line_fits_and_the_cursor_is_on_the_page(width: int, height: int, count: int) -> None:

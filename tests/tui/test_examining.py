@@ -356,6 +356,7 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
         assert hands.pilot.app.screen.query_one("#batch", Input).value == "8"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", ["0", "many", "-1"])
 async def test_a_batch_that_cannot_be_cannot_be_applied(batch: str) -> None:
     async with screen() as hands:
@@ -373,6 +374,7 @@ async def test_what_training_does_not_know_is_a_dialog() -> None:
         assert "the batch is fixed at 1" in hands.dialog()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(60, 15), (30, 10), (200, 60)])
 async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:
@@ -396,6 +398,7 @@ async def test_values_come_into_view_from_another_tab_too() -> None:
         assert any("Training" in line_text(view.line_at(y)) for y in range(view.size.height - 8))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(60, 15), (44, 12), (80, 24)])
 async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size: tuple[int, int]) -> None:
     def in_view() -> str:
@@ -419,6 +422,7 @@ async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size:
             assert any(role == "strong" for line in shown for _, role in line), key
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15)])
 @pytest.mark.parametrize("opens", ["m", "t", "b", "S"])
 async def test_tab_and_shift_tab_go_from_field_to_field_of_every_dialog(

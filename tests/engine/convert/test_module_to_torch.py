@@ -101,6 +101,7 @@ def test_what_cannot_be_scripted_says_why_and_what_to_try(convert: Convert, tmp_
     assert not (tmp_path / "s.pt").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("source", "output", "options"),
     [

@@ -324,6 +324,7 @@ def test_many_tensors_with_strange_names(convert: Convert, tmp_path: Path) -> No
     assert body(tmp_path / "again.safetensors") == body(tmp_path / "many.safetensors")
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """256 MiB go through a process that may take 64 MiB more than it had when it began."""
     import subprocess

@@ -85,6 +85,7 @@ def sized(loaded: Any, size: tuple[int, ...] | None, inputs: tuple[Any, ...]) ->
     return analyse(loaded, input_shapes=shapes)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", models.list_models())
 def test_a_listed_model_is_analysed_and_has_its_published_figures(name: str) -> None:
     loaded = load(name)

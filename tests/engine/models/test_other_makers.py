@@ -497,6 +497,7 @@ def _data() -> Path:
 MODELS = sorted(str(p.relative_to(_data())) for p in _data().rglob("*.onnx"))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_of_onnx_opens(name: str) -> None:
     path = _data() / name

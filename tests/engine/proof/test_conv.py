@@ -29,6 +29,7 @@ def prove(path: Path, case: Case, spec: TileSpec, spoil: Spoil | None = None) ->
     return t.prove(reader.read(save(path / "a.onnx", case)), spec, spoil, draws=1)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FIXED)
 def test_every_sort_is_proved(tmp_path: Path, name: str) -> None:
     form: Any = t.FORMS[FIXED.index(name) % 4]
@@ -41,6 +42,7 @@ def test_every_sort_is_proved(tmp_path: Path, name: str) -> None:
     assert site.bound_ratio < site.limit
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPEN)
 def test_open_sizes_are_proved_at_several(tmp_path: Path, name: str) -> None:
     session = Session(save(tmp_path / "a.onnx", CASES[name]))
@@ -52,6 +54,7 @@ def test_open_sizes_are_proved_at_several(tmp_path: Path, name: str) -> None:
     assert verification.sites[0].tiles > planned.products
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", FIXED)
 def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     """What the proof compares with is itself held against the operator in float64, number by number."""
@@ -143,6 +146,7 @@ def without_bias(made: Model) -> Model:
     return t.with_nodes(made, node)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", FIXED)
 def test_the_operator_in_float64_is_the_runtimes(tmp_path: Path, name: str) -> None:
     path = save(tmp_path / "a.onnx", CASES[name])

@@ -269,6 +269,7 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str, Spoil, str]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found(fault: str, tmp_path: Path) -> None:
     make, form, spoil, site = FAULTS[fault]
@@ -349,6 +350,7 @@ MODELS: dict[str, Callable[[Path], str]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_whatever_changes_the_numbers_fails_the_proof(name: str, tmp_path: Path) -> None:
     chance = random.Random(5)

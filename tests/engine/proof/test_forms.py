@@ -32,6 +32,7 @@ def proved(source: Model, spec: TileSpec, **options: Any) -> None:
     assert f"{plan.products:,} product{many} checked bit for bit" in evidence.verdict
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize("edges", t.EDGES)
 @pytest.mark.parametrize("size", [(1, 9, 7), (5, 7, 11), (8, 16, 24), (3, 4, 2)])
@@ -39,6 +40,7 @@ def test_every_form_and_edge(size: tuple[int, int, int], edges: Any, form: Any, 
     proved(t.linear(tmp_path / "m.onnx", *size), TileSpec(tile=(2, 4, 3), form=form, edges=edges))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize(
     "attributes",
@@ -55,6 +57,7 @@ def test_gemm_attributes(attributes: dict[str, Any], form: Any, tmp_path: Path) 
     proved(t.linear(tmp_path / "m.onnx", 5, 9, 7, **attributes), TileSpec(tile=(2, 4, 3), form=form))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize("shape", [(7,), (1, 7), (5, 1), (5, 7), (1,), ()])
 def test_bias_shapes(shape: tuple[int, ...], form: Any, tmp_path: Path) -> None:
@@ -73,6 +76,7 @@ def test_a_bias_that_is_computed(form: Any, tmp_path: Path) -> None:
     proved(source, TileSpec(tile=(2, 4, 3), form=form))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize(
     ("x", "w", "left"),
@@ -124,6 +128,7 @@ def test_other_float_types(dtype: Any, form: Any, tmp_path: Path) -> None:
     proved(source, TileSpec(tile=(2, 16, 8), form=form))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("opset", [9, 11, 12, 13, 18, 21])
 @pytest.mark.parametrize("edges", t.EDGES)
 @pytest.mark.parametrize("form", t.FORMS)
@@ -149,6 +154,7 @@ def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Pat
     proved(source, TileSpec(tile=(2, 2, 4), form="scan"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["unrolled", "lab"])
 @pytest.mark.parametrize("edges", t.EDGES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -27,6 +27,7 @@ def source_of(path: Path, name: str) -> Model:
     return reader.read(where)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [n for n in OPERATORS if "grouped" not in n and "QGemm" not in n])
 def test_tiled_integers_are_proven_bit_for_bit(tmp_path: Path, name: str, form: Any) -> None:
@@ -134,6 +135,7 @@ FAULTS: dict[str, tuple[str, Callable[[Model], Model], str]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(tmp_path: Path, fault: str) -> None:
     name, spoil, reason = FAULTS[fault]

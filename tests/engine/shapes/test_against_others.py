@@ -54,6 +54,7 @@ def cases() -> Iterator[tuple[str, onnx.ModelProto, list[Any]]]:
             yield f"{case.name}, inputs stored", model, outputs
 
 
+@pytest.mark.slow
 def test_every_node_test_of_onnx_gives_the_shapes_that_we_say(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     wrong = []
@@ -85,6 +86,7 @@ def test_every_node_test_of_onnx_gives_the_shapes_that_we_say(tmp_path: Path) ->
     assert seen["unknown"] + seen["partly"] < 700
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.parent.name if p.name == "model.onnx" else p.stem)
 def test_a_model_of_onnx_gets_at_least_the_shapes_that_onnx_infers(path: Path) -> None:
     proto = onnx.load(path, load_external_data=False)

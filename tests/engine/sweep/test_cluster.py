@@ -64,6 +64,7 @@ def address_of(scheduler: subprocess.Popen[str]) -> str:
     raise AssertionError("the scheduler ended")
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_half_way_costs_nothing(
     spawn: Callable[..., subprocess.Popen[str]],
     sample: Callable[[str], Path],

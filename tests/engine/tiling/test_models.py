@@ -170,6 +170,7 @@ def test_a_function_of_another_operator_set_is_left_with_the_reason(tmp_path: Pa
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["lab", "unrolled", "batched"])
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12])
 def test_sizes_are_written_as_the_operator_set_has_them(tmp_path: Path, form: Any, opset: int) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verdict"), [("QOperator", "equal bit for bit"), ("QDQ", "equal")])
 def test_an_8_bit_resnet18_is_tiled_and_proven(tmp_path: Path, kind: str, verdict: str) -> None:
     source, target = quantized_resnet18(tmp_path, kind), str(tmp_path / "tiled.onnx")

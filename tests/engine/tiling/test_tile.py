@@ -75,6 +75,7 @@ def weight(*shape: int, dtype: Any = np.float32, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("edges", EDGES)
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ BIASES: dict[str, tuple[int, ...] | None] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), repeat=2)))
 @pytest.mark.parametrize("bias", BIASES)
@@ -131,6 +133,7 @@ def test_every_gemm(tmp_path: Path, form: Any, trans_a: int, trans_b: int, bias:
     tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 3, 2), edges=edges, form=form))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("x", "w"), [((2, 3, 4, 6), (6, 5)), ((6,), (6, 5)), ((4, 6), (6,)), ((2, 4, 6), (1, 6, 5)), ((6,), (6,))]
@@ -173,6 +176,7 @@ STACKS: dict[str, tuple[tuple[int | str, ...], tuple[int, ...], bool]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", STACKS)
 def test_a_stored_weight_may_be_a_stack_on_either_side(tmp_path: Path, form: Any, case: str) -> None:
@@ -241,6 +245,7 @@ def test_other_float_types(tmp_path: Path, form: Any, dtype: Any) -> None:
     tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 8, 2), form=form))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
 def test_operator_sets_old_and_new(tmp_path: Path, form: Any, opset: int) -> None:
@@ -310,6 +315,7 @@ TWO_ACTIVATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("edges", EDGES)
 @pytest.mark.parametrize("case", TWO_ACTIVATIONS)
@@ -363,6 +369,7 @@ OPEN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", OPEN)
 def test_one_graph_serves_every_size(tmp_path: Path, case: str) -> None:
     (op, attributes), feeds, weights = OPEN[case]

@@ -56,6 +56,7 @@ TYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: np.dtype(kind).name)
 @pytest.mark.parametrize("size", [1, 2, 1000, 70_001, 300_000])
 def test_every_type_gives_the_figures_of_numpy(kind: Any, size: int) -> None:

@@ -60,6 +60,7 @@ def cases() -> dict[str, list[Any]]:
     return found
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("op", sorted({op for domain, op in OPERATORS if not domain}))
 def test_an_operator_does_what_onnx_says(op: str, tmp_path: Path) -> None:
     refused = []

@@ -64,6 +64,7 @@ POINTWISE = [f for f, rule in RULES.items() if rule.__name__ in ("_pointwise", "
 SECOND = {"pow": (2,), "rsub": (1,), "fill_": (0.5,), "clamp": (0, 6), "clamp_": (0.0, 6.0)}
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("func", POINTWISE, ids=str)
 @settings(max_examples=12, deadline=None)
 @given(SIZES, DTYPES, st.integers(0, 2))

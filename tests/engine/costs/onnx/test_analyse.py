@@ -646,6 +646,7 @@ def test_alexnet(exported: Callable[[str], Model], rows: Rows) -> None:
     assert [x.name for x in analysis.layers if x.parent == 0] == [str(i) for i in range(13)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["lab", "scan"])
 def test_alexnet_tiled(exported: Callable[[str], Model], form: str) -> None:
     totals = analyse(tiled(exported("alexnet"), form)).info.totals
@@ -653,6 +654,7 @@ def test_alexnet_tiled(exported: Callable[[str], Model], form: str) -> None:
     assert totals.coverage == 1.0
 
 
+@pytest.mark.slow
 def test_mobilenet_v2_reads_and_writes(exported: Callable[[str], Model]) -> None:
     analysis = analyse(exported("mobilenet_v2"))
     totals = analysis.info.totals
@@ -671,6 +673,7 @@ def test_mobilenet_v2_reads_and_writes(exported: Callable[[str], Model]) -> None
     assert (by_total.bytes_read or 0) + (by_total.bytes_written or 0) == 9_633_792
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "macs"),
     [("googlenet", 1_498_376_192), ("resnet18", 1_814_073_344)],

@@ -45,6 +45,7 @@ def test_the_models_are_all_there() -> None:
     assert set(UNCOUNTED) <= set(MODELS)
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_of_onnx_is_counted_in_full_or_says_why_not(name: str) -> None:
     analysis = analysed(name)
@@ -105,6 +106,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 REASONS = ("a step of training", "decoding an image", "how often it runs", "not known", "is not given")
 
 
+@pytest.mark.slow
 def test_every_node_case_of_onnx_is_analysed_and_its_shapes_hold(cases: dict[str, Case]) -> None:
     """About 1,900 models: no exception, and no shape that the expected output contradicts.
 
@@ -140,6 +142,7 @@ def test_every_node_case_of_onnx_is_analysed_and_its_shapes_hold(cases: dict[str
 LOST = ("test_affine_grid_",)
 
 
+@pytest.mark.slow
 def test_an_operator_multiplies_what_its_own_definition_multiplies(cases: dict[str, Case]) -> None:
     """Of 400 cases onnx gives the operator a second time as the body of its definition, in plainer ones.
 

@@ -423,6 +423,7 @@ def both(kind: type[nn.Module], rows: int, shape: tuple[int, ...] | None = None)
         return [analyse(loaded, input_shapes={"x": (None, size)}).info, session.info()]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", LAYERS, ids=lambda kind: kind.__name__)
 def test_values_that_are_known_are_used_and_the_larger_branch_is_counted(kind: type[nn.Module]) -> None:
     rows, products, status = LAYERS[kind]

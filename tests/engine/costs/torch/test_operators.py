@@ -177,6 +177,7 @@ LESS = {
 """What torch's counter says of those that it leaves out: products with vectors, sums of products, grids."""
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS, *ATTENTIONS], ids=lambda case: case[0])
 def test_half_of_what_torchs_counter_says_where_it_counts(case: Any) -> None:
     name, make, inputs, macs = case

@@ -412,6 +412,7 @@ def test_a_trace_that_branches_gives_way_to_the_newer_exporter(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_alexnet_exports_with_the_parameters_that_the_analysis_counts(tmp_path: Path) -> None:
     loaded, model = exported("alexnet", tmp_path / "alexnet.onnx")
     elements = sum(int(np.prod(t.dims)) for t in model.graph.initializer)

@@ -74,6 +74,7 @@ def changed(source: str, target: Path, change: Callable[[dict[str, Any]], None])
 # -- the same numbers
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_has_the_numbers_of_its_module(name: str, folder: Path) -> None:
     make, x = MODELS[name]
@@ -254,6 +255,7 @@ def test_a_program_runs_as_torch_runs_it(small: str) -> None:
         assert np.array_equal(found, torch.export.load(small).module()(x).numpy())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["small", "recurrent"])
 def test_a_program_is_exported_tiled_and_proved(name: str, folder: Path) -> None:
     make, x = MODELS[name]

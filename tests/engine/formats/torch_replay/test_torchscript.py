@@ -76,6 +76,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 # -- the same numbers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_file_has_the_numbers_of_its_module(name: str, scripted: bool, tmp_path: Path) -> None:
@@ -248,6 +249,7 @@ def test_a_file_runs_as_torch_runs_it(small: str) -> None:
         assert np.array_equal(found, torch.jit.load(small)(x).numpy())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["small", "recurrent"])
 def test_a_file_is_exported_tiled_and_proved(name: str, tmp_path: Path) -> None:
     make, x = MODELS[name]

@@ -68,6 +68,7 @@ SORTS = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "form"), SORTS)
 def test_every_sort_of_convolution(tmp_path: Path, name: str, form: Any) -> None:
     source = save(tmp_path / "a.onnx", CASES[name])
@@ -143,6 +144,7 @@ def convolutions(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=convolutions(),
@@ -301,6 +303,7 @@ def exported(path: Path, name: str, side: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_models(tmp_path: Path, name: str) -> None:
     products, used, share = WHOLE[name]
@@ -318,6 +321,7 @@ def test_whole_models(tmp_path: Path, name: str) -> None:
     assert sum(s.tiles for s in verification.sites) == plan.products
 
 
+@pytest.mark.slow
 def test_a_whole_model_with_its_groups_packed(tmp_path: Path) -> None:
     session = Session(exported(tmp_path / "a.onnx", "mobilenet_v2", 64))
     spec = TileSpec(grouped="pack")

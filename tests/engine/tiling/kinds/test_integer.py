@@ -47,6 +47,7 @@ def tiled(source: str, target: Path, spec: TileSpec) -> Session:
     return session
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OPERATORS)
@@ -61,6 +62,7 @@ def test_the_tiled_graph_gives_the_integers_of_onnxruntime(
     np.testing.assert_array_equal(after, before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [n for n in OPERATORS if "QGemm" not in n and "grouped" not in n])
 def test_the_tiled_graph_gives_the_integers_of_the_reference_evaluator(tmp_path: Path, name: str) -> None:
     source = OPERATORS[name](tmp_path / "a.onnx")
@@ -166,6 +168,7 @@ def between(path: Path, *, kind: Any, columns: int, both: bool, op: str = "Gemm"
     return save_integers(path, node, floats, stored, (np.float32, (7, 11)), before=tuple(before))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["Gemm", "MatMul"])
 @pytest.mark.parametrize("columns", [0, 11])
@@ -294,6 +297,7 @@ def test_integers_in_the_body_of_a_loop_are_tiled_and_proven(tmp_path: Path) -> 
     assert [site.name for site in result.plan.sites] == ["loop.body/fc"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_convolution_between_dequantizers_pads_with_the_zero_point(tmp_path: Path, form: Any) -> None:
     stored = {

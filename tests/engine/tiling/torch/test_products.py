@@ -42,6 +42,7 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 @pytest.mark.parametrize("sizes", [(1, 7, 5), (8, 16, 12), (9, 17, 13), (40, 3, 2), (3, 50, 60)])
 @pytest.mark.parametrize("dtype", list(CLOSE))
@@ -127,6 +128,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
 @pytest.mark.parametrize("kind", [TiledConv1d, TiledConv2d, TiledConv3d])
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
@@ -163,6 +165,7 @@ def test_a_trace_holds_for_every_batch() -> None:
         assert torch.allclose(traced(x), net(x), atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 @pytest.mark.parametrize("shown", [2, 4, 7])
 def test_torch_export_leaves_the_batch_open(edges: Any, shown: int) -> None:
