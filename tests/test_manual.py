@@ -166,7 +166,7 @@ def test_help_that_is_piped_imports_nothing_that_draws() -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_page_on_the_screen_fits_and_keeps_what_commands_print(topic: str) -> None:
-    from explorer.tui.pages.manual import manual_lines
+    from explorer.tui.dialogs.manual import manual_lines
     from explorer.tui.text.lines import line_text, line_width
 
     wide = "\n".join(line_text(line).removeprefix("  ") for line in manual_lines(topic, 1000))

@@ -471,6 +471,15 @@ async def test_help_shows_the_keys() -> None:
         assert "Exact or rounded numbers" in hands.dialog()
 
 
+async def test_help_leads_to_the_pages_of_the_manual() -> None:
+    async with screen() as hands:
+        await hands.press("question_mark", "m", "down", "enter")
+        assert hands.pilot.app.screen.query_one("#box").border_title == "How numbers are counted"
+        assert "one multiply-accumulate" in hands.dialog()
+        await hands.press("escape", "escape")
+        assert hands.dialog() == ""
+
+
 async def test_quitting_asks_only_if_something_would_be_lost() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")

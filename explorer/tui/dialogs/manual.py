@@ -1,14 +1,36 @@
-"""Manual on the screen: a page of it as lines."""
+"""Help on the screen: all keys, and from there the pages of the manual."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
-from explorer.manual import page
+from textual.binding import Binding, BindingType
+
+from explorer.manual import page, titles
+from explorer.tui.dialogs.dialogs import Choice, Page, Pick
 from explorer.tui.text.lines import BLANK, Line, cut, head, text, wrap
 
-__all__ = ["manual_lines"]
+__all__ = ["Help", "manual_lines"]
+
+
+class Help(Page):
+    """All keys; m opens the manual, a page of it over another."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "manual", show=False)]
+
+    def __init__(self, keys: Callable[[int], Sequence[Line]]) -> None:
+        super().__init__("Keys", keys, hint="m manual · ↑↓ scroll · Esc close")
+
+    def action_manual(self) -> None:
+        """Choose a page of the manual."""
+        choices = [Choice(topic, "", title, f"explorer help {topic}") for topic, title in titles().items()]
+        self.app.push_screen(Pick("Manual", choices), self._show)
+
+    def _show(self, topic: str | None) -> None:
+        if topic:
+            self.app.push_screen(Page(titles()[topic], lambda width: manual_lines(topic, width)))
 
 
 def manual_lines(topic: str, width: int) -> list[Line]:
