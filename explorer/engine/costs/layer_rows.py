@@ -15,7 +15,7 @@ from typing import Any, cast, overload
 
 from msgspec.structs import force_setattr
 
-from explorer.engine.costs.layer_tree import Figures, GroupFacts, Leaf, Scope
+from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scope
 from explorer.facts import Layer, Status, is_assumed
 
 __all__ = ["MANY", "LayerRows", "LeafRows", "build"]
@@ -137,7 +137,7 @@ class _Sum:
         self.unknown = 0
         self.status: Status = "exact"
 
-    def add_leaf(self, layer: Figures | Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
+    def add_leaf(self, layer: CostFigures | Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
         figures = self.figures
         values = (
             layer.macs,

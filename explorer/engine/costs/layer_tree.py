@@ -20,7 +20,7 @@ from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_as
 
 __all__ = [
     "Bounds",
-    "Figures",
+    "CostFigures",
     "GroupFacts",
     "LayerLeaf",
     "Leaf",
@@ -41,7 +41,7 @@ class Scope(NamedTuple):
     kind: str
 
 
-class Figures(Struct, frozen=True, eq=False):
+class CostFigures(Struct, frozen=True, eq=False):
     """What a leaf adds to the sums over it: the fields of a `Layer` of these names, of all its calls."""
 
     macs: int | None
@@ -61,7 +61,7 @@ class Leaf(Protocol):
     """An operator or leaf module: totals need its figures only, the rest is for who looks at its row."""
 
     @property
-    def figures(self) -> Figures | Layer:
+    def figures(self) -> CostFigures | Layer:
         """What it adds to the totals. Leaves that are alike may share them."""
 
     @property
@@ -229,7 +229,7 @@ def totals(
     """
     used: dict[Hashable, tuple[Hashable, int, int]] = {}
     # operators that are alike share their figures: there are a few dozen of them in a large graph
-    alike: dict[int, tuple[Figures | Layer, list[int]]] = {}
+    alike: dict[int, tuple[CostFigures | Layer, list[int]]] = {}
     for leaf in leaves:
         for entry in leaf.stored:
             used[entry[0]] = entry

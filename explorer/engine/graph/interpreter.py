@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor
 
-__all__ = ["Domain", "Interpreter", "Scope", "Wiring", "reads"]
+__all__ = ["Domain", "Interpreter", "ValueScope", "Wiring", "reads"]
 
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
@@ -37,10 +37,12 @@ class Domain(Protocol):
         """The Python number of a scalar that steers control flow."""
 
 
-class Scope(dict[str, Any]):
+class ValueScope(dict[str, Any]):
     """Values by name. A name that is not here is looked up in the graph around."""
 
-    def __init__(self, parent: Scope | None = None, constants: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, parent: ValueScope | None = None, constants: Mapping[str, Tensor] | None = None
+    ) -> None:
         super().__init__()
         self.parent = parent
         self.constants = constants or {}
@@ -71,9 +73,9 @@ class Interpreter:
         self.calls: list[Node] = []
         """The function calls that are being run, outermost first."""
 
-    def scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> Scope:
+    def scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> ValueScope:
         """An outermost scope: initializers, made into values when first asked for, and inputs."""
-        scope = Scope(None, constants)
+        scope = ValueScope(None, constants)
         scope.domain = self.domain
         scope.update(values)
         return scope
@@ -81,7 +83,7 @@ class Interpreter:
     def run(
         self,
         nodes: Sequence[Node],
-        scope: Scope,
+        scope: ValueScope,
         bindings: Mapping[str, Any] | None = None,
         keep: Iterable[str] | None = None,
     ) -> None:
@@ -107,7 +109,7 @@ class Interpreter:
                 scope.pop(name, None)
 
     def _node(
-        self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope
+        self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
         function = self.functions.get(node.key)
         if function is not None:
@@ -124,24 +126,24 @@ class Interpreter:
         return self.domain.apply(node, attributes, args)
 
     def _call(self, function: Function, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
-        scope = Scope()
+        scope = ValueScope()
         scope.domain = self.domain
         padded = [*args, *[None] * (len(function.inputs) - len(args))]
         scope.update(zip(function.inputs, padded, strict=False))
         self.run(function.nodes, scope, {**function.defaults, **attributes})
         return [scope[name] for name in function.outputs]
 
-    def _body(self, graph: Graph, args: Sequence[Any], scope: Scope) -> list[Any]:
-        inner = Scope(scope, graph.initializers)
+    def _body(self, graph: Graph, args: Sequence[Any], scope: ValueScope) -> list[Any]:
+        inner = ValueScope(scope, graph.initializers)
         inner.update(zip((v.name for v in graph.inputs), args, strict=True))
         self.run(graph.nodes, inner)
         return [inner[v.name] for v in graph.outputs]
 
-    def _if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope) -> Sequence[Any]:
+    def _if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
         branch = "then_branch" if self.domain.number(args[0]) else "else_branch"
         return self._body(attributes[branch], (), scope)
 
-    def _loop(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope) -> Sequence[Any]:
+    def _loop(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
         import numpy as np
 
         body: Graph = attributes["body"]
@@ -159,7 +161,7 @@ class Interpreter:
             trip += 1
         return [*state, *(self.domain.stack(values, 0) for values in collected)]
 
-    def _scan(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: Scope) -> Sequence[Any]:
+    def _scan(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
         body: Graph = attributes["body"]
         count = int(attributes["num_scan_inputs"])
         states = len(args) - count

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node, Tensor
 
-__all__ = ["Bundle", "Nodes", "Run", "Tensors", "gathered", "held"]
+__all__ = ["TensorBundle", "Nodes", "NodeRun", "Tensors", "gathered", "held"]
 
 
-class Run(Node):
+class NodeRun(Node):
     """Nodes without attributes that differ by their names only.
 
     As a node it reads what they all read, and makes what they all make.
@@ -76,7 +76,7 @@ class Nodes(Sequence[Node]):
 
     def _singly(self) -> tuple[Node, ...]:
         if self._all is None:
-            each = (node.singly() if isinstance(node, Run) else (node,) for node in self.held)
+            each = (node.singly() if isinstance(node, NodeRun) else (node,) for node in self.held)
             self._all = tuple(node for nodes in each for node in nodes)
         return self._all
 
@@ -99,7 +99,7 @@ class Nodes(Sequence[Node]):
 def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
     """Nodes, some of which may be runs, as the nodes of a graph."""
     held = tuple(nodes)
-    return Nodes(held) if any(isinstance(node, Run) for node in held) else held
+    return Nodes(held) if any(isinstance(node, NodeRun) for node in held) else held
 
 
 def held(nodes: Sequence[Node]) -> Sequence[Node]:
@@ -107,7 +107,7 @@ def held(nodes: Sequence[Node]) -> Sequence[Node]:
     return nodes.held if isinstance(nodes, Nodes) else nodes
 
 
-class Bundle(Struct, frozen=True):
+class TensorBundle(Struct, frozen=True):
     """Tensors of one type that are written one behind the other.
 
     Attributes:
@@ -139,7 +139,7 @@ class Tensors(Mapping[str, Tensor]):
         bundles: The others.
     """
 
-    def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[Bundle]) -> None:
+    def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[TensorBundle]) -> None:
         self.single = single
         self.bundles = bundles
         self._all: dict[str, Tensor] | None = None

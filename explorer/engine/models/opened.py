@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.onnx_rules import Rules
-    from explorer.engine.costs.training.step import Step as TrainingStep
+    from explorer.engine.costs.training.step import TrainingStep as TrainingStep
     from explorer.engine.graph.model import Model
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers

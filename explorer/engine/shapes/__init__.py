@@ -8,10 +8,10 @@ known meanwhile is a `table`, and becomes facts in `told`.
 
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names, substituted
-from explorer.engine.shapes.inference import Answer, Inference, Shapes, infer
+from explorer.engine.shapes.inference import Inference, InferredTypes, Shapes, infer
 
 __all__ = [
-    "Answer",
+    "InferredTypes",
     "Inference",
     "InputShapes",
     "Shapes",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import AttributeRef, Graph, Node, subgraphs
 from explorer.engine.shapes import constant_folding
-from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.symbolic import dimensions
 from explorer.facts import Dim
 
@@ -52,7 +52,7 @@ def substituted(node: Node, values: Mapping[str, Any]) -> Node:
     return node.with_attributes(attributes)
 
 
-def iterations(node: Node, contents: Contents) -> tuple[Dim, bool]:
+def iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
     """How often the body of a Loop runs: a number, or a canonical expression of the sizes of inputs.
 
     Returns:
@@ -72,7 +72,7 @@ def iterations(node: Node, contents: Contents) -> tuple[Dim, bool]:
     return trips, always
 
 
-def _limit(contents: Contents, name: str) -> Dim:
+def _limit(contents: ConstantContents, name: str) -> Dim:
     flat = contents.flat(name)
     if flat is None or len(flat) != 1:
         return None

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["Contents", "follow"]
+__all__ = ["ConstantContents", "follow"]
 
 _PLAIN = {"int64": "q", "int32": "i", "float32": "f"}
 
 
-class Contents(Mapping[str, "Array"]):
+class ConstantContents(Mapping[str, "Array"]):
     """Contents by name. As a mapping it holds what is known as numbers; `array` gives expressions too.
 
     Stored tensors are decoded when somebody asks for them.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], parent: Contents | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], parent: ConstantContents | None = None) -> None:
         self._tensors = tensors
         self._held: dict[str, Tensor] = {}
         self._arrays: dict[str, Array | None] = {}
@@ -95,7 +95,7 @@ class Contents(Mapping[str, "Array"]):
         return sum(1 for _ in self)
 
 
-def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Contents) -> Array | None:
+def follow(node: Node, shape: Shape | None, dtype: str | None, contents: ConstantContents) -> Array | None:
     """Contents of a node's output; None if they do not follow.
 
     Args:

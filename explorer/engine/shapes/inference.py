@@ -20,12 +20,12 @@ from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Va
 from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
 from explorer.engine.shapes.bodies import captured_names, iterations, substituted
-from explorer.engine.shapes.constants import Contents, follow
-from explorer.engine.shapes.known import Table, better, common, complete_all, merge, possible, take
+from explorer.engine.shapes.constants import ConstantContents, follow
+from explorer.engine.shapes.known import ShapeTable, better, common, complete_all, merge, possible, take
 from explorer.engine.shapes.onnx_pass import OnnxPass
-from explorer.engine.shapes.provenance import Told, contradicts, entered, shown_shape, symbols_of
+from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
 from explorer.engine.shapes.rules import microsoft, movement, products, registry
-from explorer.engine.shapes.rules.registry import Call, Misfit, Type
+from explorer.engine.shapes.rules.registry import Misfit, ShapeCall, Type
 from explorer.engine.shapes.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
-__all__ = ["Answer", "Inference", "Shapes", "forget", "infer"]
+__all__ = ["InferredTypes", "Inference", "Shapes", "forget", "infer"]
 
 ROUNDS = 24
 """How often the open nodes are gone through with what the last round made known."""
@@ -48,7 +48,7 @@ MAX_BODIES = 20_000
 MAX_REMEMBERED = 8_192
 """Answers of rules that are kept from one model to the next, about 1 KB each."""
 
-_REMEMBERED: dict[Hashable, Answer] = {}
+_REMEMBERED: dict[Hashable, InferredTypes] = {}
 """Answers by operator, attributes, types and contents, which is all that a rule is told."""
 
 _RULES = {**registry.RULES, **movement.RULES, **products.RULES, **microsoft.RULES}
@@ -57,7 +57,7 @@ _DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
 
 
-class Answer(Struct, frozen=True, eq=False):
+class InferredTypes(Struct, frozen=True, eq=False):
     """What a rule says of nodes of one kind; `types` is None if it cannot say, or the misfit it found.
 
     `whole` tells whether every type and shape is known.
@@ -85,7 +85,7 @@ class Shapes(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     kinds: Mapping[str, Type] = field(default_factory=dict)
     disputed: frozenset[str] = frozenset()
-    alike: dict[int, Answer] = field(default_factory=dict)
+    alike: dict[int, InferredTypes] = field(default_factory=dict)
 
 
 def forget() -> None:
@@ -133,10 +133,10 @@ class Inference:
         inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
         self._limits: dict[str, Dim] = {}
-        self._answers: dict[Hashable, Answer] = {}
-        self._alike: dict[int, Answer] = {}
+        self._answers: dict[Hashable, InferredTypes] = {}
+        self._alike: dict[int, InferredTypes] = {}
         self._pool: dict[Type, Type] = {}
-        self._bodies: dict[Any, tuple[Any, Sequence[Node], Table]] = {}
+        self._bodies: dict[Any, tuple[Any, Sequence[Node], ShapeTable]] = {}
         self._finished: dict[int, Shapes] = {}
         self._open: set[Any] = set()
         self._full = False
@@ -146,10 +146,12 @@ class Inference:
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._declared(graph)
         seen = {name: (t[0], entered(t[1])) for name, t in (observed or {}).items()}
-        table = self._infer(graph, model.opsets, declared, Contents(graph.initializers), observed=seen)
+        table = self._infer(
+            graph, model.opsets, declared, ConstantContents(graph.initializers), observed=seen
+        )
         if seen:
             table = self._corrected(graph, declared, seen, table)
-        values = Told(graph, table, declared, self._limits, trusted=self._trusted)
+        values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusted)
         self.main = Shapes(
             values, table.contents, bound, tuple(self.notes), table.types, values.disputed, self._alike
         )
@@ -193,9 +195,9 @@ class Inference:
         function: Function,
         call: Node,
         kinds: Sequence[Type | None],
-        contents: Contents,
+        contents: ConstantContents,
         doubtful: frozenset[str] = frozenset(),
-    ) -> tuple[Sequence[Node], Table]:
+    ) -> tuple[Sequence[Node], ShapeTable]:
         given = [contents.array(name) if name else None for name in call.inputs]
         bare = not function.attributes and not function.defaults
         attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda item: item[0]))
@@ -213,7 +215,7 @@ class Inference:
                 nodes = tuple(substituted(n, values) for n in nodes)
             # a call may leave out arguments at the end
             inputs = []
-            inside = Contents({})
+            inside = ConstantContents({})
             for name, kind, content in zip(
                 function.inputs,
                 [*kinds] + [None] * (len(function.inputs) - len(kinds)),
@@ -267,10 +269,10 @@ class Inference:
         body: Graph,
         kinds: Sequence[Type | None],
         around: Mapping[str, Type],
-        contents: Contents,
+        contents: ConstantContents,
         opsets: Mapping[str, int],
         doubtful: frozenset[str] = frozenset(),
-    ) -> Table:
+    ) -> ShapeTable:
         captured = sorted(captured_names(body))
         formal = tuple(
             Value(value.name, value.dtype, entered(value.shape))
@@ -290,7 +292,7 @@ class Inference:
         )
         if key not in self._bodies:
             inputs = [*formal]
-            inside = Contents(body.initializers)
+            inside = ConstantContents(body.initializers)
             own = {v.name for v in formal} | set(body.initializers)
             for name in captured:
                 if name in own:
@@ -314,8 +316,8 @@ class Inference:
         graph: Graph,
         opsets: Mapping[str, int],
         declared: Mapping[str, Type],
-        contents: Contents,
-    ) -> Table:
+        contents: ConstantContents,
+    ) -> ShapeTable:
         """A body inferred; nothing is known of one that is entered again from within."""
         if len(self._bodies) >= MAX_BODIES and not self._full:
             self._full = True
@@ -323,7 +325,7 @@ class Inference:
                 f"shapes are followed into {MAX_BODIES:,} bodies of functions and loops, no further"
             )
         if key in self._open or len(self._open) >= MAX_DEPTH or self._full:
-            return Table({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
+            return ShapeTable({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
         self._open.add(key)
         try:
             return self._infer(graph, opsets, declared, contents)
@@ -356,7 +358,7 @@ class Inference:
         node: Node,
         kinds: Sequence[Type | None],
         around: Mapping[str, Type],
-        contents: Contents,
+        contents: ConstantContents,
         opsets: Mapping[str, int],
     ) -> list[Type | None]:
         """Types that a Loop's carried values keep over all iterations."""
@@ -397,10 +399,10 @@ class Inference:
         graph: Graph,
         opsets: Mapping[str, int],
         declared: Mapping[str, Type],
-        contents: Contents,
+        contents: ConstantContents,
         observed: Mapping[str, Type] | None = None,
         overruled: Mapping[str, Shape | None] | None = None,
-    ) -> Table:
+    ) -> ShapeTable:
         """Rules, then onnx, then what was observed or declared, until nothing is gained.
 
         Args:
@@ -422,7 +424,7 @@ class Inference:
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
             types.setdefault(value.name, (value.dtype, entered(value.shape)))
-        table = Table(types, contents)
+        table = ShapeTable(types, contents)
         if overruled and observed:
             types.update((name, observed[name]) for name in overruled)
             table.said.update(dict.fromkeys(overruled, "observed"))
@@ -446,8 +448,8 @@ class Inference:
         return table
 
     def _corrected(
-        self, graph: Graph, declared: Mapping[str, Type], seen: Mapping[str, Type], table: Table
-    ) -> Table:
+        self, graph: Graph, declared: Mapping[str, Type], seen: Mapping[str, Type], table: ShapeTable
+    ) -> ShapeTable:
         """Inferred again with what a run showed, as long as it contradicts what was inferred.
 
         What stands behind a wrong shape is mostly wrong because of it: only the first are taken over, the
@@ -470,11 +472,11 @@ class Inference:
                         behind.add(name)
             if len(overruled) == found:
                 break
-            contents = Contents(graph.initializers)
+            contents = ConstantContents(graph.initializers)
             table = self._infer(graph, self.model.opsets, declared, contents, seen, overruled)
         return table
 
-    def _propagate(self, nodes: Sequence[Node], table: Table, opsets: Mapping[str, int]) -> list[Node]:
+    def _propagate(self, nodes: Sequence[Node], table: ShapeTable, opsets: Mapping[str, int]) -> list[Node]:
         """Goes through the nodes once; returns those with an output that is not wholly known."""
         types, contents, answers, alike = table.types, table.contents, self._answers, self._alike
         functions = self.model.functions
@@ -556,27 +558,27 @@ class Inference:
         node: Node,
         rule: registry.Rule,
         kinds: Sequence[Type | None],
-        contents: Contents,
+        contents: ConstantContents,
         version: int,
-    ) -> Answer:
+    ) -> InferredTypes:
         """A rule's answer, which cannot say either if the node fits no definition."""
         inside = {
             i: contents.flat(node.inputs[i]) for i in rule.contents if i < len(kinds) and kinds[i] is not None
         }
-        call = Call(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
+        call = ShapeCall(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
         try:
             answer = rule.handler(call)
         except Misfit as misfit:
-            return Answer(misfit, False)
+            return InferredTypes(misfit, False)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # a node that is not as its definition says; onnx will tell how
-            return Answer(None, False)
+            return InferredTypes(None, False)
         if answer is None or not all(map(possible, answer)):
-            return Answer(None, False)
+            return InferredTypes(None, False)
         whole = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
-        return Answer(answer, whole and bool(answer))
+        return InferredTypes(answer, whole and bool(answer))
 
-    def _refuse(self, node: Node, why: str, table: Table) -> None:
+    def _refuse(self, node: Node, why: str, table: ShapeTable) -> None:
         """Says once that a node cannot run; of what it would make nothing is known, nor asked of others."""
         if not table.misfits.keys() >= set(node.outputs):
             self.notes.append(f"{node.op} '{node.label}' cannot run: {why}; behind it sizes are not known")
@@ -591,7 +593,7 @@ class Inference:
         self._limits[name] = limit
         return name
 
-    def _fold(self, node: Node, table: Table) -> None:
+    def _fold(self, node: Node, table: ShapeTable) -> None:
         """Makes the contents of a small value known, if they follow."""
         if node.op not in _KNOWN_OPS or node.domain or len(node.outputs) != 1:
             return
@@ -618,7 +620,7 @@ class Inference:
         if found is not None:
             contents.set(name, found)
 
-    def _other(self, node: Node, table: Table, opsets: Mapping[str, int]) -> bool:
+    def _other(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> bool:
         """A call, a branch, a loop, or an operator without a rule; whether all its outputs are known."""
         types = table.types
         if complete_all(node.outputs, types):
@@ -644,7 +646,7 @@ class Inference:
                 types[name] = better(types[name], kind) if name in types else kind
         return complete_all(node.outputs, types)
 
-    def _looped(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _looped(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """What is carried, then rows as the body makes them, one of every run if it is known how many run."""
         body: Graph = node.attributes["body"]
         kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
@@ -658,7 +660,7 @@ class Inference:
             made.append((dtype, None if shape is None else (trips if always else None, *shape)))
         return made
 
-    def _scanned(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _scanned(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """States as they came in, then rows as the body makes them, as many as are scanned.
 
         onnx infers the body with the sizes that it declares: one that it leaves open stays open outside.
@@ -688,7 +690,7 @@ class Inference:
             made.append((dtype, shape))
         return made
 
-    def _branches(self, node: Node, table: Table, opsets: Mapping[str, int]) -> Sequence[Type | None]:
+    def _branches(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """What both branches agree on, or what the one gives that is known to be taken."""
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
         bodies = dict(subgraphs(node))
@@ -713,20 +715,20 @@ class Inference:
         self,
         owner: Function | Graph,
         nodes: Sequence[Node],
-        table: Table,
+        table: ShapeTable,
         declared: Mapping[str, Type] | None = None,
         body: Graph | None = None,
     ) -> Shapes:
         """Facts of a body, made when somebody looks at it."""
         if id(table) not in self._finished:
             graph = body or Graph("", tuple(nodes), (), (), {})
-            values = Told(graph, table, declared or {}, self._limits, trusted=self._trusted)
+            values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusted)
             kinds = {} if table.doubtful else table.types
             self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
         return self._finished[id(table)]
 
 
-def _stored(node: Node, contents: Contents) -> Tensor | None:
+def _stored(node: Node, contents: ConstantContents) -> Tensor | None:
     """The stored tensor that a node hands on as it is."""
     if node.op == "Constant":
         value = node.attributes.get("value")
@@ -734,10 +736,10 @@ def _stored(node: Node, contents: Contents) -> Tensor | None:
     return contents.tensor(node.inputs[0]) if node.op == "Identity" and node.inputs else None
 
 
-def _contents(constants: Constants) -> Contents:
-    if isinstance(constants, Contents):
+def _contents(constants: Constants) -> ConstantContents:
+    if isinstance(constants, ConstantContents):
         return constants
-    found = Contents({})
+    found = ConstantContents({})
     for name, value in constants.items():
         found.set(name, value)
     return found

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from explorer.engine.graph.model import Node
-from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Shape
 
-__all__ = ["Table", "better", "common", "complete_all", "merge", "possible", "take"]
+__all__ = ["ShapeTable", "better", "common", "complete_all", "merge", "possible", "take"]
 
 
-class Table(Struct):
+class ShapeTable(Struct):
     """What is known of a graph while it is inferred.
 
     Attributes:
@@ -27,7 +27,7 @@ class Table(Struct):
     """
 
     types: dict[str, Type]
-    contents: Contents
+    contents: ConstantContents
     said: dict[str, str] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
     misfits: dict[str, str] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
     return gained
 
 
-def take(nodes: Sequence[Node], table: Table, said: Mapping[str, Type], origin: str) -> bool:
+def take(nodes: Sequence[Node], table: ShapeTable, said: Mapping[str, Type], origin: str) -> bool:
     """Takes what is said of outputs of the first open nodes, those whose inputs are known.
 
     Values further behind are left to the next round: inferred from here they may differ from what the

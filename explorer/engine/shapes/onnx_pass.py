@@ -25,7 +25,7 @@ from explorer.engine.graph.model import (
     tensor_from_array,
 )
 from explorer.engine.shapes.bodies import captured_names
-from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Dim, Shape
 
@@ -56,7 +56,7 @@ class OnnxPass(Struct):
         nodes: Sequence[Node],
         initializers: Mapping[str, Tensor],
         types: Mapping[str, Type],
-        contents: Contents,
+        contents: ConstantContents,
         opsets: Mapping[str, int],
     ) -> dict[str, Type]:
         """Types of the nodes' outputs, as far as onnx knows them.
@@ -140,7 +140,7 @@ def _cut_out(
     nodes: Sequence[Node],
     initializers: Mapping[str, Tensor],
     types: Mapping[str, Type],
-    contents: Contents,
+    contents: ConstantContents,
 ) -> Graph:
     """A graph of the nodes alone, with what they take from around them as its inputs."""
     made = {name for node in nodes for name in node.outputs if name}

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Graph, Node
-from explorer.engine.shapes.known import Table
+from explorer.engine.shapes.known import ShapeTable
 from explorer.engine.shapes.rules.registry import Type
 from explorer.engine.shapes.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
-__all__ = ["Told", "contradicts", "entered", "shown_shape", "symbols_of"]
+__all__ = ["ShapeOrigins", "contradicts", "entered", "shown_shape", "symbols_of"]
 
 _KEPT = 1 << 14
 """Facts that are kept once they are made: in a large graph a value is read soon after it is made."""
 
 
-class Told(Mapping[str, TensorInfo]):
+class ShapeOrigins(Mapping[str, TensorInfo]):
     """What is known as facts, each made when it is asked for: origins, bounds in place of what depends on
     data, conflicts.
 
@@ -35,7 +35,7 @@ class Told(Mapping[str, TensorInfo]):
     def __init__(
         self,
         graph: Graph,
-        table: Table,
+        table: ShapeTable,
         declared: Mapping[str, Type],
         limits: Mapping[str, Dim],
         *,

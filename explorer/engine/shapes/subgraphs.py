@@ -19,12 +19,12 @@ from explorer.facts import Dim, TensorInfo
 if TYPE_CHECKING:
     from explorer.engine.shapes.inference import Inference, Shapes
 
-__all__ = ["Place", "body_name", "call_name", "places", "view"]
+__all__ = ["SubgraphView", "body_name", "call_name", "places", "view"]
 
 Types = list[TensorInfo | None]
 
 
-class Place(Struct, frozen=True):
+class SubgraphView(Struct, frozen=True):
     """One graph inside a model.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place(Struct, frozen=True):
 
 
 def view(model: Model, path: Sequence[str]) -> Model | None:
-    """The model as it is seen from a place (see `Place.view`); None if there is no such place."""
+    """The model as it is seen from a place (see `SubgraphView.view`); None if there is no such place."""
     graph = model.graph
     for name in path:
         function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
@@ -89,7 +89,7 @@ def _inside(around: Graph, holder: Node, body: Graph) -> Graph:
 
 def places(
     model: Model, inference: Inference, skip: Callable[[Node], bool] = lambda node: False
-) -> Iterator[Place]:
+) -> Iterator[SubgraphView]:
     """Every graph of a model that its passes come to, the main one first; a function once.
 
     Args:
@@ -97,8 +97,8 @@ def places(
         inference: Of its shapes.
         skip: Nodes that are not looked into.
     """
-    main = Place((), model.graph.nodes, model, inference.main.values, inference.main.values)
-    functions: dict[tuple[str, str, str], list[Place]] = {}
+    main = SubgraphView((), model.graph.nodes, model, inference.main.values, inference.main.values)
+    functions: dict[tuple[str, str, str], list[SubgraphView]] = {}
     yield main
     yield from _below(main, inference, inference.main, model.opsets, skip, functions, ())
     for calls in functions.values():
@@ -108,14 +108,14 @@ def places(
 
 
 def _below(
-    place: Place,
+    place: SubgraphView,
     inference: Inference,
     shapes: Shapes,
     opsets: Mapping[str, int],
     skip: Callable[[Node], bool],
-    functions: dict[tuple[str, str, str], list[Place]],
+    functions: dict[tuple[str, str, str], list[SubgraphView]],
     open_: tuple[tuple[str, str, str], ...],
-) -> Iterator[Place]:
+) -> Iterator[SubgraphView]:
     """The places inside one, functions aside, which are gathered in `functions`."""
     model = place.view
     for node in place.nodes:
@@ -130,7 +130,7 @@ def _below(
             graph = Graph(function.name, function.nodes, (), (), {})
             seen = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
             named = (call_name(model, function),)
-            inside = Place(named, function.nodes, seen, inner.values, inner.values, place.calls)
+            inside = SubgraphView(named, function.nodes, seen, inner.values, inner.values, place.calls)
             functions.setdefault(node.key, []).append(inside)
             within = {**opsets, **function.opsets}
             below = _below(inside, inference, inner, within, skip, functions, (*open_, node.key))
@@ -146,7 +146,7 @@ def _below(
             path = (*place.path, body_name(node, attribute))
             seen = replace(model, graph=_inside(model.graph, node, body))
             known = _Around(inner.values, place.shapes)
-            inside = Place(path, body.nodes, seen, known, known, times)
+            inside = SubgraphView(path, body.nodes, seen, known, known, times)
             yield inside
             yield from _below(inside, inference, inner, opsets, skip, functions, open_)
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from explorer.engine.graph.model import Function, Graph, Node
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
-from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
 from explorer.engine.shapes.rules.registry import Type
-from explorer.engine.shapes.rules.tflite import RULES, Call
+from explorer.engine.shapes.rules.tflite import RULES, TfliteCall
 from explorer.engine.shapes.rules.tflite_constants import CONTENTS, LARGEST
 from explorer.facts import Shape, TensorInfo
 
@@ -68,7 +68,7 @@ class FileShapes(Inference):
         # nothing is followed in a model in which nothing is open
         self._follows = overruled or bool(read.sizes)
         types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, bound)) for v in inputs}
-        contents = Contents(model.graph.initializers)
+        contents = ConstantContents(model.graph.initializers)
         self._follow(model.graph, types, contents)
         asked = sizes or {}
         kept = [name for name, size in read.sizes.items() if bound[name] == size and name not in asked]
@@ -94,7 +94,7 @@ class FileShapes(Inference):
             for name, info in zip(function.inputs, types, strict=False)
             if info is not None
         }
-        contents = Contents({})
+        contents = ConstantContents({})
         for name, value in zip(function.inputs, given, strict=False):
             if value is not None:
                 contents.set(name, value)
@@ -127,7 +127,7 @@ class FileShapes(Inference):
         if key in self._memo:
             return self._memo[key]
         known: dict[str, Type] = {}
-        contents = Contents(body.initializers)
+        contents = ConstantContents(body.initializers)
         for value, info in zip(body.inputs, [*types] + [None] * len(body.inputs), strict=False):
             known[value.name] = (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
         for name, info, content in zip(captured, around, held, strict=True):
@@ -169,7 +169,7 @@ class FileShapes(Inference):
 
     # -- one graph --------------------------------------------------------------------------------
 
-    def _follow(self, graph: Graph, types: dict[str, Type], contents: Contents) -> None:
+    def _follow(self, graph: Graph, types: dict[str, Type], contents: ConstantContents) -> None:
         """Adds the types of a graph's values, those of its inputs being known."""
         for name, tensor in graph.initializers.items():
             types[name] = tensor.dtype, tensor.shape
@@ -189,7 +189,7 @@ class FileShapes(Inference):
                 self._compute(node, types, contents)
 
     def _made(
-        self, node: Node, types: Mapping[str, Type], contents: Contents
+        self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
         """Shapes of what an operator makes, as far as they follow; None where they are known already."""
         if all(_complete(types.get(name)) for name in node.outputs if name):
@@ -207,7 +207,7 @@ class FileShapes(Inference):
             return None
         shapes = tuple([types.get(n, (None, None))[1] if n else None for n in node.inputs])
         declared = tuple([types.get(n, (None, None))[1] for n in node.outputs])
-        call = Call(node.attributes, shapes, [_content(contents, n) for n in node.inputs], declared)
+        call = TfliteCall(node.attributes, shapes, [_content(contents, n) for n in node.inputs], declared)
         try:
             found = rule(call)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -216,7 +216,7 @@ class FileShapes(Inference):
         return [_possible(shape) for shape in found]
 
     def _inside(
-        self, node: Node, types: Mapping[str, Type], contents: Contents
+        self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
         """What the branches of If agree on; what goes round in a Loop keeps its sizes where they agree."""
         outer = {name: TensorInfo(name, *kind) for name, kind in types.items()}
@@ -235,7 +235,7 @@ class FileShapes(Inference):
             found.append([v.shape if (v := inside.values.get(o.name)) else None for o in body.outputs])
         return [_agreed(a, b) for a, b in zip(*found, strict=False)] if len(found) == 2 else None
 
-    def _compute(self, node: Node, types: Mapping[str, Type], contents: Contents) -> None:
+    def _compute(self, node: Node, types: Mapping[str, Type], contents: ConstantContents) -> None:
         """Makes the contents of a small value known, if they follow."""
         import numpy as np
 
@@ -259,7 +259,7 @@ class FileShapes(Inference):
     def _told(
         self,
         types: Mapping[str, Type],
-        contents: Contents,
+        contents: ConstantContents,
         graph: Graph,
         dims: Mapping[str, int] | None = None,
         notes: tuple[str, ...] = (),
@@ -316,6 +316,6 @@ def _agreed(a: Shape | None, b: Shape | None) -> Shape | None:
     return tuple([x if x == y or y is None else y if x is None else None for x, y in zip(a, b, strict=True)])
 
 
-def _content(contents: Contents, name: str) -> Array | None:
+def _content(contents: ConstantContents, name: str) -> Array | None:
     found = contents.array(name) if name else None
     return None if found is None or found.dtype == object else found

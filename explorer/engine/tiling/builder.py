@@ -23,7 +23,7 @@ from explorer.engine.graph.model import (
     int64_tensor,
     tensor_from_array,
 )
-from explorer.engine.graph.repeated_nodes import Bundle, Run, gathered
+from explorer.engine.graph.repeated_nodes import NodeRun, TensorBundle, gathered
 from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
 
 __all__ = ["Emission", "GraphBuilder", "Size"]
@@ -52,7 +52,7 @@ class Emission(Struct):
     stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
-    bundles: dict[tuple[Any, ...], Bundle] = field(default_factory=dict)
+    bundles: dict[tuple[Any, ...], TensorBundle] = field(default_factory=dict)
     quantized: bool = False
 
     def __post_init__(self) -> None:
@@ -191,7 +191,7 @@ class GraphBuilder:
         made = tuple([self.prefix + label for label in labels])
         names = [place + label for label in labels]
         metadata = {SITE_KEY: self.site} if self.site else {}
-        self.nodes.append(Run(op, domain, wires, made, names, metadata, MNK_KEY, mnk))
+        self.nodes.append(NodeRun(op, domain, wires, made, names, metadata, MNK_KEY, mnk))
         return made
 
     def constant(self, tensor: Tensor, label: str) -> str:

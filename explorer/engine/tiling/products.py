@@ -21,7 +21,7 @@ from explorer.engine.costs.onnx_rules import Rules
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import held
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
-from explorer.engine.shapes.subgraphs import Place, places
+from explorer.engine.shapes.subgraphs import SubgraphView, places
 from explorer.engine.tiling.decompose import decompose
 from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.sites import PackedTile, RunCounts, Site
@@ -148,7 +148,7 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     return found
 
 
-def _runs(counted: Counted, place: Place, node: Node) -> RunCounts:
+def _runs(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
     """How often a node runs; as its place says where calls stay closed in the analysis."""
     found = counted.get(node.metadata.get(SITE_KEY, id(node)))
     if found is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
-from explorer.engine.graph.repeated_nodes import Run, Tensors, gathered, held
+from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, held
 from explorer.engine.graph.tile_metadata import DOMAIN, carrying
 from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
@@ -100,9 +100,9 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
             # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
             made[0].metadata = {**_origin(node), **made[0].metadata}
             for one in made:
-                if isinstance(one, Run) and names.isdisjoint(one.names):
+                if isinstance(one, NodeRun) and names.isdisjoint(one.names):
                     names.update(one.names)
-                elif isinstance(one, Run):
+                elif isinstance(one, NodeRun):
                     one.names = [_free(name, names) for name in one.names]
                 else:
                     one.name = _free(one.name, names)

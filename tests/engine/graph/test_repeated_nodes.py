@@ -10,14 +10,14 @@ import pytest
 
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, tensor_from_array
-from explorer.engine.graph.repeated_nodes import Bundle, Nodes, Run, Tensors, gathered, held
+from explorer.engine.graph.repeated_nodes import NodeRun, Nodes, TensorBundle, Tensors, gathered, held
 
 TILES = [np.full((2, 3), at, np.float32) for at in range(4)]
 
 
-def run(stem: str = "p") -> Run:
+def run(stem: str = "p") -> NodeRun:
     count = len(TILES)
-    return Run(
+    return NodeRun(
         "MatMul",
         "",
         (["x"] * count, [f"w{i}" for i in range(count)]),
@@ -29,12 +29,12 @@ def run(stem: str = "p") -> Run:
     )
 
 
-def bundle() -> Bundle:
+def bundle() -> TensorBundle:
     def data() -> Iterator[memoryview]:
         return (tile.reshape(-1).view(np.uint8).data for tile in TILES)
 
     names = [f"w{i}" for i in range(len(TILES))]
-    return Bundle(
+    return TensorBundle(
         "float32", names, [t.shape for t in TILES], lambda at: tensor_from_array(names[at], TILES[at]), data
     )
 

@@ -89,9 +89,9 @@ def test_attributes_of_the_wrong_kind_break_nothing(build: Build, seed: int) -> 
         outputs=["y0_0"],
         weights={"v": np.array([-(1 << 62), 1 << 62, 0])},
     )
-    table = inference.Table(
+    table = inference.ShapeTable(
         {"x": ("float32", (2, "N", 4)), "s": ("int64", ()), "u": ("int64", (2,)), "v": ("int64", (3,))},
-        inference.Contents(model.graph.initializers),
+        inference.ConstantContents(model.graph.initializers),
     )
     found = Inference(build([], inputs={"x": (1,)}, outputs=["x"]))
     for opset in (1, 6, 13, 25):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from explorer.engine.formats.tflite import schema
-from explorer.engine.shapes.rules.tflite import RULES, Call
+from explorer.engine.shapes.rules.tflite import RULES, TfliteCall
 from explorer.engine.shapes.rules.tflite_constants import CONTENTS
 
 SAME = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
@@ -61,12 +61,12 @@ def test_what_follows_of_the_shapes_of_an_operator(
     op: str, shapes: list[Any], contents: Mapping[int, Any], options: dict[str, Any], expected: list[Any]
 ) -> None:
     held = [np.array(contents[at]) if at in contents else None for at in range(len(shapes))]
-    call = Call(options, tuple(shapes), held, [None] * len(expected))
+    call = TfliteCall(options, tuple(shapes), held, [None] * len(expected))
     assert [s if s is None else tuple(s) for s in RULES[op](call)] == expected
 
 
 def test_a_contents_that_is_not_known_gives_no_shape() -> None:
-    call = Call({}, ((2, 3), (2,)), (None, None), (None,))
+    call = TfliteCall({}, ((2, 3), (2,)), (None, None), (None,))
     for op in ("TRANSPOSE", "TILE", "PAD", "MEAN", "SLICE", "BROADCAST_TO", "EXPAND_DIMS"):
         with pytest.raises(LookupError):
             RULES[op](call)

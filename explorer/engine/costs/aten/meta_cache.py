@@ -22,7 +22,7 @@ from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.costs.formulas import Cost
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 
-__all__ = ["Answer", "Operator", "answered", "forget", "known", "read", "remember", "trim"]
+__all__ = ["MetaAnswer", "Operator", "answered", "forget", "known", "read", "remember", "trim"]
 
 MOST = 20_000
 """Answers that are kept, of all operators together."""
@@ -62,10 +62,10 @@ class Operator:
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
         self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
         self.rules: tuple[Any, ...] = ()
-        self.answers: dict[Hashable, Answer] = {}
+        self.answers: dict[Hashable, MetaAnswer] = {}
 
 
-class Answer:
+class MetaAnswer:
     """What an operator returned for one signature, and what it cost.
 
     Attributes:
@@ -202,7 +202,7 @@ def remember(
     given: Sequence[torch.Tensor],
     out: Any,
     cost: Cost,
-) -> Answer | None:
+) -> MetaAnswer | None:
     """Keeps an answer for the next call with the same signature.
 
     Returns:
@@ -214,7 +214,7 @@ def remember(
         return None
     how, sizes = _repeated(operator, args, given, parts)
     made = parts[:1] if operator.auxiliary else parts
-    answer = Answer(how, sizes, container, cost, given, made)
+    answer = MetaAnswer(how, sizes, container, cost, given, made)
     operator.answers[key] = answer
     return answer
 

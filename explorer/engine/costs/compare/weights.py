@@ -17,7 +17,7 @@ from msgspec import Struct
 from explorer.base.units import printable, shape_text
 from explorer.facts import Analysis, Layer
 
-__all__ = ["Cause", "Causes", "Tensor", "Zeros", "family", "graphless", "stored", "weight_causes"]
+__all__ = ["Cause", "Causes", "ComparedTensor", "Zeros", "family", "graphless", "stored", "weight_causes"]
 
 NAMED = 3
 """How many weights that only one model has are named."""
@@ -86,7 +86,7 @@ Zeros = Callable[[str], bool]
 """Whether a stored tensor is known to be all zeros."""
 
 
-class Tensor(Struct):
+class ComparedTensor(Struct):
     """A stored tensor of a model, once, however many layers use it.
 
     Attributes:
@@ -149,7 +149,7 @@ class Causes(Struct, frozen=True):
     alone: str
 
 
-def _listed(alone: Mapping[int, Sequence[Tensor]]) -> str:
+def _listed(alone: Mapping[int, Sequence[ComparedTensor]]) -> str:
     texts = []
     for sign, where in ((1, "only here"), (-1, "only in the first")):
         tensors = sorted(alone[sign], key=lambda t: -t.elements)
@@ -160,7 +160,7 @@ def _listed(alone: Mapping[int, Sequence[Tensor]]) -> str:
     return "; ".join(texts)
 
 
-def stored(analysis: Analysis) -> list[Tensor] | None:
+def stored(analysis: Analysis) -> list[ComparedTensor] | None:
     """The stored tensors of a model; None when they do not add up to its parameters.
 
     A layer says with whom it shares, but not what: that is the tensor of the same name, or if this does
@@ -174,27 +174,27 @@ def stored(analysis: Analysis) -> list[Tensor] | None:
     return None
 
 
-_Same = Callable[[str, tuple[int, ...], Tensor], bool]
+_Same = Callable[[str, tuple[int, ...], ComparedTensor], bool]
 
 
-def _no_other(name: str, shape: tuple[int, ...], tensor: Tensor) -> bool:
+def _no_other(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     return False
 
 
-def _same_name(name: str, shape: tuple[int, ...], tensor: Tensor) -> bool:
+def _same_name(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     last = name.rpartition(".")[2]
     return tensor.shape == shape and any(n.rpartition(".")[2] == last for n in tensor.names)
 
 
-def _same_shape(name: str, shape: tuple[int, ...], tensor: Tensor) -> bool:
+def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
     return tensor.shape == shape
 
 
-def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[Tensor] | None:
+def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[ComparedTensor] | None:
     """The stored tensors by one way of telling which are the same; None if the size of one is not known."""
     bare = graphless(analysis)
-    found: dict[str, Tensor] = {}
-    held: defaultdict[str, list[Tensor]] = defaultdict(list)
+    found: dict[str, ComparedTensor] = {}
+    held: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
     for layer in analysis.layers:
         if layer.group:
             continue
@@ -207,7 +207,7 @@ def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[Tensor] | None:
             known = found.get(name) or next(shared, None)
             if known is None:
                 size = layer.weight_bytes if bare else None
-                known = Tensor(set(), shape, info.dtype or "", [], place, size)
+                known = ComparedTensor(set(), shape, info.dtype or "", [], place, size)
             found[name] = known
             known.names.add(name)
             known.owners.append(layer)
@@ -219,12 +219,12 @@ def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[Tensor] | None:
 
 
 def _matched(
-    first: Sequence[Tensor], second: Sequence[Tensor]
-) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor], list[Tensor]]:
+    first: Sequence[ComparedTensor], second: Sequence[ComparedTensor]
+) -> tuple[list[tuple[ComparedTensor, ComparedTensor]], list[ComparedTensor], list[ComparedTensor]]:
     """Pairs of tensors that are the same, and what is left on either side."""
-    pairs: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[ComparedTensor, ComparedTensor]] = []
     left, right = list(first), list(second)
-    keys: tuple[Callable[[Tensor], Iterable[Hashable]], ...] = (
+    keys: tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...] = (
         lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
         lambda t: [(t.family, t.shape)],
         lambda t: [(t.family, tuple(sorted(t.shape)))],
@@ -234,7 +234,7 @@ def _matched(
         lambda t: [t.shape] if t.dtype == "int32" or t.family == "convolution" else [],
     )
     for key in keys:
-        waiting: dict[Hashable, list[Tensor]] = defaultdict(list)
+        waiting: dict[Hashable, list[ComparedTensor]] = defaultdict(list)
         for tensor in right:
             for value in key(tensor):
                 waiting[value].append(tensor)
@@ -255,7 +255,7 @@ def _matched(
     return pairs, left, right
 
 
-def _movable(tensor: Tensor) -> bool:
+def _movable(tensor: ComparedTensor) -> bool:
     """Whether a tensor may belong to other work in the other model: the bias of a product to an addition.
 
     What batch norms hold and the biases of convolutions stay what they are: where norms are folded, one
@@ -265,7 +265,9 @@ def _movable(tensor: Tensor) -> bool:
     return name != "batch norm" and (len(tensor.shape) > 1 or "convolution" not in name)
 
 
-def _stacked(left: list[Tensor], right: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _stacked(
+    left: list[ComparedTensor], right: list[ComparedTensor]
+) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
     """Takes out what only lies differently: a layer's weights in one tensor or in several."""
     for name in {t.family for t in left} & {t.family for t in right}:
         a, b = [t for t in left if t.family == name], [t for t in right if t.family == name]
@@ -297,8 +299,8 @@ def weight_causes(
         return None
     pairs, lost, gained = _matched(a, b)
     lost, gained = _stacked(lost, gained)
-    booked: dict[tuple[int, tuple[str, str]], list[Tensor]] = defaultdict(list)
-    alone: dict[int, list[Tensor]] = {1: [], -1: []}
+    booked: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
+    alone: dict[int, list[ComparedTensor]] = {1: [], -1: []}
     norms, norms_left = _norms(first), _norms(second)
     apart = graphless(first) or graphless(second)
     folds = not apart and norms != norms_left and not any(_works(t) for t in (*lost, *gained))
@@ -325,7 +327,7 @@ def weight_causes(
             else:
                 booked[sign, words].append(tensor)
     causes = [_booked(sign, words, tensors) for (sign, words), tensors in booked.items()]
-    changed: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    changed: dict[tuple[str, str], list[tuple[ComparedTensor, ComparedTensor]]] = defaultdict(list)
     for x, y in pairs:
         if x.dtype != y.dtype:
             changed[x.dtype, y.dtype].append((x, y))
@@ -338,7 +340,9 @@ def weight_causes(
     return Causes(causes, folds, _listed(alone))
 
 
-def _filled(wholes: Sequence[Tensor], tiled: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+def _filled(
+    wholes: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
+) -> list[tuple[ComparedTensor, ComparedTensor]]:
     """Weights, and what a tiling made of them under names that begin with theirs: no axis is shorter."""
     found = []
     for tensor in tiled:
@@ -350,10 +354,10 @@ def _filled(wholes: Sequence[Tensor], tiled: Sequence[Tensor]) -> list[tuple[Ten
     return found
 
 
-def _joined(parts: Sequence[Tensor], wholes: Sequence[Tensor]) -> set[int]:
+def _joined(parts: Sequence[ComparedTensor], wholes: Sequence[ComparedTensor]) -> set[int]:
     """Vectors of one model that a concatenation makes into one, and that one, which the other stores."""
     found: set[int] = set()
-    ends: dict[str, list[Tensor]] = defaultdict(list)
+    ends: dict[str, list[ComparedTensor]] = defaultdict(list)
     for tensor in parts:
         for owner in tensor.owners:
             if family(owner.kind) == "concatenation" and len(tensor.shape) == 1:
@@ -367,19 +371,19 @@ def _joined(parts: Sequence[Tensor], wholes: Sequence[Tensor]) -> set[int]:
     return found
 
 
-def _beside(model: Analysis, tensors: Sequence[Tensor]) -> int:
+def _beside(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
     """Bytes of weights that are no elements of them; TensorFlow Lite keeps scales and zero points apart."""
     if model.info.model.format != "tflite":
         return 0
     return model.info.totals.weight_bytes - sum(t.bytes for t in tensors)
 
 
-def _works(tensor: Tensor) -> bool:
+def _works(tensor: ComparedTensor) -> bool:
     """Whether it is what a convolution or product multiplies by."""
     return len(tensor.shape) > 1 and tensor.family in _FOLDS
 
 
-def _booked(sign: int, words: tuple[str, str], tensors: Sequence[Tensor]) -> Cause:
+def _booked(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTensor]) -> Cause:
     """A cause with its count in front; batch norms are counted as layers, the rest as tensors."""
     layers = {owner.path for tensor in tensors for owner in tensor.owners}
     count = len(layers) if words is _FOLDED else len(tensors)
@@ -427,7 +431,12 @@ _IDLE = ("parameter of a layer that does not run", "parameters of layers that do
 
 
 def _cause(
-    tensor: Tensor, sign: int, folding: bool, unfolding: bool, others: Sequence[Tensor], model: Analysis
+    tensor: ComparedTensor,
+    sign: int,
+    folding: bool,
+    unfolding: bool,
+    others: Sequence[ComparedTensor],
+    model: Analysis,
 ) -> tuple[str, str] | None:
     """The class of a tensor that only one model has, for one and for several; None if it fits none."""
     name = next(iter(tensor.names))
@@ -453,13 +462,13 @@ def _cause(
     return None
 
 
-def _tied(tensor: Tensor, shape: tuple[int, ...], name: str) -> bool:
+def _tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
     """Whether a tensor of this shape is used by several layers, work of the family `name` among them."""
     kinds = {family(owner.kind) for owner in tensor.owners}
     return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and name in kinds
 
 
-def _is_size(tensor: Tensor) -> bool:
+def _is_size(tensor: ComparedTensor) -> bool:
     """Whether it is what a Reshape or a Slice is told, not what a model has learned."""
     return tensor.dtype in ("int64", "int32") and len(tensor.shape) <= 1 and tensor.elements <= 16
 
@@ -470,7 +479,7 @@ _FOLDS = ("convolution", "transposed convolution", "matrix product")
 _NARROW = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2")
 
 
-def _is_scale(tensor: Tensor) -> bool:
+def _is_scale(tensor: ComparedTensor) -> bool:
     """Whether it is what an operator of quantization scales or shifts by: one number, or one a channel."""
     kinds = [owner.kind.lower() for owner in tensor.owners]
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)

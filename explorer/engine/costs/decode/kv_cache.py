@@ -19,7 +19,7 @@ from explorer.engine.costs.onnx.values import nbytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
 from explorer.facts import Analysis, Dim, Layer, Shape, TensorInfo
 
-__all__ = ["Cache", "Slot", "Step", "bind", "find", "whole_text", "with_cache"]
+__all__ = ["Cache", "Slot", "DecodeStep", "bind", "find", "whole_text", "with_cache"]
 
 _MS = "com.microsoft"
 
@@ -60,7 +60,7 @@ class Cache(Struct, frozen=True):
     slots: Mapping[str, Slot]
 
 
-class Step(Struct, frozen=True):
+class DecodeStep(Struct, frozen=True):
     """The inputs of one decode step.
 
     Attributes:
@@ -137,7 +137,7 @@ def bind(
     past: int,
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[str | None, Shape]],
-) -> Step:
+) -> DecodeStep:
     """The inputs of one new token behind `past` others.
 
     Args:
@@ -193,7 +193,7 @@ def bind(
                     where=f"input {value.name}",
                     hint=f"give --past {positions[value.name] - 1} or less",
                 )
-    return Step(bound, positions, buffers or any(n > past for n in positions.values()), tuple(assumed))
+    return DecodeStep(bound, positions, buffers or any(n > past for n in positions.values()), tuple(assumed))
 
 
 def whole_text(
@@ -315,7 +315,7 @@ class _Sizes:
         return total
 
 
-def with_cache(analysis: Analysis, cache: Cache, step: Step, past: int) -> Analysis:
+def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) -> Analysis:
     """The analysis of one step with the bytes of the cache in it, per layer and in total.
 
     Raises:

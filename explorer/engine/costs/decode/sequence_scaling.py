@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.position_roles import ADDED_FIRST, FACTORS, HIDING, LOOKUPS, ROLES, Role
-from explorer.engine.costs.memory.liveness import Detail, Examined, Moved, Step
+from explorer.engine.costs.memory.liveness import Detail, Examined, Step, TensorAccess
 from explorer.facts import Shape
 
 __all__ = ["Cached", "TwoTexts"]
@@ -129,7 +129,7 @@ class TwoTexts:
         """What grows evenly with the text, for a text of one position."""
         return a - (a - b) * (self.tokens - 1) // (self.tokens - self.length)
 
-    def power(self, a: Moved | None, b: Moved | None, step: Step) -> int:
+    def power(self, a: TensorAccess | None, b: TensorAccess | None, step: Step) -> int:
         """With which power of the length a tensor grows."""
         if a is None or b is None:
             return 0
@@ -191,7 +191,7 @@ class TwoTexts:
         elif role == "attention":
             self.attention(at, a, b, reads)
 
-    def whole_or_one(self, step: Step, tensor: Moved, power: int) -> None:
+    def whole_or_one(self, step: Step, tensor: TensorAccess, power: int) -> None:
         """Refuses what reads a part of a text: neither all of it nor a single position."""
         held, row = self.held.get(tensor.key, (0, 0))
         if power < held and (held > 1 or (tensor.size or 0) > row):
@@ -260,7 +260,7 @@ class TwoTexts:
         self.note(at, 1)
         self.note(at, 2)
 
-    def masked(self, at: int, scores: Moved | None) -> bool:
+    def masked(self, at: int, scores: TensorAccess | None) -> bool:
         """Whether the scores come from queries and keys and meet something that knows both positions."""
         masked = False
         while scores is not None:
@@ -287,15 +287,15 @@ class TwoTexts:
             scores, at = onward[0], maker
         return False
 
-    def scored(self, tensor: Moved, at: int) -> bool:
+    def scored(self, tensor: TensorAccess, at: int) -> bool:
         """Whether a tensor comes from a product of queries and keys."""
         return any(op is not None and ROLES.get(op) == "product" for op in self.origins(tensor, at))
 
-    def hides(self, tensor: Moved, at: int) -> bool:
+    def hides(self, tensor: TensorAccess, at: int) -> bool:
         """Whether a tensor over pairs of positions can tell earlier from later: it is made so, or given."""
         return any(op is None or op in HIDING for op in self.origins(tensor, at))
 
-    def origins(self, tensor: Moved, at: int) -> Iterator[str | None]:
+    def origins(self, tensor: TensorAccess, at: int) -> Iterator[str | None]:
         """Operators behind a tensor over pairs of positions; None for one that is stored or comes in."""
         seen: set[tuple[Hashable, int]] = set()
         pending = [(tensor, at)]
@@ -356,7 +356,7 @@ class TwoTexts:
             raise self.mixed(self.steps[at], "what it caches of a position cannot be told")
         self.cached.setdefault(at, []).append(Cached(size // self.tokens, spread))
 
-    def source(self, at: int, operand: Moved) -> tuple[int, list[int]]:
+    def source(self, at: int, operand: TensorAccess) -> tuple[int, list[int]]:
         """The smallest form of an operand on its way here, and the steps that make more of it from there.
 
         Heads that several queries share are cached once, before they are repeated.

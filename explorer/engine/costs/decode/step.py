@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import kv_cache
 from explorer.engine.costs.decode.derive import derive
-from explorer.engine.costs.memory.liveness import Detail, Examined, Moved
+from explorer.engine.costs.memory.liveness import Detail, Examined, TensorAccess
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext, parameter_places, traffic
 from explorer.engine.graph.model import Model, Node
@@ -169,17 +169,19 @@ def _detail(leaf: OperatorLeaf) -> Detail | None:
     outputs = list(layer.outputs)
     params = {node.inputs[index] for index, _, _ in parameter_places(context, node)}
     moved = traffic(context, node, inputs, outputs, params, constants)
-    reads: list[Moved | None] = []
+    reads: list[TensorAccess | None] = []
     for name, info in zip(node.inputs, inputs, strict=True):
         stored = name in context.stored or name in constants
         size = moved.sizes.get(name, 0)
         twice = any(m is not None and m.key == context.key(name) for m in reads)
         reads.append(
-            None if info is None else Moved(context.key(name), info.shape, 0 if twice else size, stored)
+            None
+            if info is None
+            else TensorAccess(context.key(name), info.shape, 0 if twice else size, stored)
         )
     flags = any(node.attributes.get(name, 0) for name in ("is_causal", "unidirectional"))
     grouped = node.op == "GroupQueryAttention" and bool(node.attributes.get("causal", 1))
-    made = [Moved(key, info.shape, size) for key, info, size in moved.made]
+    made = [TensorAccess(key, info.shape, size) for key, info, size in moved.made]
     return Detail(
         _operator(context, node),
         layer.macs,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-__all__ = ["Arena", "Block", "place"]
+__all__ = ["Arena", "ArenaBlock", "place"]
 
 PAIRS = 4_000_000
 """Pairs of blocks alive together up to which placement by size is tried: about a second's worth."""
@@ -27,7 +27,7 @@ FEW = 32
 """Blocks up to which a loop is faster than numpy."""
 
 
-class Block(Struct, frozen=True):
+class ArenaBlock(Struct, frozen=True):
     """Memory that is needed from step `born` to step `dies`, both included."""
 
     size: int
@@ -42,7 +42,7 @@ class Arena(Struct, frozen=True):
     offsets: tuple[int, ...]
 
 
-def place(blocks: Sequence[Block]) -> Arena:
+def place(blocks: Sequence[ArenaBlock]) -> Arena:
     """The smaller of the arenas that first fit in order of birth and by decreasing size need.
 
     Args:
@@ -58,7 +58,7 @@ def place(blocks: Sequence[Block]) -> Arena:
     return by_size if by_size.size < by_birth.size else by_birth
 
 
-def _by_birth(blocks: Sequence[Block]) -> tuple[Arena, int, int]:
+def _by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
     """First fit in order of birth; also the peak of the live bytes, and how many pairs live together."""
     dying: dict[int, list[int]] = {}
     for index, block in enumerate(blocks):
@@ -107,7 +107,7 @@ def _free(holes: list[tuple[int, int]], start: int, stop: int, top: int) -> int:
     return top
 
 
-def _by_size(blocks: Sequence[Block]) -> Arena:
+def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     """First fit by decreasing size: each at the lowest place that is free all its life."""
     rank = [0] * len(blocks)
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size, blocks[i].born - blocks[i].dies, i))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs.memory.arena import Block, place
+from explorer.engine.costs.memory.arena import ArenaBlock, place
 from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo, is_assumed
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
@@ -23,7 +23,7 @@ __all__ = [
     "Detail",
     "Examined",
     "Life",
-    "Moved",
+    "TensorAccess",
     "Named",
     "Peak",
     "Schedule",
@@ -40,7 +40,7 @@ SHOWN = 16
 """How many of the tensors alive at the peak are named."""
 
 
-class Moved(NamedTuple):
+class TensorAccess(NamedTuple):
     """A tensor as an operator reads or makes it: its shape there, the bytes moved, whether it is stored."""
 
     key: Hashable
@@ -65,8 +65,8 @@ class Detail(Struct, frozen=True):
     op: str
     macs: int | None
     elementwise: int | None
-    reads: tuple[Moved | None, ...]
-    made: tuple[Moved, ...]
+    reads: tuple[TensorAccess | None, ...]
+    made: tuple[TensorAccess, ...]
     pointwise: bool = False
     causal: bool = False
     axes: tuple[int, ...] = ()
@@ -290,7 +290,7 @@ def memory(examined: Examined) -> Memory:
     found = lives(order.steps, order.keep)
     alive = _alive(found, len(order.steps))
     known = [(life, life.size) for life in found if life.size is not None]
-    arena = place([Block(size, life.born, life.dies) for life, size in known])
+    arena = place([ArenaBlock(size, life.born, life.dies) for life, size in known])
     peak = max(alive, default=0)
     status, reason = _status(order, len(found), len(found) - len(known))
     return Memory(

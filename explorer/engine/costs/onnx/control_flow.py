@@ -20,7 +20,7 @@ from explorer.engine.costs.onnx.values import GraphContext, nbytes, scaled
 from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.bodies import iterations
-from explorer.engine.shapes.constants import Contents
+from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.symbolic import dimensions
 from explorer.facts import Dim, TensorInfo
 
@@ -129,7 +129,7 @@ def _loop(carrier: Carrier) -> None:
     state, context, node = carrier.state, carrier.context, carrier.node
     body = node.attributes["body"]
     constants = context.shapes.constants
-    most, always = iterations(node, constants) if isinstance(constants, Contents) else (None, False)
+    most, always = iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
     trips = dimensions.display(most) if isinstance(most, str) else most
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
     shapes = carrier.shapes(body, types)

@@ -19,7 +19,15 @@ from explorer.engine.costs.onnx import tile_coverage
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
-from explorer.engine.costs.onnx.values import SHOWN, GraphContext, Stored, constant, nbytes, scaled, shown
+from explorer.engine.costs.onnx.values import (
+    SHOWN,
+    GraphContext,
+    StoredValue,
+    constant,
+    nbytes,
+    scaled,
+    shown,
+)
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.shapes import Shapes, substituted
 from explorer.facts import Layer, TensorInfo, Tiled
@@ -204,7 +212,7 @@ class ClosedBody(Struct, frozen=True):
 
 
 def _closed_body(
-    body: VisitResult, given: Mapping[str, Collection[Stored]], peak: int | None, tiled: Tiled | None
+    body: VisitResult, given: Mapping[str, Collection[StoredValue]], peak: int | None, tiled: Tiled | None
 ) -> ClosedBody:
     """The sums over a body that is `given` stored tensors."""
     run = [leaf for leaf in body.leaves if leaf.counted]

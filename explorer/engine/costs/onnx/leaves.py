@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.engine.costs.layer_tree import Figures, Scope
+from explorer.engine.costs.layer_tree import CostFigures, Scope
 from explorer.engine.costs.memory.liveness import Named, Step
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.values import VIEWS, GraphContext, learned, parameters, view_of
@@ -21,7 +21,7 @@ from explorer.facts import Layer, TensorInfo
 __all__ = ["OperatorFigures", "OperatorLeaf", "described_values"]
 
 
-class OperatorFigures(Figures, frozen=True, eq=False):
+class OperatorFigures(CostFigures, frozen=True, eq=False):
     """What nodes of one operator, attributes and types have in common.
 
     Attributes:

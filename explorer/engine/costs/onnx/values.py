@@ -27,7 +27,7 @@ __all__ = [
     "SHOWN",
     "VIEWS",
     "GraphContext",
-    "Stored",
+    "StoredValue",
     "Traffic",
     "constant",
     "hand_on",
@@ -84,7 +84,7 @@ PLAIN = -1
 """Storage id of tensors that are stored as their type says, an element behind the other."""
 
 
-class Stored(Struct, frozen=True):
+class StoredValue(Struct, frozen=True):
     """A stored tensor: who it is (the same bytes are the same parameter), and what it looks like."""
 
     identity: Hashable
@@ -130,7 +130,7 @@ class GraphContext(Struct):
     """
 
     shapes: Shapes
-    stored: dict[str, tuple[Stored, ...]]
+    stored: dict[str, tuple[StoredValue, ...]]
     opsets: Mapping[str, int]
     keys: dict[str, Hashable] = field(default_factory=dict)
     scopes: tuple[Scope, ...] = ()
@@ -173,9 +173,9 @@ def nbytes(info: TensorInfo) -> int | None:
     return (elements * bits + 7) // 8 if bits else None
 
 
-def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[Stored, ...]]:
+def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
     """The initializers of a graph by name; `owner` tells those of a body from others of the same name."""
-    found: dict[str, tuple[Stored, ...]] = {
+    found: dict[str, tuple[StoredValue, ...]] = {
         name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
     if graph.extra:
@@ -194,14 +194,16 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.dtype in _SIZED and not tensor.beside and tensor.held is None
 
 
-def _of_sparse(entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]) -> Stored:
+def _of_sparse(
+    entry: tuple[Tensor, tuple[int, ...], int], name: str, owner: tuple[Hashable, ...]
+) -> StoredValue:
     """A sparse tensor has as many parameters as it stores values; its bytes are theirs and the indices'."""
     values, shape, indices = entry
     size = values.nbytes + indices
-    return Stored((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
+    return StoredValue((*owner, name), name, values.elements, size, values.dtype, shape, sparse=True)
 
 
-def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored:
+def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> StoredValue:
     payload, dtype = tensor.payload, tensor.dtype
     elements, size = tensor.extent
     identity: Hashable
@@ -210,10 +212,10 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
     else:
         identity = *owner, name
     if not tensor.beside:
-        return Stored(identity, name, elements, size, dtype, tensor.shape)
+        return StoredValue(identity, name, elements, size, dtype, tensor.shape)
     # an index has no scale: integers that have one stand for numbers of the model
     quantized = dtype in ("int32", "int64")
-    return Stored(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
+    return StoredValue(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
 
 def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, int]]:
@@ -237,9 +239,9 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
 
 def parameters(
     context: GraphContext, node: Node, places: Iterable[tuple[int, int, int]]
-) -> tuple[list[Stored], set[str]]:
+) -> tuple[list[StoredValue], set[str]]:
     """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
-    found: list[Stored] = []
+    found: list[StoredValue] = []
     names: set[str] = set()
     for index, at, bits in places:
         name = node.inputs[index]
@@ -251,16 +253,16 @@ def parameters(
     return found, names
 
 
-def learned(context: GraphContext, node: Node) -> list[Stored]:
+def learned(context: GraphContext, node: Node) -> list[StoredValue]:
     """The parameters that an operator carries in its attributes (`rules.LEARNED`)."""
-    found: list[Stored] = []
+    found: list[StoredValue] = []
     for name in onnx_rules.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
         identity = context.number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
             found.append(replace(_of_tensor(value, name, ()), identity=identity))
         elif isinstance(value, tuple) and value:
-            found.append(Stored(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
+            found.append(StoredValue(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
     return found
 
 

@@ -26,7 +26,7 @@ from explorer.engine.costs.onnx.values import (
     HANDED_ON,
     VIEWS,
     GraphContext,
-    Stored,
+    StoredValue,
     hand_on,
     learned,
     nbytes,
@@ -336,8 +336,8 @@ def forget() -> None:
     _STORAGE_IDS.clear()
 
 
-_LOOK: Callable[[Stored], Any] = operator.attrgetter(
-    *(f for f in Stored.__struct_fields__ if f not in ("identity", "name"))
+_LOOK: Callable[[StoredValue], Any] = operator.attrgetter(
+    *(f for f in StoredValue.__struct_fields__ if f not in ("identity", "name"))
 )
 
 

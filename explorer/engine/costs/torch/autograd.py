@@ -17,7 +17,7 @@ from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training import gradients
 from explorer.engine.costs.training.gradients import Gradient, Want
-from explorer.engine.costs.training.step import Kept, Part
+from explorer.engine.costs.training.step import LeafGradients, StoredParameter
 from explorer.engine.formats.torch_module.modules import tensors
 
 __all__ = ["Gradients"]
@@ -47,7 +47,7 @@ class Gradients:
 
     def __init__(self) -> None:
         self.failed = ""
-        self.parts: list[Part] = []
+        self.parts: list[LeafGradients] = []
         self._weights: set[int] = set()
         self._constants: set[int] = set()
         self._read: set[int] = set()
@@ -174,13 +174,16 @@ class Gradients:
                     gradient = gradient + product.gradient
             results = own.results or [r for s in sums for r in s.results]
             self.parts.append(
-                Part(
+                LeafGradients(
                     rows_of[at],
                     None if unknown else gradient.input,
                     None if unknown else gradient.weight,
                     None if unknown else gradient.elementwise,
                     any(wanted or key in self._read for key, wanted in results),
-                    tuple(Kept(identity, size, identity in trained) for identity, _, size in leaf.stored),
+                    tuple(
+                        StoredParameter(identity, size, identity in trained)
+                        for identity, _, size in leaf.stored
+                    ),
                     "unknown" if unknown else "exact",
                     unknown,
                 )

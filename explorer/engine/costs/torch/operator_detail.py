@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from explorer.engine.costs.aten import meta_cache, rules
-from explorer.engine.costs.memory.liveness import Detail, Moved
+from explorer.engine.costs.memory.liveness import Detail, TensorAccess
 
 __all__ = ["detail_of", "seen_among"]
 
@@ -19,7 +19,7 @@ def detail_of(
     kwargs: Mapping[str, Any],
     given: Sequence[torch.Tensor],
     made: Sequence[torch.Tensor],
-    known: meta_cache.Answer,
+    known: meta_cache.MetaAnswer,
     stored: Container[int],
 ) -> Detail:
     """What one operator does by itself.
@@ -33,15 +33,15 @@ def detail_of(
         known: What is known of such a call.
         stored: Storages that hold no activations.
     """
-    reads: list[Moved | None] = []
+    reads: list[TensorAccess | None] = []
     for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
         key = t.untyped_storage()._cdata
         gathers = at == 0 and func._schema.name in rules.GATHERS
         if not seen_among(t, given[:at]):
             size = known.made[0][2] if gathers and known.made else size
-            reads.append(Moved(key, tuple(t.shape), size, key in stored))
+            reads.append(TensorAccess(key, tuple(t.shape), size, key in stored))
     results = [
-        Moved(t.untyped_storage()._cdata, shape, size)
+        TensorAccess(t.untyped_storage()._cdata, shape, size)
         for t, (_, shape, size) in zip(made, known.made, strict=True)
     ]
     attention = "scaled_dot_product" in func._schema.name

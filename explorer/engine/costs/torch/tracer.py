@@ -326,7 +326,7 @@ class _Watch:
 
         made = make() if self.gradients is None else self.gradients.joined(make, used)
         row = self.current(name)
-        self.record(row, used, made, meta_cache.Answer(meta_cache.CALLED, (), None, cost, used, made))
+        self.record(row, used, made, meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, used, made))
         if self.gradients is not None:
             gates = formulas.RECURRENT[kind][0] * int(hidden) * directions
             into = int(length) * int(batch) * gates * int(source.shape[-1])
@@ -428,7 +428,7 @@ class _Watch:
             if key is not None and (given or kwargs.get("dtype") is not None):
                 known = meta_cache.remember(operator, key, args, given, out, cost)
             if known is None:
-                known = meta_cache.Answer(meta_cache.CALLED, (), None, cost, given, made)
+                known = meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, given, made)
         elif known.container is None or operator.auxiliary:
             made = [out if known.container is None else out[0]]
         else:
@@ -477,7 +477,7 @@ class _Watch:
         row: Row,
         given: Sequence[torch.Tensor],
         made: Sequence[torch.Tensor],
-        known: meta_cache.Answer,
+        known: meta_cache.MetaAnswer,
         operator: meta_cache.Operator | None = None,
         assumption: str = "",
     ) -> None:

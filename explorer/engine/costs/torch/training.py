@@ -10,7 +10,7 @@ import torch
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.training.step import Part, Step
+from explorer.engine.costs.training.step import LeafGradients, TrainingStep
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.facts import Analysis, Progress
 
@@ -25,7 +25,7 @@ def step(
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> Step:
+) -> TrainingStep:
     """One training step of a module.
 
     Args:
@@ -63,12 +63,12 @@ def step(
         plain = examine().analysis
         if not any(layer.reason.startswith("failed here") for layer in plain.layers):
             reason = f"the model does not run with gradients on: {watch.failed}"
-            return Step(plain, _unknown(plain, reason), (*notes, reason))
+            return TrainingStep(plain, _unknown(plain, reason), (*notes, reason))
         notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
-    return Step(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
+    return TrainingStep(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
 
 
-def _unreached(analysis: Analysis, parts: Sequence[Part]) -> list[str]:
+def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
     """Says that layers are trained by what does not show in evaluation mode, such as a loss of their own."""
     found = [
         analysis.layers[part.layer].path
@@ -83,7 +83,7 @@ def _unreached(analysis: Analysis, parts: Sequence[Part]) -> list[str]:
     ]
 
 
-def _unknown(analysis: Analysis, reason: str) -> list[Part]:
+def _unknown(analysis: Analysis, reason: str) -> list[LeafGradients]:
     """Parts of layers of whose gradients nothing is known."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
-    return [Part(row, None, None, None, status="unknown", reason=reason) for row in rows]
+    return [LeafGradients(row, None, None, None, status="unknown", reason=reason) for row in rows]

@@ -17,7 +17,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.gradients import Gradient, Want, elementwise, of_onnx
-from explorer.engine.costs.training.step import Kept, Part, Step
+from explorer.engine.costs.training.step import LeafGradients, StoredParameter, TrainingStep
 from explorer.engine.graph.model import Model, Node, subgraphs
 from explorer.facts import Layer, Progress, Shape, Status
 
@@ -86,7 +86,7 @@ def step(
     own: onnx_rules.Rules | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> Step:
+) -> TrainingStep:
     """One training step of a model.
 
     Args:
@@ -105,7 +105,7 @@ def step(
     bound, shapes = dict(dims or {}), dict(input_shapes or {})
     if batch is not None:
         bound, shapes = at_batch(model, batch, bound, shapes)
-    parts: list[Part] = []
+    parts: list[LeafGradients] = []
 
     def look(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
         if batch is not None:
@@ -131,7 +131,7 @@ def step(
     notes = ["the file does not say what is trained: every floating-point parameter is taken to be"]
     if any(s.bytes and not s.trained for part in parts for s in part.stored):
         notes.append("integers, what quantized operators hold, and running statistics are not trained")
-    return Step(analysis, parts, tuple(notes))
+    return TrainingStep(analysis, parts, tuple(notes))
 
 
 def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
@@ -212,7 +212,7 @@ def _idle(model: Model, leaves: Sequence[OperatorLeaf]) -> set[int]:
 
 def _parts(
     leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]
-) -> list[Part]:
+) -> list[LeafGradients]:
     flow = _Flow(feeds)
     found: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
     for at, leaf in enumerate(leaves):
@@ -221,13 +221,15 @@ def _parts(
             gradient, status, reason = Gradient(), "exact", ""
         found.append((rows_of[at], leaf, gradient, status, reason))
     return [
-        Part(
+        LeafGradients(
             row,
             None if gradient is None else gradient.input,
             None if gradient is None else gradient.weight,
             None if gradient is None else gradient.elementwise,
             _kept(leaf, flow),
-            tuple(Kept(identity, size, identity in flow.trained) for identity, _, size in leaf.stored),
+            tuple(
+                StoredParameter(identity, size, identity in flow.trained) for identity, _, size in leaf.stored
+            ),
             status,
             reason,
         )

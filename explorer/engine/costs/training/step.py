@@ -1,8 +1,8 @@
 """What one training step costs, from what its layers add to it.
 
-A format knows which gradients are wanted and which parameters are trained (`training_onnx`,
-`training_torch`); it hands over a `Part` for every layer. Here these become facts, so the sums mean the same
-for all formats.
+A format knows which gradients are wanted and which parameters are trained (`training.onnx`,
+`torch.training`); it hands over the `LeafGradients` of every layer. Here these become facts, so the sums
+mean the same for all formats.
 
 The backward pass multiplies for the gradient of every value with a trained parameter before it, and for
 the gradient of every trained parameter (`gradients`), and does the elementwise work of forward once for
@@ -25,10 +25,10 @@ from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.facts import Analysis, Status, TensorInfo
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 
-__all__ = ["Kept", "Part", "Step", "check", "training"]
+__all__ = ["StoredParameter", "LeafGradients", "TrainingStep", "check", "training"]
 
 
-class Kept(Struct, frozen=True):
+class StoredParameter(Struct, frozen=True):
     """A stored parameter: who it is, its bytes, and whether it is trained."""
 
     identity: Hashable
@@ -36,7 +36,7 @@ class Kept(Struct, frozen=True):
     trained: bool
 
 
-class Part(Struct, frozen=True):
+class LeafGradients(Struct, frozen=True):
     """What one layer adds to a training step.
 
     Attributes:
@@ -54,16 +54,16 @@ class Part(Struct, frozen=True):
     weight_macs: int | None = 0
     elementwise: int | None = 0
     kept: bool = True
-    stored: tuple[Kept, ...] = ()
+    stored: tuple[StoredParameter, ...] = ()
     status: Status = "exact"
     reason: str = ""
 
 
-class Step(Struct, frozen=True):
+class TrainingStep(Struct, frozen=True):
     """A model as it is trained: its analysis at the batch, a part for every layer, and what was assumed."""
 
     analysis: Analysis
-    parts: Sequence[Part]
+    parts: Sequence[LeafGradients]
     notes: tuple[str, ...] = ()
 
 
@@ -80,7 +80,7 @@ def check(batch: int | None, optimizer: str) -> None:
         raise Misuse(f"no optimizer is called '{optimizer}'", where="--optimizer", hint=hint)
 
 
-def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
+def training(step: TrainingStep, optimizer: Optimizer = "sgd") -> Training:
     """The facts of one training step.
 
     Args:
@@ -97,7 +97,7 @@ def training(step: Step, optimizer: Optimizer = "sgd") -> Training:
     for layer in step.analysis.layers:
         if layer.group:
             continue
-        part = parts.get(layer.id, Part(layer.id))
+        part = parts.get(layer.id, LeafGradients(layer.id))
         own = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in seen]
         seen.update(s.identity for s in own)
         trained = sum(s.bytes for s in own if s.trained)

@@ -35,7 +35,7 @@ from explorer.engine.graph.model import (
     Value,
     dtype_code,
 )
-from explorer.engine.graph.repeated_nodes import Bundle, Run, Tensors, held
+from explorer.engine.graph.repeated_nodes import NodeRun, TensorBundle, Tensors, held
 from explorer.facts import Progress
 
 __all__ = ["encode", "skeleton", "write"]
@@ -132,7 +132,7 @@ class _Encoder:
             parts.message(5, self.tensor(tensor))
         return parts
 
-    def bundle(self, number: int, bundle: Bundle) -> Computed:
+    def bundle(self, number: int, bundle: TensorBundle) -> Computed:
         """Tensors as the repeated field `number`, put together while they are written."""
         heads: list[bytes] = []
         sizes: list[int] = []
@@ -167,7 +167,7 @@ class _Encoder:
         """Adds nodes as the repeated field `number`; runs of plain ones as one piece."""
         run: list[bytes] = []
         for node in held(nodes):
-            if isinstance(node, Run):
+            if isinstance(node, NodeRun):
                 run += _many(number, node)
             elif node.record is None and not node.attributes:
                 run.append(length_delimited(number, _head(node)))
@@ -292,7 +292,7 @@ def _repeated(number: int, words: Sequence[str]) -> bytes:
     return "".join(text).encode("latin-1")
 
 
-def _many(number: int, run: Run) -> list[bytes]:
+def _many(number: int, run: NodeRun) -> list[bytes]:
     """The nodes of a run as the repeated field `number`.
 
     They are put together as text: neighbours mostly have names of the same lengths, and then the same letters

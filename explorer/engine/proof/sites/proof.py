@@ -30,7 +30,7 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import Share, give_back, side_by_side
 from explorer.engine.runtime.random_inputs import Drawn, any_values, draw
 from explorer.engine.shapes import Inference
-from explorer.engine.shapes.subgraphs import Place, places, view
+from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 
 __all__ = ["SiteProof", "exposed", "key_of"]
@@ -76,7 +76,7 @@ class SiteProof:
         self.outputs: dict[str, Array] | None = None
         self.seen: dict[str, TensorInfo] = {}
         self._known_names: dict[tuple[str, ...], set[str]] = {}
-        self._known_places: dict[int, list[Place]] = {}
+        self._known_places: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Of sites of open sizes, which are run at several."""
         self._files = sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
@@ -243,7 +243,7 @@ class SiteProof:
         values.update(run_part(seen, [original.output], values, what, threads))
         return values
 
-    def _places(self, drawn: tuple[Drawn, ...]) -> list[Place]:
+    def _places(self, drawn: tuple[Drawn, ...]) -> list[SubgraphView]:
         """Every graph of the original, with shapes at the sizes of these inputs."""
         if id(drawn) not in self._known_places:
             shapes = {d.name: (d.dtype, d.shape) for d in drawn}

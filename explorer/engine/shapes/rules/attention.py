@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.shapes.rules.registry import UNKNOWN, Answer, Call, Rule, Type
+from explorer.engine.shapes.rules.registry import UNKNOWN, Answer, Rule, ShapeCall, Type
 from explorer.engine.shapes.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -17,7 +17,7 @@ def _sum(a: Dim, b: Dim) -> Dim:
 def _packed_attention(bias: int, past: int, dtype: int = 0) -> Rule:
     """Input (B, S, hidden) or (tokens, hidden), weights (hidden, query, key and value side by side)."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         source, added, weights = call.shape(0), call.shape(bias), call.shape(1)
         if source is None:
             return None
@@ -36,7 +36,7 @@ def _packed_attention(bias: int, past: int, dtype: int = 0) -> Rule:
     return Rule(rule)
 
 
-def _multi_head_attention(call: Call) -> Answer:
+def _multi_head_attention(call: ShapeCall) -> Answer:
     """Query (B, S, hidden), key and value beside it or of (B, heads, S, head); or all three packed in one.
 
     The cache grows by what comes in; where buffers are shared it stays as it is.
@@ -68,7 +68,7 @@ def _grouped_query_attention(*, grows: bool) -> Rule:
             time.
     """
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         query = call.shape(0)
         if query is None:
             return None
@@ -90,7 +90,7 @@ def _grouped_query_attention(*, grows: bool) -> Rule:
     return Rule(rule)
 
 
-def _linear_attention(call: Call) -> Answer:
+def _linear_attention(call: ShapeCall) -> Answer:
     """Query, key (B, T, heads x width of a key), value (B, T, heads x width of a value)."""
     query, key, value = call.shape(0), call.shape(1), call.shape(2)
     heads, own = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
@@ -105,7 +105,7 @@ def _linear_attention(call: Call) -> Answer:
 
 
 def _embed_layer_norm(table: int, dtype: int) -> Rule:
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         ids, words = call.shape(0), call.shape(table)
         whole = None if ids is None or words is None else (*ids, words[-1])
         mask = None if ids is None else ids[:1]
@@ -114,7 +114,7 @@ def _embed_layer_norm(table: int, dtype: int) -> Rule:
     return Rule(rule)
 
 
-def _packed_heads(call: Call) -> Answer:
+def _packed_heads(call: ShapeCall) -> Answer:
     """Query (tokens, hidden), or all three in one of (tokens, heads, 3, head)."""
     query = call.shape(0)
     if query is None:

@@ -19,7 +19,7 @@ from explorer.engine.graph.layouts import (
     is_last,
 )
 from explorer.engine.shapes.rules import attention, movement, products, registry
-from explorer.engine.shapes.rules.registry import UNKNOWN, Answer, Call, Rule, broadcast
+from explorer.engine.shapes.rules.registry import UNKNOWN, Answer, Rule, ShapeCall, broadcast
 from explorer.engine.shapes.symbolic import dimensions as dims
 from explorer.facts import Dim
 
@@ -47,7 +47,7 @@ def _as(op: str, *places: int, dtype: str | int | None = None) -> Rule:
     """
     standard = _STANDARD["", op]
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kind = dtype if isinstance(dtype, str) else None if dtype is None else call.dtype(dtype)
         types = [call.types[i] if i < len(call.types) else None for i in places] if places else call.types
         contents = {
@@ -65,7 +65,7 @@ def _as(op: str, *places: int, dtype: str | int | None = None) -> Rule:
 def _like(*places: int, dtype: str | int | None = None) -> Rule:
     """Each output like the input at its place; of further ones nothing is known."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kinds = [call.types[at] if at < len(call.types) else None for at in places]
         made = [kind or UNKNOWN for kind in kinds]
         if dtype is not None:
@@ -78,7 +78,7 @@ def _like(*places: int, dtype: str | int | None = None) -> Rule:
 def _sized(*sizes: tuple[int, int] | str | int, dtype: str | int = 0) -> Rule:
     """One output, each size the axis of an input, an attribute, or a number; of others nothing is known."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         shape: list[Dim] = []
         for size in sizes:
             if isinstance(size, tuple):
@@ -95,7 +95,7 @@ def _sized(*sizes: tuple[int, int] | str | int, dtype: str | int = 0) -> Rule:
 def _last_axis(size: str | tuple[int, int], dtype: str | int = 0) -> Rule:
     """Like the first input, its last axis as an attribute or an axis of another input says."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         source = call.shape(0)
         kind = dtype if isinstance(dtype, str) else call.dtype(dtype)
         width: Dim
@@ -113,7 +113,7 @@ def _last_axis(size: str | tuple[int, int], dtype: str | int = 0) -> Rule:
 def _together(*places: int, dtype: str | int = 0) -> Rule:
     """Some inputs broadcast."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kind = dtype if isinstance(dtype, str) else call.dtype(dtype)
         return ((kind, broadcast(*(call.shape(i) for i in places))),)
 
@@ -123,20 +123,20 @@ def _together(*places: int, dtype: str | int = 0) -> Rule:
 # -- quantized --------------------------------------------------------------------------------------
 
 
-def _quantized_concat(call: Call) -> Answer:
+def _quantized_concat(call: ShapeCall) -> Answer:
     """Scale and zero point of the result, then each input with its own."""
     answer = _STANDARD["", "Concat"].handler(replace(call, types=call.types[2::3], opset=_OPSET))
     return answer and ((call.dtype(1), answer[0][1]),)
 
 
-def _gemm_quantized(call: Call) -> Answer:
+def _gemm_quantized(call: ShapeCall) -> Answer:
     """A, its scale and zero point, B, its scale and zero point, C, the result's scale and zero point."""
     answer = _as("Gemm", 0, 3).handler(call)
     # without a scale for the result it is given as float
     return answer and ((call.dtype(0) if call.has(8) else "float32", answer[0][1]),)
 
 
-def _gather_blocks(call: Call) -> Answer:
+def _gather_blocks(call: ShapeCall) -> Answer:
     """Gather of a table in which a byte may hold several values of the last axis."""
     table, index = call.shape(0), call.shape(1)
     if table is None or index is None:
@@ -153,7 +153,7 @@ def _gather_blocks(call: Call) -> Answer:
 def _causal_conv(past: int) -> Rule:
     """Like its input; the state holds what the next step looks back at."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         source, weight = call.shape(0), call.shape(1)
         state = call.types[past] if past < len(call.types) else None
         last = call.whole("channels_last", 0)
@@ -165,7 +165,7 @@ def _causal_conv(past: int) -> Rule:
     return Rule(rule)
 
 
-def _dynamic_pads(call: Call) -> Answer:
+def _dynamic_pads(call: ShapeCall) -> Answer:
     pads = call.contents.get(2)
     if not call.has(2):
         return _as("ConvTranspose").handler(call)
@@ -175,7 +175,7 @@ def _dynamic_pads(call: Call) -> Answer:
     return _as("ConvTranspose").handler(replace(call, attributes={**call.attributes, "pads": tuple(pads)}))
 
 
-def _crop_and_resize(call: Call) -> Answer:
+def _crop_and_resize(call: ShapeCall) -> Answer:
     regions, source = call.shape(1), call.shape(0)
     size = call.contents.get(3) or (None, None)
     if regions is None or source is None:
@@ -183,13 +183,13 @@ def _crop_and_resize(call: Call) -> Answer:
     return ((call.dtype(0), (regions[0], source[1], size[0], size[1])),)
 
 
-def _halved(call: Call) -> Answer:
+def _halved(call: ShapeCall) -> Answer:
     """BiasSplitGelu: one half of the last axis times the Gelu of the other."""
     source = call.shape(0)
     return ((call.dtype(0), None if source is None else (*source[:-1], dims.quotient(source[-1], 2))),)
 
 
-def _pre_mix(call: Call) -> Answer:
+def _pre_mix(call: ShapeCall) -> Answer:
     """Streams (..., C, H), or (..., C x H) with C in an attribute, to one of (..., H)."""
     source, branches = call.shape(0), call.whole("num_branches", 0)
     if source is None:
@@ -198,7 +198,7 @@ def _pre_mix(call: Call) -> Answer:
     return ((call.dtype(0), shape),)
 
 
-def _fourier(call: Call) -> Answer:
+def _fourier(call: ShapeCall) -> Answer:
     """Rfft of the last axis: its half and one more, each with a real and an imaginary part."""
     source = call.shape(0)
     if source is None or call.whole("signal_ndim", 1) != 1 or not call.whole("onesided", 1):
@@ -208,16 +208,16 @@ def _fourier(call: Call) -> Answer:
     return ((call.dtype(0), (*source[:-2], dims.multiply(dims.subtract(source[-2], 1), 2))),)
 
 
-def _hashed(call: Call) -> Answer:
+def _hashed(call: ShapeCall) -> Answer:
     return (("uint32" if call.whole("positive", 1) else "int32", call.shape(0)),)
 
 
-def _cast_back(call: Call) -> Answer:
+def _cast_back(call: ShapeCall) -> Answer:
     """DequantizeWithOrder: to float, if it does not say otherwise."""
     return _STANDARD["", "Cast"].handler(replace(call, attributes={"to": 1, **call.attributes}))
 
 
-def _expand_dims(call: Call) -> Answer:
+def _expand_dims(call: ShapeCall) -> Answer:
     source, axis = call.shape(0), call.contents.get(1)
     if source is None or not axis or not isinstance(axis[0], int):
         return ((call.dtype(0), None if source is None else (None,) * (len(source) + 1)),)
@@ -225,7 +225,7 @@ def _expand_dims(call: Call) -> Answer:
     return ((call.dtype(0), (*source[:at], 1, *source[at:])),)
 
 
-def _unfold(call: Call) -> Answer:
+def _unfold(call: ShapeCall) -> Answer:
     """Windows of `size` elements along an axis, `step` apart; the window is a new last axis."""
     source = call.shape(0)
     if source is None:
@@ -236,13 +236,13 @@ def _unfold(call: Call) -> Answer:
     return ((call.dtype(0), (*source[:at], places, *source[at + 1 :], size)),)
 
 
-def _unique(call: Call) -> Answer:
+def _unique(call: ShapeCall) -> Answer:
     source = call.shape(0)
     many = call.fresh(None if source is None else source[0])
     return ((call.dtype(0), (many,)), ("int64", source), ("int64", (many,)))[: call.count]
 
 
-def _embedding(call: Call) -> Answer:
+def _embedding(call: ShapeCall) -> Answer:
     table, index = call.shape(0), call.shape(1)
     return ((call.dtype(0), None if table is None or index is None else (*index, table[-1])),)
 
@@ -250,7 +250,7 @@ def _embedding(call: Call) -> Answer:
 def _mask(bits: bool) -> Rule:
     """Dropout's output and mask, a bit or a boolean for each element."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kind = call.types[0] or UNKNOWN
         count = dims.product(kind[1]) if kind[1] is not None else None
         mask = ("uint32", (dims.ceil_div(count, 32),)) if bits else ("bool", kind[1])
@@ -259,7 +259,7 @@ def _mask(bits: bool) -> Rule:
     return Rule(rule)
 
 
-def _three_products(call: Call) -> Answer:
+def _three_products(call: ShapeCall) -> Answer:
     """MatMulNBitsQkv: query, key and value of one input."""
     source, dtype = call.shape(0), call.dtype(0)
     if source is None:
@@ -268,7 +268,7 @@ def _three_products(call: Call) -> Answer:
     return ((dtype, (*source[:-1], call.whole("Nq", -1))), own, own, (dtype, source))[: call.count]
 
 
-def _float_blob_product(call: Call) -> Answer:
+def _float_blob_product(call: ShapeCall) -> Answer:
     """MatMulFpQ4: the third input holds the shape of the packed weight."""
     source, shape = call.shape(0), call.contents.get(2)
     if source is None:
@@ -276,7 +276,7 @@ def _float_blob_product(call: Call) -> Answer:
     return ((call.dtype(0), (*source[:-1], shape[-1] if shape else None)),)
 
 
-def _packed_tokens(call: Call) -> Answer:
+def _packed_tokens(call: ShapeCall) -> Answer:
     """RemovePadding: how many tokens are left is known in the run only."""
     source = call.shape(0)
     if source is None or len(source) != 3:
@@ -286,20 +286,20 @@ def _packed_tokens(call: Call) -> Answer:
     return ((call.dtype(0), (tokens, source[2])), *offsets)[: call.count]
 
 
-def _words(call: Call) -> Answer:
+def _words(call: ShapeCall) -> Answer:
     """WordConvEmbedding: letters (sentences, words, letters) to a vector for each word."""
     letters, weight = call.shape(0), call.shape(1)
     known = letters is not None and weight is not None
     return ((call.dtype(1), (*letters[:-1], weight[0]) if known and letters and weight else None),)
 
 
-def _warped(call: Call) -> Answer:
+def _warped(call: ShapeCall) -> Answer:
     cost = call.shape(0)
     longest = None if cost is None else dims.subtract(dims.add(cost[-1], cost[-2]), 1)
     return (("int32", (2, call.fresh(longest))),)
 
 
-def _position_bias(call: Call) -> Answer:
+def _position_bias(call: ShapeCall) -> Answer:
     """RelativePositionBias: (1, heads, query, key), the lengths in its inputs."""
     table = call.shape(0)
     lengths = [c[0] if (c := call.contents.get(at)) else None for at in (1, 2)]
@@ -310,13 +310,13 @@ def _position_bias(call: Call) -> Answer:
 # -- layouts ----------------------------------------------------------------------------------------
 
 
-def _reorder_input(call: Call) -> Answer:
+def _reorder_input(call: ShapeCall) -> Answer:
     """Into blocks of channels; how many more channels the blocks have the convolution behind it says."""
     shape = call.shape(0)
     return ((call.dtype(0), channels_first(shape) if call.whole("channels_last", 0) else shape),)
 
 
-def _reorder_output(call: Call) -> Answer:
+def _reorder_output(call: ShapeCall) -> Answer:
     shape = call.shape(0)
     if shape is None:
         return ((call.dtype(0), None),)
@@ -324,7 +324,7 @@ def _reorder_output(call: Call) -> Answer:
     return ((call.dtype(0), channels_last(shape) if call.whole("channels_last", 0) else shape),)
 
 
-def _blocked_upsample(call: Call) -> Answer:
+def _blocked_upsample(call: ShapeCall) -> Answer:
     shape, scales = call.shape(0), call.ints("scales")
     if shape is None or scales is None or len(scales) != len(shape):
         return None
@@ -334,7 +334,7 @@ def _blocked_upsample(call: Call) -> Answer:
 def _turned(key: tuple[str, str], rule: Rule) -> Rule:
     """A rule for channels that stand second, asked about channels that stand last."""
 
-    def handler(call: Call) -> Answer:
+    def handler(call: ShapeCall) -> Answer:
         if not is_last(key, call.attributes):
             return rule.handler(call)
         types = [*call.types]
@@ -357,7 +357,7 @@ def _scores(count: str | int, *, labels: str = "") -> Rule:
         labels: Beginning of the attributes that list the labels.
     """
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         source = call.shape(0)
         rows: Dim = None if source is None else source[0] if len(source) > 1 else 1
         if not labels:
@@ -371,7 +371,7 @@ def _scores(count: str | int, *, labels: str = "") -> Rule:
     return Rule(rule)
 
 
-def _features(call: Call) -> Answer:
+def _features(call: ShapeCall) -> Answer:
     """FeatureVectorizer: the columns of all inputs side by side."""
     source = call.shape(0)
     rows = source[0] if source and len(source) > 1 else 1 if source else None

@@ -8,9 +8,9 @@ from typing import Any
 
 from explorer.engine.shapes.rules.registry import (
     Answer,
-    Call,
     Misfit,
     Rule,
+    ShapeCall,
     axis_of,
     broadcast,
     int_attributes,
@@ -24,7 +24,7 @@ _FAR = 1 << 31
 """Exporters write the largest integer for "to the end"; anything from here on means that."""
 
 
-def _transpose(call: Call) -> Answer:
+def _transpose(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
@@ -34,7 +34,7 @@ def _transpose(call: Call) -> Answer:
     return ((dtype, tuple(shape[i] for i in order)),)
 
 
-def _reshape(call: Call) -> Answer:
+def _reshape(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     try:
         target = int_attributes(call, "shape", 1)
@@ -102,7 +102,7 @@ def _rest(shape: Shape, others: Sequence[Dim]) -> Dim:
     return dims.quotient(dims.product(mine), dims.product(theirs))
 
 
-def _flatten(call: Call) -> Answer:
+def _flatten(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, (None, None)),)
@@ -113,7 +113,7 @@ def _flatten(call: Call) -> Answer:
     return ((dtype, (dims.product(shape[:axis]), dims.product(shape[axis:]))),)
 
 
-def _squeeze(call: Call) -> Answer:
+def _squeeze(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
@@ -132,7 +132,7 @@ def _squeeze(call: Call) -> Answer:
     return ((dtype, tuple(d for i, d in enumerate(shape) if i not in gone)),)
 
 
-def _unsqueeze(call: Call) -> Answer:
+def _unsqueeze(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     axes = int_attributes(call, "axes", 1)
     if shape is None or axes is None:
@@ -145,7 +145,7 @@ def _unsqueeze(call: Call) -> Answer:
     return ((dtype, tuple(1 if i in new else next(rest) for i in range(rank))),)
 
 
-def _concat(call: Call) -> Answer:
+def _concat(call: ShapeCall) -> Answer:
     shapes = [call.shape(i) for i in range(len(call.types))]
     known = [s for s in shapes if s is not None]
     dtype = call.dtype(0)
@@ -172,7 +172,7 @@ def _concat(call: Call) -> Answer:
     return ((dtype, tuple(result)),)
 
 
-def _split(call: Call) -> Answer:
+def _split(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),) * call.count
@@ -206,7 +206,7 @@ def _split(call: Call) -> Answer:
     return tuple((dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes)
 
 
-def _slice(call: Call) -> Answer:
+def _slice(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
@@ -288,7 +288,7 @@ def _clamped(place: Any, size: dims.Expression) -> dims.Expression:
     raise dims.Undecided
 
 
-def _gather(call: Call) -> Answer:
+def _gather(call: ShapeCall) -> Answer:
     shape, index, dtype = call.shape(0), call.shape(1), call.dtype(0)
     if shape is None or index is None:
         return ((dtype, None),)
@@ -296,11 +296,11 @@ def _gather(call: Call) -> Answer:
     return ((dtype, shape[:axis] + index + shape[axis + 1 :]),)
 
 
-def _gather_elements(call: Call) -> Answer:
+def _gather_elements(call: ShapeCall) -> Answer:
     return ((call.dtype(0), call.shape(1)),)
 
 
-def _gather_nd(call: Call) -> Answer:
+def _gather_nd(call: ShapeCall) -> Answer:
     shape, index, dtype = call.shape(0), call.shape(1), call.dtype(0)
     if shape is None or index is None or not index or not isinstance(index[-1], int):
         return ((dtype, None),)
@@ -310,7 +310,7 @@ def _gather_nd(call: Call) -> Answer:
     return ((dtype, index[:-1] + shape[depth:]),)
 
 
-def _expand(call: Call) -> Answer:
+def _expand(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     target = _sizes(call, 1)
     if target is None:
@@ -318,7 +318,7 @@ def _expand(call: Call) -> Answer:
     return ((dtype, broadcast(shape, target)),)
 
 
-def _sizes(call: Call, index: int) -> Shape | None:
+def _sizes(call: ShapeCall, index: int) -> Shape | None:
     content = call.contents.get(index)
     if content is not None:
         return tuple(dims.dim(v) if isinstance(v, dims.Expression) else v for v in content)
@@ -328,7 +328,7 @@ def _sizes(call: Call, index: int) -> Shape | None:
     return None
 
 
-def _tile(call: Call) -> Answer:
+def _tile(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None or call.opset < 6:
         return ((dtype, None),)
@@ -338,7 +338,7 @@ def _tile(call: Call) -> Answer:
     return ((dtype, tuple(dims.multiply(d, t) for d, t in zip(shape, times, strict=True))),)
 
 
-def _pad(call: Call) -> Answer:
+def _pad(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
@@ -365,7 +365,7 @@ def _pad(call: Call) -> Answer:
     return ((dtype, tuple(result)),)
 
 
-def _one_hot(call: Call) -> Answer:
+def _one_hot(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(2)
     if shape is None:
         return ((dtype, None),)
@@ -378,7 +378,7 @@ def _one_hot(call: Call) -> Answer:
     return ((dtype, (*shape[:axis], depth, *shape[axis:])),)
 
 
-def _depth_to_space(call: Call) -> Answer:
+def _depth_to_space(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None or len(shape) != 4:
         return None if shape is not None else ((dtype, (None,) * 4),)
@@ -395,7 +395,7 @@ def _depth_to_space(call: Call) -> Answer:
     return ((dtype, (batch, channels, dims.floor_div(height, block), dims.floor_div(width, block))),)
 
 
-def _resize(call: Call) -> Answer:
+def _resize(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
@@ -442,14 +442,14 @@ def _scaled(size: Dim, scale: Any) -> Dim:
         return None
 
 
-def _grid_sample(call: Call) -> Answer:
+def _grid_sample(call: ShapeCall) -> Answer:
     source, grid, dtype = call.shape(0), call.shape(1), call.dtype(0)
     if source is None or grid is None or len(grid) < 3:
         return ((dtype, None),)
     return ((dtype, (*source[:2], *grid[1:-1])),)
 
 
-def _roi_align(call: Call) -> Answer:
+def _roi_align(call: ShapeCall) -> Answer:
     source, regions, dtype = call.shape(0), call.shape(1), call.dtype(0)
     size = call.whole("output_height", 1), call.whole("output_width", 1)
     channels = source[1] if source is not None and len(source) == 4 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.shapes.rules.registry import Answer, Call, Handler, Rule, broadcast
+from explorer.engine.shapes.rules.registry import Answer, Handler, Rule, ShapeCall, broadcast
 from explorer.engine.shapes.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -12,7 +12,7 @@ __all__ = ["RULES", "blocked_conv", "fused_matmul"]
 # -- windows --------------------------------------------------------------------------------------
 
 
-def _windows(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False) -> list[Dim] | None:
+def _windows(call: ShapeCall, sizes: Shape, kernel: Shape, *, ceil: bool = False) -> list[Dim] | None:
     """How many places a window takes on each axis: floor((size + pads - reach) / stride) + 1."""
     rank = len(sizes)
     strides = call.ints("strides") or (1,) * rank
@@ -41,7 +41,7 @@ def _windows(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False) -> 
     return result
 
 
-def _conv_shape(call: Call, source: Shape | None, weight: Shape | None) -> Shape | None:
+def _conv_shape(call: ShapeCall, source: Shape | None, weight: Shape | None) -> Shape | None:
     if source is None or weight is None:
         known = source if source is not None else weight
         return None if known is None else (None,) * len(known)
@@ -59,14 +59,14 @@ def _conv_shape(call: Call, source: Shape | None, weight: Shape | None) -> Shape
 
 
 def _conv(weight: int = 1, dtype: str | int = 0) -> Handler:
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kind = dtype if isinstance(dtype, str) else call.dtype(dtype)
         return ((kind, _conv_shape(call, call.shape(0), call.shape(weight))),)
 
     return rule
 
 
-def _conv_transpose(call: Call) -> Answer:
+def _conv_transpose(call: ShapeCall) -> Answer:
     source, weight, dtype = call.shape(0), call.shape(1), call.dtype(0)
     if source is None or weight is None:
         return ((dtype, None if source is None else (None,) * len(source)),)
@@ -99,7 +99,7 @@ def _conv_transpose(call: Call) -> Answer:
     return ((dtype, (source[0], channels, *sizes)),)
 
 
-def _pool(call: Call) -> Answer:
+def _pool(call: ShapeCall) -> Answer:
     source, dtype = call.shape(0), call.dtype(0)
     kernel = call.ints("kernel_shape")
     shape: Shape | None = None
@@ -113,14 +113,14 @@ def _pool(call: Call) -> Answer:
     return ((dtype, shape), ("int64", shape))[: call.count]
 
 
-def _global_pool(call: Call) -> Answer:
+def _global_pool(call: ShapeCall) -> Answer:
     source, dtype = call.shape(0), call.dtype(0)
     if source is None:
         return ((dtype, None),)
     return ((dtype, source[:2] + (1,) * (len(source) - 2)),)
 
 
-def blocked_conv(call: Call) -> Answer:
+def blocked_conv(call: ShapeCall) -> Answer:
     """As a convolution, its weight padded to whole blocks of channels."""
     source, weight = call.shape(0), call.shape(1)
     kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
@@ -154,14 +154,14 @@ def _product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
 
 
 def _matmul(second: int = 1, dtype: str | int = 0) -> Handler:
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kind = dtype if isinstance(dtype, str) else call.dtype(dtype)
         return ((kind, _product_shape(call.shape(0), call.shape(second))),)
 
     return rule
 
 
-def fused_matmul(call: Call) -> Answer:
+def fused_matmul(call: ShapeCall) -> Answer:
     """A product whose operands may be turned first, by attributes."""
     if call.whole("transBatchA", 0) or call.whole("transBatchB", 0):
         return None
@@ -173,7 +173,7 @@ def fused_matmul(call: Call) -> Answer:
     return ((call.dtype(0), _product_shape(a, b)),)
 
 
-def _gemm(call: Call) -> Answer:
+def _gemm(call: ShapeCall) -> Answer:
     a, b, dtype = call.shape(0), call.shape(1), call.dtype(0)
     if (a is not None and len(a) != 2) or (b is not None and len(b) != 2):
         return None
@@ -191,7 +191,7 @@ def _gemm(call: Call) -> Answer:
     return ((dtype, (rows, columns)),)
 
 
-def _einsum(call: Call) -> Answer:
+def _einsum(call: ShapeCall) -> Answer:
     equation = call.attributes.get("equation", "")
     equation = equation.replace(" ", "") if isinstance(equation, str) else ""
     shapes = [call.shape(i) for i in range(len(call.types))]
@@ -217,7 +217,7 @@ def _einsum(call: Call) -> Answer:
     return ((call.dtype(0), tuple(sizes[letter] for letter in right)),)
 
 
-def _stft(call: Call) -> Answer:
+def _stft(call: ShapeCall) -> Answer:
     """Frames of `length` samples, `step` apart; half of the spectrum, and the middle, if one-sided."""
     signal, window, dtype = call.shape(0), call.shape(2), call.dtype(0)
     step, length = call.contents.get(1), call.contents.get(3)
@@ -238,7 +238,7 @@ def _stft(call: Call) -> Answer:
 # -- recurrent layers and attention ---------------------------------------------------------------
 
 
-def _recurrent(call: Call) -> Answer:
+def _recurrent(call: ShapeCall) -> Answer:
     source, dtype = call.shape(0), call.dtype(0)
     directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
     recurrence = call.shape(2)

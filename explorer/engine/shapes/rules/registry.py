@@ -19,7 +19,17 @@ from explorer.engine.graph.model import DTYPES, Tensor
 from explorer.engine.shapes.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
-__all__ = ["UNKNOWN", "Call", "Misfit", "Rule", "Type", "axis_of", "broadcast", "int_attributes", "skip_norm"]
+__all__ = [
+    "UNKNOWN",
+    "ShapeCall",
+    "Misfit",
+    "Rule",
+    "Type",
+    "axis_of",
+    "broadcast",
+    "int_attributes",
+    "skip_norm",
+]
 
 Type = tuple[str | None, Shape | None]
 """Element type and shape, each None if unknown."""
@@ -27,7 +37,7 @@ Type = tuple[str | None, Shape | None]
 UNKNOWN: Type = (None, None)
 
 
-class Call(Struct):
+class ShapeCall(Struct):
     """One operator, as far as its shapes are concerned.
 
     Attributes:
@@ -92,7 +102,7 @@ class Misfit(Exception):
 
 
 Answer = Sequence[Type] | None
-Handler = Callable[[Call], Answer]
+Handler = Callable[[ShapeCall], Answer]
 
 
 class Rule(Struct, frozen=True):
@@ -109,7 +119,7 @@ class Rule(Struct, frozen=True):
     fresh: bool = False
 
 
-def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
+def int_attributes(call: ShapeCall, name: str, index: int) -> list[Any] | None:
     """What older opsets give as an attribute and newer ones as an input; None if it is not known.
 
     Raises:
@@ -171,11 +181,11 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 # -- elementwise ----------------------------------------------------------------------------------
 
 
-def _same(call: Call) -> Answer:
+def _same(call: ShapeCall) -> Answer:
     return (call.types[0] or UNKNOWN,)
 
 
-def _first(call: Call) -> Answer:
+def _first(call: ShapeCall) -> Answer:
     """The first output like the first input; others are not known here."""
     return (call.types[0] or UNKNOWN,) if call.count == 1 else None
 
@@ -184,13 +194,13 @@ def _typed(dtype: str) -> Handler:
     return lambda call: ((dtype, call.shape(0)),)
 
 
-def _dropout(call: Call) -> Answer:
+def _dropout(call: ShapeCall) -> Answer:
     kind = call.types[0] or UNKNOWN
     # before opset 10 the mask was of the input's type
     return (kind, ("bool" if call.opset >= 10 else kind[0], kind[1]))
 
 
-def _cast(call: Call) -> Answer:
+def _cast(call: ShapeCall) -> Answer:
     code = call.attributes["to"]
     return ((DTYPES[code].name, call.shape(0)),) if code in DTYPES else None
 
@@ -198,7 +208,7 @@ def _cast(call: Call) -> Answer:
 def _like(index: int, attribute: str) -> Handler:
     """Shape of the first input; the type is given by another, or by an attribute."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         code = call.attributes.get(attribute, 0)
         if code:
             return ((DTYPES[code].name, call.shape(0)),)
@@ -207,26 +217,26 @@ def _like(index: int, attribute: str) -> Handler:
     return rule
 
 
-def _quantize(call: Call) -> Answer:
+def _quantize(call: ShapeCall) -> Answer:
     code = call.attributes.get("output_dtype", 0)
     dtype = DTYPES[code].name if code else call.dtype(2) if call.has(2) else "uint8"
     return ((dtype, call.shape(0)),)
 
 
-def _dequantize(call: Call) -> Answer:
+def _dequantize(call: ShapeCall) -> Answer:
     code = call.attributes.get("output_dtype", 0)
     # before opset 19 the answer was always float
     return ((DTYPES[code].name if code else call.dtype(1) if call.opset >= 19 else "float32", call.shape(0)),)
 
 
-def _dynamic_quantize(call: Call) -> Answer:
+def _dynamic_quantize(call: ShapeCall) -> Answer:
     return (("uint8", call.shape(0)), ("float32", ()), ("uint8", ()))
 
 
 def _together(dtype: str | int = 0) -> Handler:
     """All inputs broadcast; `dtype` is a type or the input that gives it."""
 
-    def rule(call: Call) -> Answer:
+    def rule(call: ShapeCall) -> Answer:
         kind = dtype if isinstance(dtype, str) else call.dtype(dtype)
         if call.opset < 7 or "axis" in call.attributes or "broadcast" in call.attributes:
             # the second operand was fitted to the first
@@ -236,17 +246,17 @@ def _together(dtype: str | int = 0) -> Handler:
     return rule
 
 
-def _variadic(call: Call) -> Answer:
+def _variadic(call: ShapeCall) -> Answer:
     if call.opset < 8:
         return ((call.dtype(0), call.shape(0)),)
     return ((call.dtype(0), broadcast(*(call.shape(i) for i in range(len(call.types))))),)
 
 
-def _where(call: Call) -> Answer:
+def _where(call: ShapeCall) -> Answer:
     return ((call.dtype(1), broadcast(call.shape(0), call.shape(1), call.shape(2))),)
 
 
-def _layer_norm(call: Call) -> Answer:
+def _layer_norm(call: ShapeCall) -> Answer:
     kind = call.types[0] or UNKNOWN
     shape = kind[1]
     statistics: Shape | None = None
@@ -258,13 +268,13 @@ def _layer_norm(call: Call) -> Answer:
     return (kind, *((dtype, statistics),) * (call.count - 1))
 
 
-def skip_norm(call: Call) -> Answer:
+def skip_norm(call: ShapeCall) -> Answer:
     """Like its input; statistics are not given for inference, the sum is like the input again."""
     kind = call.types[0] or UNKNOWN
     return (kind, UNKNOWN, UNKNOWN, kind)[: call.count]
 
 
-def _batch_norm(call: Call) -> Answer:
+def _batch_norm(call: ShapeCall) -> Answer:
     kind = call.types[0] or UNKNOWN
     if call.count == 1:
         return (kind,)
@@ -275,7 +285,7 @@ def _batch_norm(call: Call) -> Answer:
 # -- reductions -----------------------------------------------------------------------------------
 
 
-def _reduce(call: Call) -> Answer:
+def _reduce(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     keep = call.whole("keepdims", 1)
     try:
@@ -297,7 +307,7 @@ def _reduce(call: Call) -> Answer:
     return ((dtype, tuple(d for i, d in enumerate(shape) if i not in gone)),)
 
 
-def _arg(call: Call) -> Answer:
+def _arg(call: ShapeCall) -> Answer:
     shape = call.shape(0)
     if shape is None:
         return (("int64", None),)
@@ -309,7 +319,7 @@ def _arg(call: Call) -> Answer:
 # -- making tensors -------------------------------------------------------------------------------
 
 
-def _constant(call: Call) -> Answer:
+def _constant(call: ShapeCall) -> Answer:
     for name, value in call.attributes.items():
         if name == "value" and isinstance(value, Tensor):
             return ((value.dtype, value.shape),)
@@ -321,7 +331,7 @@ def _constant(call: Call) -> Answer:
     return None
 
 
-def _shape_of(call: Call) -> Answer:
+def _shape_of(call: ShapeCall) -> Answer:
     shape = call.shape(0)
     if shape is None:
         return (("int64", (None,)),)
@@ -331,13 +341,13 @@ def _shape_of(call: Call) -> Answer:
     )
 
 
-def _constant_of_shape(call: Call) -> Answer:
+def _constant_of_shape(call: ShapeCall) -> Answer:
     value = call.attributes.get("value")
     dtype = value.dtype if isinstance(value, Tensor) else "float32"
     return ((dtype, _as_shape(call, 0)),)
 
 
-def _as_shape(call: Call, index: int) -> Shape | None:
+def _as_shape(call: ShapeCall, index: int) -> Shape | None:
     """The shape that an input's contents are; sizes that are not known are None."""
     content = call.contents.get(index)
     if content is not None:
@@ -359,7 +369,7 @@ def _size(value: Any) -> Dim:
     return size
 
 
-def _range(call: Call) -> Answer:
+def _range(call: ShapeCall) -> Answer:
     limits = [call.contents.get(i) for i in range(3)]
     size: Dim = None
     if all(v is not None and len(v) == 1 and v[0] is not None for v in limits):
@@ -379,18 +389,18 @@ def _range(call: Call) -> Answer:
     return ((call.dtype(0), (size,)),)
 
 
-def _eye_like(call: Call) -> Answer:
+def _eye_like(call: ShapeCall) -> Answer:
     code = call.attributes.get("dtype", 0)
     return ((DTYPES[code].name if code else call.dtype(0), call.shape(0)),)
 
 
-def _drawn(call: Call) -> Answer:
+def _drawn(call: ShapeCall) -> Answer:
     """Random tensors of a shape given as attribute."""
     shape = call.ints("shape")
     return None if shape is None else ((DTYPES[call.whole("dtype", 1)].name, shape),)
 
 
-def _window(call: Call) -> Answer:
+def _window(call: ShapeCall) -> Answer:
     """A window as long as its argument says."""
     content = call.contents.get(0)
     size = _size(content[0]) if content and content[0] is not None else None
@@ -400,14 +410,14 @@ def _window(call: Call) -> Answer:
 # -- sizes that depend on data --------------------------------------------------------------------
 
 
-def _non_zero(call: Call) -> Answer:
+def _non_zero(call: ShapeCall) -> Answer:
     shape = call.shape(0)
     if shape is None:
         return (("int64", (None, call.fresh(None))),)
     return (("int64", (len(shape), call.fresh(dims.product(shape)))),)
 
 
-def _compress(call: Call) -> Answer:
+def _compress(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None if "axis" in call.attributes else (call.fresh(None),)),)
@@ -423,7 +433,7 @@ def _compress(call: Call) -> Answer:
     return ((dtype, (*shape[:axis], size, *shape[axis + 1 :])),)
 
 
-def _unique(call: Call) -> Answer:
+def _unique(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         many = call.fresh(None)
@@ -441,7 +451,7 @@ def _unique(call: Call) -> Answer:
     return ((dtype, first), ("int64", (many,)), ("int64", (whole,)), ("int64", (many,)))
 
 
-def _non_max_suppression(call: Call) -> Answer:
+def _non_max_suppression(call: ShapeCall) -> Answer:
     boxes, scores = call.shape(0), call.shape(1)
     most: Dim = None
     if scores is not None and boxes is not None and len(scores) == 3 and len(boxes) == 3:
@@ -459,7 +469,7 @@ def _non_max_suppression(call: Call) -> Answer:
     return (("int64", (0 if most == 0 else call.fresh(most), 3)),)
 
 
-def _top_k(call: Call) -> Answer:
+def _top_k(call: ShapeCall) -> Answer:
     shape, dtype = call.shape(0), call.dtype(0)
     if shape is None:
         return ((dtype, None), ("int64", None))

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from explorer.facts import Dim, Shape
 
-__all__ = ["RULES", "Call", "Rule"]
+__all__ = ["RULES", "TfliteCall", "Rule"]
 
 
-class Call(Struct):
+class TfliteCall(Struct):
     """An operator, as far as its shapes are concerned.
 
     Attributes:
@@ -57,14 +57,14 @@ class Call(Struct):
         return [int(n) for n in found.reshape(-1)]
 
 
-Rule = Callable[[Call], Sequence[Shape | None]]
+Rule = Callable[[TfliteCall], Sequence[Shape | None]]
 
 
-def _same(call: Call) -> Sequence[Shape | None]:
+def _same(call: TfliteCall) -> Sequence[Shape | None]:
     return [call.shapes[0]]
 
 
-def _broadcast(call: Call) -> Sequence[Shape | None]:
+def _broadcast(call: TfliteCall) -> Sequence[Shape | None]:
     known = [call.shape(at) for at in range(len(call.shapes))]
     rank = max(map(len, known))
     out: list[Dim] = []
@@ -87,7 +87,7 @@ def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) ->
 _AXES = ("d", "h", "w")
 
 
-def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
+def _windows(call: TfliteCall, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
     """A window over (N, *spatial, C)."""
     source, at = call.shape(0), call.attributes
     letters = _AXES[-len(kernel) :]
@@ -98,22 +98,22 @@ def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]
     return [(source[0], *sizes, channels)]
 
 
-def _conv(call: Call) -> Sequence[Shape | None]:
+def _conv(call: TfliteCall) -> Sequence[Shape | None]:
     weight = call.shape(1)
     return _windows(call, weight[1:3], weight[0])
 
 
-def _depthwise(call: Call) -> Sequence[Shape | None]:
+def _depthwise(call: TfliteCall) -> Sequence[Shape | None]:
     weight = call.shape(1)
     return _windows(call, weight[1:3], weight[3])
 
 
-def _conv_3d(call: Call) -> Sequence[Shape | None]:
+def _conv_3d(call: TfliteCall) -> Sequence[Shape | None]:
     weight = call.shape(1)
     return _windows(call, weight[:3], weight[4])
 
 
-def _pool(call: Call) -> Sequence[Shape | None]:
+def _pool(call: TfliteCall) -> Sequence[Shape | None]:
     at = call.attributes
     return _windows(call, (at["filter_height"], at["filter_width"]), call.shape(0)[-1])
 
@@ -121,13 +121,13 @@ def _pool(call: Call) -> Sequence[Shape | None]:
 def _told(index: int) -> Rule:
     """The shape is what an input holds."""
 
-    def rule(call: Call) -> Sequence[Shape | None]:
+    def rule(call: TfliteCall) -> Sequence[Shape | None]:
         return [tuple(call.ints(index))]
 
     return rule
 
 
-def _conv_transpose(call: Call) -> Sequence[Shape | None]:
+def _conv_transpose(call: TfliteCall) -> Sequence[Shape | None]:
     try:
         return [tuple(call.ints(0))]
     except LookupError:
@@ -135,7 +135,7 @@ def _conv_transpose(call: Call) -> Sequence[Shape | None]:
         return [None if declared is None else (call.shape(2)[0], *declared[1:])]
 
 
-def _fully_connected(call: Call) -> Sequence[Shape | None]:
+def _fully_connected(call: TfliteCall) -> Sequence[Shape | None]:
     source, weight = call.shape(0), call.shape(1)
     if call.attributes.get("keep_num_dims"):
         return [(*source[:-1], weight[0])]
@@ -144,16 +144,16 @@ def _fully_connected(call: Call) -> Sequence[Shape | None]:
     return [(rows, weight[0])]
 
 
-def _matmul(call: Call) -> Sequence[Shape | None]:
+def _matmul(call: TfliteCall) -> Sequence[Shape | None]:
     a, b = call.shape(0), call.shape(1)
     rows = a[-1] if call.attributes.get("adj_x") else a[-2]
     columns = b[-2] if call.attributes.get("adj_y") else b[-1]
-    around = Call({}, (a[:-2], b[:-2]), (), ())
+    around = TfliteCall({}, (a[:-2], b[:-2]), (), ())
     batch = _broadcast(around)[0]
     return [None if batch is None else (*batch, rows, columns)]
 
 
-def _reshape(call: Call) -> Sequence[Shape | None]:
+def _reshape(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     try:
         wanted = call.ints(1)
@@ -184,7 +184,7 @@ def _axis(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def _concatenation(call: Call) -> Sequence[Shape | None]:
+def _concatenation(call: TfliteCall) -> Sequence[Shape | None]:
     shapes = [call.shape(at) for at in range(len(call.shapes))]
     axis = _axis(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
@@ -192,19 +192,19 @@ def _concatenation(call: Call) -> Sequence[Shape | None]:
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
-def _pack(call: Call) -> Sequence[Shape | None]:
+def _pack(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     axis = _axis(call.attributes["axis"], len(source) + 1)
     return [(*source[:axis], len(call.shapes), *source[axis:])]
 
 
-def _unpack(call: Call) -> Sequence[Shape | None]:
+def _unpack(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     axis = _axis(call.attributes["axis"], len(source))
     return [(*source[:axis], *source[axis + 1 :])] * len(call.declared)
 
 
-def _split(call: Call) -> Sequence[Shape | None]:
+def _split(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(1)
     axis = _axis(call.ints(0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
@@ -212,7 +212,7 @@ def _split(call: Call) -> Sequence[Shape | None]:
     return [(*source[:axis], part, *source[axis + 1 :])] * len(call.declared)
 
 
-def _split_v(call: Call) -> Sequence[Shape | None]:
+def _split_v(call: TfliteCall) -> Sequence[Shape | None]:
     source, sizes = call.shape(0), call.ints(1)
     axis = _axis(call.ints(2)[0], len(source))
     whole = source[axis]
@@ -222,18 +222,18 @@ def _split_v(call: Call) -> Sequence[Shape | None]:
     return [(*source[:axis], size, *source[axis + 1 :]) for size in sizes]
 
 
-def _transpose(call: Call) -> Sequence[Shape | None]:
+def _transpose(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     return [tuple([source[_axis(n, len(source))] for n in call.ints(1)])]
 
 
-def _pad(call: Call) -> Sequence[Shape | None]:
+def _pad(call: TfliteCall) -> Sequence[Shape | None]:
     source, amounts = call.shape(0), call.ints(1)
     around = zip(amounts[::2], amounts[1::2], strict=True)
     return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, around, strict=True)])]
 
 
-def _reduce(call: Call) -> Sequence[Shape | None]:
+def _reduce(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     axes = {_axis(n, len(source)) for n in call.ints(1)}
     if call.attributes.get("keep_dims"):
@@ -241,13 +241,13 @@ def _reduce(call: Call) -> Sequence[Shape | None]:
     return [tuple([d for at, d in enumerate(source) if at not in axes])]
 
 
-def _arg(call: Call) -> Sequence[Shape | None]:
+def _arg(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     axis = _axis(call.ints(1)[0], len(source))
     return [(*source[:axis], *source[axis + 1 :])]
 
 
-def _strided(call: Call) -> Sequence[Shape | None]:
+def _strided(call: TfliteCall) -> Sequence[Shape | None]:
     source, at = call.shape(0), call.attributes
     if at.get("ellipsis_mask") or at.get("new_axis_mask") or at.get("offset"):
         return [None]
@@ -274,7 +274,7 @@ def _strided(call: Call) -> Sequence[Shape | None]:
     return [tuple(out)]
 
 
-def _slice(call: Call) -> Sequence[Shape | None]:
+def _slice(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     sizes = call.ints(2)
     if -1 not in sizes:
@@ -290,26 +290,26 @@ def _slice(call: Call) -> Sequence[Shape | None]:
     ]
 
 
-def _gather(call: Call) -> Sequence[Shape | None]:
+def _gather(call: TfliteCall) -> Sequence[Shape | None]:
     source, places = call.shape(0), call.shape(1)
     axis = _axis(call.attributes.get("axis", 0), len(source))
     shared = call.attributes.get("batch_dims", 0)
     return [(*source[:axis], *places[shared:], *source[axis + 1 :])]
 
 
-def _gather_nd(call: Call) -> Sequence[Shape | None]:
+def _gather_nd(call: TfliteCall) -> Sequence[Shape | None]:
     source, places = call.shape(0), call.shape(1)
     depth = places[-1]
     return [(*places[:-1], *source[depth:])] if isinstance(depth, int) else [None]
 
 
-def _expand(call: Call) -> Sequence[Shape | None]:
+def _expand(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     axis = _axis(call.ints(1)[0], len(source) + 1)
     return [(*source[:axis], 1, *source[axis:])]
 
 
-def _squeeze(call: Call) -> Sequence[Shape | None]:
+def _squeeze(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     axes = {_axis(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
@@ -317,34 +317,34 @@ def _squeeze(call: Call) -> Sequence[Shape | None]:
     return [tuple([d for at, d in enumerate(source) if not (at in axes if axes else d == 1)])]
 
 
-def _tile(call: Call) -> Sequence[Shape | None]:
+def _tile(call: TfliteCall) -> Sequence[Shape | None]:
     counts = call.ints(1)
     return [tuple([None if d is None else d * n for d, n in zip(call.shape(0), counts, strict=True)])]
 
 
-def _range(call: Call) -> Sequence[Shape | None]:
+def _range(call: TfliteCall) -> Sequence[Shape | None]:
     start, stop, step = (float(call.contents[at].reshape(-1)[0]) for at in range(3))
     return [(max(math.ceil((stop - start) / step), 0),)]
 
 
-def _one_hot(call: Call) -> Sequence[Shape | None]:
+def _one_hot(call: TfliteCall) -> Sequence[Shape | None]:
     places, depth = call.shape(0), call.ints(1)[0]
     axis = call.attributes.get("axis", -1)
     at = len(places) if axis == -1 else _axis(axis, len(places) + 1)
     return [(*places[:at], depth, *places[at:])]
 
 
-def _top(call: Call) -> Sequence[Shape | None]:
+def _top(call: TfliteCall) -> Sequence[Shape | None]:
     return [(*call.shape(0)[:-1], call.ints(1)[0])] * 2
 
 
-def _resize(call: Call) -> Sequence[Shape | None]:
+def _resize(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
     return [(source[0], *call.ints(1), source[3])]
 
 
 def _depth(grows: bool) -> Rule:
-    def rule(call: Call) -> Sequence[Shape | None]:
+    def rule(call: TfliteCall) -> Sequence[Shape | None]:
         source, block = call.shape(0), call.attributes["block_size"]
         sizes = [None if d is None else d * block if grows else d // block for d in source[1:3]]
         depth = source[3]
@@ -355,7 +355,7 @@ def _depth(grows: bool) -> Rule:
     return rule
 
 
-def _space_to_batch(call: Call) -> Sequence[Shape | None]:
+def _space_to_batch(call: TfliteCall) -> Sequence[Shape | None]:
     source, blocks, pads = call.shape(0), call.ints(1), call.ints(2)
     count = len(blocks)
     sizes = [
@@ -365,7 +365,7 @@ def _space_to_batch(call: Call) -> Sequence[Shape | None]:
     return [(source[0] * math.prod(blocks), *sizes, *source[1 + count :])]
 
 
-def _batch_to_space(call: Call) -> Sequence[Shape | None]:
+def _batch_to_space(call: TfliteCall) -> Sequence[Shape | None]:
     source, blocks, crops = call.shape(0), call.ints(1), call.ints(2)
     count = len(blocks)
     sizes = [
@@ -375,15 +375,15 @@ def _batch_to_space(call: Call) -> Sequence[Shape | None]:
     return [(source[0] // math.prod(blocks), *sizes, *source[1 + count :])]
 
 
-def _lookup(call: Call) -> Sequence[Shape | None]:
+def _lookup(call: TfliteCall) -> Sequence[Shape | None]:
     return [(*call.shape(0), *call.shape(1)[1:])]
 
 
-def _rank(call: Call) -> Sequence[Shape | None]:
+def _rank(call: TfliteCall) -> Sequence[Shape | None]:
     return [(len(call.shape(0)),)]
 
 
-def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
+def _sequence_lstm(call: TfliteCall) -> Sequence[Shape | None]:
     # with a projection its width, else that of the cells
     width = call.shape(16)[0] if call.shapes[16] is not None else call.shape(2)[0]
     return [(*call.shape(0)[:2], width)]

@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.costs.memory import arena
-from explorer.engine.costs.memory.arena import Arena, Block, place
+from explorer.engine.costs.memory.arena import Arena, ArenaBlock, place
 
 
-def peak(blocks: list[Block]) -> int:
+def peak(blocks: list[ArenaBlock]) -> int:
     steps = range(max((b.dies for b in blocks), default=-1) + 1)
     return max((sum(b.size for b in blocks if b.born <= s <= b.dies) for s in steps), default=0)
 
 
-def together(a: Block, b: Block) -> bool:
+def together(a: ArenaBlock, b: ArenaBlock) -> bool:
     return a.born <= b.dies and b.born <= a.dies
 
 
-def overlaps(blocks: list[Block], offsets: tuple[int, ...]) -> bool:
+def overlaps(blocks: list[ArenaBlock], offsets: tuple[int, ...]) -> bool:
     spans = [(o, o + b.size) for o, b in zip(offsets, blocks, strict=True)]
     return any(
         together(blocks[i], blocks[j]) and spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]
@@ -30,7 +30,7 @@ def overlaps(blocks: list[Block], offsets: tuple[int, ...]) -> bool:
     )
 
 
-def optimum(blocks: list[Block]) -> int:
+def optimum(blocks: list[ArenaBlock]) -> int:
     """By brute force: any packing, pushed down, is what first fit makes of its blocks in order of offset."""
     best = sum(b.size for b in blocks)
     for order in permutations(range(len(blocks))):
@@ -50,13 +50,13 @@ def optimum(blocks: list[Block]) -> int:
 
 def test_a_chain_needs_two_neighbours_at_a_time() -> None:
     # x 10 | y 100 | z 30 | out 1: y lies behind x, z before y would have to be at most 10
-    blocks = [Block(10, 0, 1), Block(100, 1, 2), Block(30, 2, 3), Block(1, 3, 3)]
+    blocks = [ArenaBlock(10, 0, 1), ArenaBlock(100, 1, 2), ArenaBlock(30, 2, 3), ArenaBlock(1, 3, 3)]
     assert place(blocks) == Arena(130, (100, 0, 100, 0))
 
 
 def test_a_hole_is_used_again() -> None:
     # b is freed between a and c; d fits where b was
-    blocks = [Block(4, 0, 9), Block(6, 0, 1), Block(2, 0, 9), Block(6, 2, 9)]
+    blocks = [ArenaBlock(4, 0, 9), ArenaBlock(6, 0, 1), ArenaBlock(2, 0, 9), ArenaBlock(6, 2, 9)]
     found = place(blocks)
     assert found.size == 12 == peak(blocks)
     assert not overlaps(blocks, found.offsets)
@@ -64,26 +64,28 @@ def test_a_hole_is_used_again() -> None:
 
 def test_a_hole_at_the_end_is_no_hole() -> None:
     """What is freed last in the arena can be grown over by something larger."""
-    assert arena._by_birth([Block(10, 0, 0), Block(20, 1, 1)])[0] == Arena(20, (0, 0))
-    assert arena._by_birth([Block(5, 0, 2), Block(10, 0, 0), Block(20, 1, 2)])[0] == Arena(25, (0, 5, 5))
+    assert arena._by_birth([ArenaBlock(10, 0, 0), ArenaBlock(20, 1, 1)])[0] == Arena(20, (0, 0))
+    assert arena._by_birth([ArenaBlock(5, 0, 2), ArenaBlock(10, 0, 0), ArenaBlock(20, 1, 2)])[0] == Arena(
+        25, (0, 5, 5)
+    )
 
 
 def test_where_birth_order_fragments_placing_by_size_does_better() -> None:
     # in order of birth: a 0-2, b 2-4, then c (4) fits behind b only: 8; by size: c 0-4, b 4-6, a 0-2
-    blocks = [Block(2, 0, 0), Block(2, 0, 1), Block(4, 1, 1)]
+    blocks = [ArenaBlock(2, 0, 0), ArenaBlock(2, 0, 1), ArenaBlock(4, 1, 1)]
     assert arena._by_birth(blocks)[0].size == 8
     assert place(blocks).size == 6 == optimum(blocks)
 
 
 def test_where_size_order_wastes_birth_order_is_taken() -> None:
-    blocks = [Block(3, 0, 1), Block(2, 1, 2), Block(3, 2, 3), Block(1, 0, 3)]
+    blocks = [ArenaBlock(3, 0, 1), ArenaBlock(2, 1, 2), ArenaBlock(3, 2, 3), ArenaBlock(1, 0, 3)]
     assert place(blocks).size == optimum(blocks) == peak(blocks)
 
 
 def test_no_arena_may_reach_the_peak() -> None:
     """The gap between peak and optimum is real: no order of placement closes it."""
     blocks = [
-        Block(s, b, d) for s, b, d in ((1, 2, 3), (2, 0, 2), (3, 1, 1), (1, 1, 4), (2, 3, 4), (3, 4, 4))
+        ArenaBlock(s, b, d) for s, b, d in ((1, 2, 3), (2, 0, 2), (3, 1, 1), (1, 1, 4), (2, 3, 4), (3, 4, 4))
     ]
     found = place(blocks)
     assert peak(blocks) <= optimum(blocks) <= found.size
@@ -94,19 +96,19 @@ def test_nothing_needs_nothing() -> None:
 
 
 def test_everything_alive_at_once_is_the_sum_even_for_many() -> None:
-    blocks = [Block(1 + i % 7, i // 3, 20_000) for i in range(30_000)]
+    blocks = [ArenaBlock(1 + i % 7, i // 3, 20_000) for i in range(30_000)]
     assert place(blocks).size == sum(b.size for b in blocks)
 
 
 block = st.tuples(st.integers(1, 9), st.integers(0, 5), st.integers(0, 4)).map(
-    lambda t: Block(t[0], t[1], t[1] + t[2])
+    lambda t: ArenaBlock(t[0], t[1], t[1] + t[2])
 )
 some_blocks = st.lists(block, max_size=24).map(lambda found: sorted(found, key=lambda b: b.born))
 
 
 @given(some_blocks)
 @settings(deadline=None, max_examples=300)
-def test_no_two_that_live_together_overlap_in_either_order(blocks: list[Block]) -> None:
+def test_no_two_that_live_together_overlap_in_either_order(blocks: list[ArenaBlock]) -> None:
     for found in (arena._by_birth(blocks)[0], arena._by_size(blocks), place(blocks)):
         assert not overlaps(blocks, found.offsets)
         assert found.size == max((o + b.size for o, b in zip(found.offsets, blocks, strict=True)), default=0)
@@ -116,7 +118,7 @@ def test_no_two_that_live_together_overlap_in_either_order(blocks: list[Block]) 
 
 @given(some_blocks.filter(lambda blocks: len(blocks) <= 6))
 @settings(deadline=None, max_examples=60)
-def test_small_arenas_against_brute_force(blocks: list[Block]) -> None:
+def test_small_arenas_against_brute_force(blocks: list[ArenaBlock]) -> None:
     best, found = optimum(blocks), place(blocks).size
     assert best <= found
     assert found <= 3 * max(best, 1) // 2, "first fit in the better of two orders"
@@ -125,13 +127,13 @@ def test_small_arenas_against_brute_force(blocks: list[Block]) -> None:
 @pytest.mark.parametrize("pairs", [0, 10**9])
 def test_too_many_pairs_fall_back_to_birth_order(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
     monkeypatch.setattr(arena, "PAIRS", pairs)
-    blocks = [Block(2, 0, 0), Block(2, 0, 1), Block(4, 1, 1)]
+    blocks = [ArenaBlock(2, 0, 0), ArenaBlock(2, 0, 1), ArenaBlock(4, 1, 1)]
     assert place(blocks).size == (8 if pairs == 0 else 6)
 
 
 @given(some_blocks)
 @settings(deadline=None, max_examples=60)
-def test_few_and_many_neighbours_are_placed_alike(blocks: list[Block]) -> None:
+def test_few_and_many_neighbours_are_placed_alike(blocks: list[ArenaBlock]) -> None:
     by_loop = arena._by_size(blocks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arena, "FEW", 1)
@@ -139,5 +141,5 @@ def test_few_and_many_neighbours_are_placed_alike(blocks: list[Block]) -> None:
 
 
 def test_sizes_beyond_any_machine_are_placed_all_the_same() -> None:
-    blocks = [Block(2 << 70, 0, 0), Block(2 << 70, 0, 1), Block(4 << 70, 1, 1)]
+    blocks = [ArenaBlock(2 << 70, 0, 0), ArenaBlock(2 << 70, 0, 1), ArenaBlock(4 << 70, 1, 1)]
     assert place(blocks).size == 8 << 70
