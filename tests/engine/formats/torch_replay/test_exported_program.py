@@ -21,7 +21,7 @@ from torch._export.serde.schema import ScalarType  # noqa: E402
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.cli import main  # noqa: E402
 from explorer.engine.formats.torch_replay import exported_program, graph  # noqa: E402
-from explorer.engine.formats.torch_replay.storages import Archive  # noqa: E402
+from explorer.engine.formats.torch_replay.storages import ZipArchive  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
@@ -91,10 +91,10 @@ def test_a_program_has_the_numbers_of_its_module(name: str, folder: Path) -> Non
 
 
 def test_weights_are_not_read_for_the_numbers(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Archive, name: str) -> memoryview:
+    def refuse(self: ZipArchive, name: str) -> memoryview:
         raise AssertionError(f"{name} was read")
 
-    monkeypatch.setattr(Archive, "view", refuse)
+    monkeypatch.setattr(ZipArchive, "view", refuse)
     assert Session(small).info().totals.params == 36 + 8 + 272 + 51
 
 

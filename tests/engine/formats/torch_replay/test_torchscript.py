@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.engine.formats.torch_replay import torchscript_interpreter  # noqa: E402
-from explorer.engine.formats.torch_replay.storages import Archive, unpickle  # noqa: E402
+from explorer.engine.formats.torch_replay.storages import ZipArchive, unpickle  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.session import Session, verify_files  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
@@ -102,10 +102,10 @@ def test_alexnet_as_a_file_has_the_figures_that_are_published(tmp_path: Path) ->
 
 
 def test_weights_are_not_read_for_the_numbers(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Archive, name: str) -> memoryview:
+    def refuse(self: ZipArchive, name: str) -> memoryview:
         raise AssertionError(f"{name} was read")
 
-    monkeypatch.setattr(Archive, "view", refuse)
+    monkeypatch.setattr(ZipArchive, "view", refuse)
     assert Session(small).info().totals.params == 36 + 8 + 272 + 51
 
 
