@@ -1,4 +1,4 @@
-"""How processes of the program's own begin, and end.
+"""Child processes of the program's own: how they begin, and end.
 
 Python looks for modules in the current folder first, or beside the script: a json.py that lies among models
 is not to be run by who looks at one of them. `-P` leaves both out, and not `-I`: what the user has installed,

@@ -1,4 +1,4 @@
-"""Building many objects that stay, without Python looking for garbage among them meanwhile.
+"""Pause of the garbage collector while many objects are built that stay.
 
 A graph of twenty thousand nodes becomes half a million objects. Looking for cycles among them again and
 again takes a third of the time it takes to make them, and once more when the search is turned on again.

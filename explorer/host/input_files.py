@@ -1,4 +1,4 @@
-"""Small files that a user names: regular ones, up to a size. A device has no end, and a pipe may wait."""
+"""Input files that a user names: regular ones, up to a size. A device has no end, and a pipe may wait."""
 
 from __future__ import annotations
 

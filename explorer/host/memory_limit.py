@@ -1,4 +1,4 @@
-"""A limit for a process's memory, and what a library says when it meets it.
+"""Memory limit of a process, and what a library says when it meets it.
 
 The limit is RLIMIT_DATA: what a process may write to in private (heap, stacks, anonymous maps). Mapped
 weights are read-only, and the address space that torch, CUDA and glibc's arenas reserve cannot be

@@ -1,4 +1,4 @@
-"""Packages that are not ours: had or missing, chatty, and raising whatever they like.
+"""Optional packages, which are not ours: had or missing, chatty, and raising whatever they like.
 
 torch and TensorFlow are extras. What they, or a model's own code, print goes nowhere: standard output belongs
 to the answer. A broken installation is said to be one.

@@ -1,4 +1,4 @@
-"""Where results go: nothing is lost, and nothing half-written gets a name.
+"""Output files: nothing is lost, and nothing half-written gets a name.
 
 A target that would cost the user a file is refused before any work is done; what is written is written
 beside its target and renamed into place.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from explorer.base.errors import Misuse
 from explorer.host import scratch
 
-__all__ = ["check_target", "clear_left", "listen", "replacing"]
+__all__ = ["check_target", "clear_left", "listen", "atomic_write"]
 
 
 def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
@@ -54,7 +54,7 @@ def _same_file(a: str, b: str) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(path: str, *, overwrite: bool = False) -> Iterator[str]:
+def atomic_write(path: str, *, overwrite: bool = False) -> Iterator[str]:
     """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
 
     When the block ends well, every file in that folder (the model, and its external data) is put

@@ -1,4 +1,4 @@
-"""Folders of ours that do not stay: the work takes them away, or, where it was killed, the next one.
+"""Scratch folders, which do not stay: the work takes them away, or, where it was killed, the next one.
 
 Each is locked (flock on the folder itself) for as long as a process works in it. The system lets the lock go
 when that process ends, however it ends, so what can be locked belongs to nobody any more; no list of process

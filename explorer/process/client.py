@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from explorer.facts import History, Progress
-    from explorer.process.preview import Header
+    from explorer.process.preview import ModelHeader
 
 __all__ = ["EngineJob", "EngineProcess", "JobEvent", "Outlined"]
 
@@ -71,7 +71,7 @@ class Outlined(Struct, frozen=True):
         plain: Whether these are all, and tensors in groups that their names make, and nothing else.
     """
 
-    header: Header
+    header: ModelHeader
     rows: Rows
     whole: bool
     plain: bool

@@ -1,4 +1,4 @@
-"""A model's tree before it is analysed: what its header says, as rows of the layer tree.
+"""Preview: a model's tree before it is analysed, what its header says, as rows of the layer tree.
 
 Opening a model for real takes as long as it takes: torch is imported, shapes are inferred, costs counted.
 Its header is read in a moment (`explorer.session.headers`), so the screen shows that first, in the same
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
     from explorer.engine.costs.layer_tree import Scope
 
-__all__ = ["Header", "run", "send"]
+__all__ = ["ModelHeader", "run", "send"]
 
 PENDING = "not analysed yet"
 _FIRST = 8 * PAGE
@@ -39,7 +39,7 @@ _PAGES = 16
 Send = Callable[[tuple[str, Any]], None]
 
 
-class Header(Struct, frozen=True):
+class ModelHeader(Struct, frozen=True):
     """What a header says of the whole model."""
 
     format: str
@@ -60,7 +60,7 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
     try:
         outline = headers.outline(source)
         facts = tuple((str(key), str(text)) for key, text in outline.facts)
-        out(("header", Header(outline.format, outline.file_bytes, facts)))
+        out(("header", ModelHeader(outline.format, outline.file_bytes, facts)))
         _send_rows(outline, out, after_first)
     except ExplorerError:
         pass

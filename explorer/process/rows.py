@@ -1,4 +1,4 @@
-"""Rows of the layer tree as the screen keeps them: packed, and taken out when they are looked at.
+"""Packed rows of the layer tree, as the screen keeps them: packed, and taken out when they are looked at.
 
 A graph of a hundred thousand nodes is 200 MB of `Layer` objects, and two seconds in which whoever unpickles
 them can answer no key. So the engine's process packs them into pages; the screen keeps the pages as they

@@ -1,4 +1,4 @@
-"""Sessions that outlive their terminal: what the screen knew, in a folder of its own, until it is closed.
+"""Saved sessions outlive their terminal: what the screen knew, in a folder of its own, until it is closed.
 
 A dropped line, a closed window or a kill ends the screen without a word. So the screen keeps its state
 on disk as it changes, beside the models that were made in the session, and takes the folder away only
@@ -35,7 +35,17 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.facts import History, HistoryEntry
 from explorer.facts.roofline import Machine
 
-__all__ = ["Kept", "Opening", "Saved", "View", "begin", "clear_old", "find", "home", "waiting"]
+__all__ = [
+    "SessionStore",
+    "Opening",
+    "SavedSession",
+    "ScreenState",
+    "begin",
+    "clear_old",
+    "find",
+    "home",
+    "waiting",
+]
 
 VERSION = 1
 _FILE, _LOCK = "session.msgpack", "lock"
@@ -48,7 +58,7 @@ _DAYS = 7.0
 _Count = Annotated[int, Meta(ge=0)]
 
 
-class View(Struct, frozen=True):
+class ScreenState(Struct, frozen=True):
     """What the screen showed.
 
     Attributes:
@@ -83,7 +93,7 @@ class Opening(Struct, frozen=True):
     past: _Count | None = None
 
 
-class Saved(Struct, frozen=True):
+class SavedSession(Struct, frozen=True):
     """A session on disk.
 
     Attributes:
@@ -96,12 +106,12 @@ class Saved(Struct, frozen=True):
     cwd: str
     opening: Opening
     history: History | None = None
-    view: View = View()
+    view: ScreenState = ScreenState()
     memory: Annotated[int, Meta(ge=1 << 26)] | None = None
     version: int = VERSION
 
 
-class Kept:
+class SessionStore:
     """The folder of the session on show, locked.
 
     Args:
@@ -113,7 +123,7 @@ class Kept:
         self.folder = folder
         self._lock = lock
 
-    def save(self, saved: Saved) -> bool:
+    def save(self, saved: SavedSession) -> bool:
         """Replaces what is on disk, all or nothing; whether that was possible.
 
         A disk that is full must not end a screen that lives.
@@ -154,7 +164,7 @@ def home(environment: Mapping[str, str]) -> str:
     return os.path.join(state, "explorer", "sessions")
 
 
-def begin(environment: Mapping[str, str]) -> Kept | None:
+def begin(environment: Mapping[str, str]) -> SessionStore | None:
     """A new session's folder, which only the user may read; None where none can be made."""
     base = home(environment)
     try:
@@ -165,12 +175,12 @@ def begin(environment: Mapping[str, str]) -> Kept | None:
         lock = _take(folder)
     except OSError:
         return None
-    return Kept(folder, lock) if lock is not None else None
+    return SessionStore(folder, lock) if lock is not None else None
 
 
 def find(
     model: str | None, environment: Mapping[str, str], *, trust: bool = False, cwd: str = ""
-) -> tuple[Kept, Saved]:
+) -> tuple[SessionStore, SavedSession]:
     """The newest session that nobody has on show, taken over.
 
     Args:
@@ -188,7 +198,7 @@ def find(
         lock = _take(folder)
         if lock is None:
             continue
-        kept = Kept(folder, lock)
+        kept = SessionStore(folder, lock)
         try:
             saved = _read(folder)
             if model is not None and not _same_model(saved, model, cwd):
@@ -234,7 +244,7 @@ def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
                 continue
             lock = _take(folder)
             if lock is not None:
-                Kept(folder, lock).remove()
+                SessionStore(folder, lock).remove()
 
 
 # inside
@@ -274,7 +284,7 @@ def _take(folder: str) -> int | None:
     return lock
 
 
-def _read(folder: str) -> Saved:
+def _read(folder: str) -> SavedSession:
     """The state in a folder, checked; paths of its models are whole again."""
     path = os.path.join(folder, _FILE)
     try:
@@ -292,7 +302,7 @@ def _read(folder: str) -> Saved:
             hint=_REMOVE,
         )
     try:
-        saved = msgspec.msgpack.decode(data, type=Saved)
+        saved = msgspec.msgpack.decode(data, type=SavedSession)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadModel(f"the session's state is broken ({reason})", where=path, hint=_REMOVE) from None
@@ -369,7 +379,7 @@ def _clear_rest(folder: str) -> None:
                 os.remove(entry.path)
 
 
-def _same_model(saved: Saved, model: str, cwd: str) -> bool:
+def _same_model(saved: SavedSession, model: str, cwd: str) -> bool:
     """Whether a session is about what the user calls `model`: a name, or a file by any path to it."""
     if saved.source == model:
         return True

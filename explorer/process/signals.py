@@ -1,4 +1,4 @@
-"""What is kept in check while a verb works: what a model's code prints, and how the program ends.
+"""Signals and standard output while a verb works: what a model's code prints, and how the program ends.
 
 Verbs that only look at headers do not come here: nothing of a model's runs, nothing is written.
 """

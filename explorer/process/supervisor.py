@@ -1,4 +1,4 @@
-"""Work in a copy of this process, and somebody who is left when it ends: in native code, or never.
+"""Supervisor of work in a copy of this process: who is left when it ends, in native code, or never.
 
 Native code that meets a model nobody would write aborts, or runs for good: no exception is raised, and no
 handler of a signal runs. So what a command does is done by a child, and this process waits. A signal is heard

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
-from explorer.host.output_files import replacing
+from explorer.host.output_files import atomic_write
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers as layers_document
 from explorer.report.document import sweep as sweep_document
@@ -50,7 +50,7 @@ def _write(path: str, make: Callable[[], dict[str, Any]], rows: str) -> None:
     if ending not in (".csv", ".json"):
         raise Misuse("the ending says the format", where=path, hint="use .csv or .json")
     document = make()
-    with replacing(path, overwrite=True) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with atomic_write(path, overwrite=True) as temporary, open(temporary, "w", encoding="utf-8") as file:
         if ending == ".json":
             json.dump(document, file, indent=2, allow_nan=False)
             file.write("\n")

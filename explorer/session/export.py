@@ -39,7 +39,7 @@ class Exporter:
         models = self._models
         models.check_target(path, overwrite)
         model = models.graph(models.current, on_progress)
-        with output_files.replacing(path, overwrite=overwrite) as temporary:
+        with output_files.atomic_write(path, overwrite=overwrite) as temporary:
             writer.write(model, temporary, on_progress=on_progress)
         models.history = states.amended(models.history, models.current, saved=path)
         return path
@@ -163,7 +163,7 @@ class Exporter:
     def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
         """Writes a file of text."""
         self._models.check_target(path, overwrite)
-        with output_files.replacing(path, overwrite=overwrite) as temporary:
+        with output_files.atomic_write(path, overwrite=overwrite) as temporary:
             with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             if executable:

@@ -118,7 +118,7 @@ class Tiler:
         target = output or models.unused_name()
         evidence: Verification | None = None
         ours = overwrite or output is None
-        with contextlib.suppress(_Disproved), output_files.replacing(target, overwrite=ours) as temporary:
+        with contextlib.suppress(_Disproved), output_files.atomic_write(target, overwrite=ours) as temporary:
             writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if prove is not None:
                 evidence = prove(found.whole, validate(reader.read(temporary)), plan)

@@ -1,4 +1,4 @@
-"""The filter language of the screen's `/` and of `layers --filter`: text to layers.
+"""Filter language of the screen's `/` and of `layers --filter`: text to layers.
 
     attention                words are looked for in path, name and kind, whatever the case
     features.*conv           with * or ? the whole path, name or kind must match the pattern

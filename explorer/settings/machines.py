@@ -1,4 +1,4 @@
-"""Machines as users describe them: typed as two rates, or named in a file of theirs.
+"""Machine descriptions as users describe them: typed as two rates, or named in a file of theirs.
 
 The command line and the screen read both in the same spellings. Standard library only. A roofline needs the
 two rates; what a tiling costs needs what the machine does in a cycle, and each follows from the other where

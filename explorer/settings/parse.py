@@ -1,4 +1,4 @@
-"""What a user types as a size, a dimension or an input's shape, read in one place.
+"""Parsing of what a user types: a size, a dimension or an input's shape, read in one place.
 
 The command line and the screen's dialogs take the same spellings and give the same one-line answers
 to what cannot be read. Standard library only.

@@ -1,4 +1,4 @@
-"""Tilings in a file of the user's own: a tile for all sites, and what is asked of some of them.
+"""Tiling file: tilings in a file of the user's own: a tile for all sites, and what is asked of some of them.
 
     [tile]
     tile = "64x64x64"         # or 64, or [64, 64, 64]: rows x depth x columns

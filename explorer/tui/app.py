@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explorer.process.saved_sessions import Kept, Saved
+    from explorer.process.saved_sessions import SavedSession, SessionStore
 
 __all__ = ["is_remote", "run"]
 
@@ -27,7 +27,7 @@ def run(
     *,
     remote: bool = False,
     memory: int | None = None,
-    resumed: tuple[Kept, Saved] | None = None,
+    resumed: tuple[SessionStore, SavedSession] | None = None,
 ) -> int:
     """Open the screen on a model and stay until the user quits.
 

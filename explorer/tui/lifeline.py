@@ -22,7 +22,7 @@ from explorer.host import memory_limit
 from explorer.process.client import EngineProcess
 
 if TYPE_CHECKING:
-    from explorer.process.saved_sessions import Kept, Saved, View
+    from explorer.process.saved_sessions import SavedSession, ScreenState, SessionStore
     from explorer.tui.program import ExplorerApp
 
 __all__ = ["Lifeline"]
@@ -53,7 +53,7 @@ class Lifeline:
         source: str,
         options: Mapping[str, Any],
         memory: int | None = None,
-        resumed: tuple[Kept, Saved] | None = None,
+        resumed: tuple[SessionStore, SavedSession] | None = None,
     ) -> None:
         self._source, self._options, self._memory = source, options, memory
         self._cwd = os.getcwd()
@@ -79,15 +79,17 @@ class Lifeline:
             threading.Thread(target=_clear_left, daemon=True).start()
         return self._kept.folder if self._kept is not None else ""
 
-    def keep(self, view: View | None) -> None:
+    def keep(self, view: ScreenState | None) -> None:
         """Write down where the user is; any thread may."""
         self._view = view
         if self._kept is None:
             return
-        from explorer.process.saved_sessions import Opening, Saved, View
+        from explorer.process.saved_sessions import Opening, SavedSession, ScreenState
 
         opening, history = Opening(**self._options), self.engine.history
-        self._kept.save(Saved(self._source, self._cwd, opening, history, view or View(), self._memory))
+        self._kept.save(
+            SavedSession(self._source, self._cwd, opening, history, view or ScreenState(), self._memory)
+        )
 
     def cut_off(self) -> bool:
         """Whether another session of this model waits to be resumed; reads files."""

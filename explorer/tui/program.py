@@ -18,7 +18,7 @@ from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
 
 if TYPE_CHECKING:
-    from explorer.process.saved_sessions import View
+    from explorer.process.saved_sessions import ScreenState
     from explorer.tui.screen.saved_view import ViewKeeper
 
 __all__ = ["ExplorerApp"]
@@ -49,7 +49,7 @@ class ExplorerApp(App[int]):
         opening: Any = None,
         remote: bool = False,
         keeper: ViewKeeper | None = None,
-        view: View | None = None,
+        view: ScreenState | None = None,
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
@@ -100,7 +100,7 @@ class ExplorerApp(App[int]):
         main = self.screen_stack[0] if self.screen_stack else None
         return main if isinstance(main, MainScreen) else None
 
-    def view(self) -> View | None:
+    def view(self) -> ScreenState | None:
         """What is on show, to be resumed; None while nothing is."""
         return self.main.view() if self.main is not None else None
 

@@ -659,9 +659,9 @@ def _resume_seeds() -> Iterator[bytes]:
 
     history = History((HistoryEntry("original", None, ""), HistoryEntry("tiled", "1.onnx", "tile")), 1)
     opening = saved_sessions.Opening(dims={"batch": 2}, input_shapes={"x": (None, (1, 2))})
-    view = saved_sessions.View(query="conv", opened=(("a.b", True),), cursor="a.b.c")
-    yield msgspec.msgpack.encode(saved_sessions.Saved("m.onnx", "/", opening, history, view, 1 << 30))
-    yield msgspec.msgpack.encode(saved_sessions.Saved("m.onnx", "/", saved_sessions.Opening()))
+    view = saved_sessions.ScreenState(query="conv", opened=(("a.b", True),), cursor="a.b.c")
+    yield msgspec.msgpack.encode(saved_sessions.SavedSession("m.onnx", "/", opening, history, view, 1 << 30))
+    yield msgspec.msgpack.encode(saved_sessions.SavedSession("m.onnx", "/", saved_sessions.Opening()))
 
 
 TARGETS: dict[str, Target] = {

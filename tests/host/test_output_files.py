@@ -12,7 +12,7 @@ import pytest
 from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
 from explorer.host import scratch
-from explorer.host.output_files import check_target, replacing
+from explorer.host.output_files import atomic_write, check_target
 from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
 
@@ -24,7 +24,7 @@ def test_a_file_that_comes_with_a_result_replaces_nothing_unasked(tmp_path: Path
     beside.write_text("somebody else's")
 
     def write() -> None:
-        with replacing(str(out)) as staged:
+        with atomic_write(str(out)) as staged:
             Path(staged).write_text("model")
             Path(f"{staged}.data").write_text("weights")
 
@@ -32,7 +32,7 @@ def test_a_file_that_comes_with_a_result_replaces_nothing_unasked(tmp_path: Path
         write()
     assert beside.read_text() == "somebody else's"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx.data"], "nothing half-written is left"
-    with replacing(str(out), overwrite=True) as staged:
+    with atomic_write(str(out), overwrite=True) as staged:
         Path(staged).write_text("model")
         Path(f"{staged}.data").write_text("weights")
     assert (out.read_text(), beside.read_text()) == ("model", "weights")
@@ -60,7 +60,7 @@ def test_a_file_that_came_while_the_result_was_made_is_not_lost(tmp_path: Path) 
     out = tmp_path / "out.onnx"
 
     def write(target: Path, *, overwrite: bool = False) -> None:
-        with replacing(str(target), overwrite=overwrite) as staged:
+        with atomic_write(str(target), overwrite=overwrite) as staged:
             Path(staged).write_text("ours")
             Path(f"{staged}.data").write_text("our weights")
             target.write_text("somebody else's")
@@ -81,9 +81,9 @@ def test_a_file_system_without_links_loses_nothing_either(
 
     monkeypatch.setattr(os, "link", link)
     out = tmp_path / "out.onnx"
-    with replacing(str(out)) as staged:
+    with atomic_write(str(out)) as staged:
         Path(staged).write_text("first")
-    with pytest.raises(Misuse, match="the file exists"), replacing(str(out)) as staged:
+    with pytest.raises(Misuse, match="the file exists"), atomic_write(str(out)) as staged:
         Path(staged).write_text("second")
     assert out.read_text() == "first"
 
@@ -91,12 +91,12 @@ def test_a_file_system_without_links_loses_nothing_either(
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_of_two_who_write_one_file_one_wins_and_the_other_is_told(tmp_path: Path, overwrite: bool) -> None:
     out = tmp_path / "out.onnx"
-    with replacing(str(out), overwrite=overwrite) as staged:
+    with atomic_write(str(out), overwrite=overwrite) as staged:
         Path(staged).write_text("first")
         with pytest.raises(Misuse, match=r"out\.onnx: another process is writing it"):
-            with replacing(str(out), overwrite=overwrite) as other:
+            with atomic_write(str(out), overwrite=overwrite) as other:
                 Path(other).write_text("second")
-        with replacing(str(tmp_path / "another.onnx")) as other:
+        with atomic_write(str(tmp_path / "another.onnx")) as other:
             Path(other).write_text("another")
     assert out.read_text() == "first"
     assert sorted(os.listdir(tmp_path)) == ["another.onnx", "out.onnx"]
@@ -108,7 +108,7 @@ def test_what_a_dead_process_left_goes_and_what_a_live_one_writes_stays(tmp_path
         folder.mkdir()
         (folder / "half.onnx").write_text("half")
     living = scratch.claim(str(left[1]))
-    with replacing(str(tmp_path / "out")) as staged:
+    with atomic_write(str(tmp_path / "out")) as staged:
         Path(staged).write_text("whole")
     os.close(living)
     assert sorted(os.listdir(tmp_path)) == [".explorer-bbbbbbbbbbbbbbbb.part", ".explorer-mine.part", "out"]
@@ -136,7 +136,7 @@ def test_a_session_is_for_its_user_alone_and_a_result_as_umask_says(tmp_path: Pa
             engine.submit("tile", TileSpec((32, 32, 32)), verify=False).future.result(60)
             engine.submit("save", str(tmp_path / "out.onnx")).future.result(60)
             kept.save(
-                saved_sessions.Saved(
+                saved_sessions.SavedSession(
                     str(sample("mlp_128")), str(tmp_path), saved_sessions.Opening(), engine.history
                 )
             )

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import History, HistoryEntry, OutputEvidence, Plan, Verification
 from explorer.facts.roofline import Machine
 from explorer.process import saved_sessions
-from explorer.process.saved_sessions import Kept, Opening, Saved, View
+from explorer.process.saved_sessions import Opening, SavedSession, ScreenState, SessionStore
 
 Env = dict[str, str]
 
@@ -28,13 +28,13 @@ def env(tmp_path: Path) -> Env:
     return {"XDG_STATE_HOME": str(tmp_path / "state")}
 
 
-def begun(env: Env) -> Kept:
+def begun(env: Env) -> SessionStore:
     kept = saved_sessions.begin(env)
     assert kept is not None
     return kept
 
 
-def tiled(kept: Kept) -> Saved:
+def tiled(kept: SessionStore) -> SavedSession:
     """A session with a model that was made in it, and evidence with a NaN."""
     Path(kept.folder, "1-net.onnx").write_bytes(b"a model")
     plan = Plan((64, 64, 64), "ragged", "auto", (), 3, 10, 12)
@@ -46,14 +46,14 @@ def tiled(kept: Kept) -> Saved:
         HistoryEntry("original", None, ""),
         HistoryEntry("tile 64", f"{kept.folder}/1-net.onnx", "explorer tile", plan, evidence),
     )
-    view = View(
+    view = ScreenState(
         tab="memory", exact=True, metric="params", by_cost=True, query="op:Conv", cursor="a.b",
         opened=(("a", False), ("a", True)), zoom="zoom-left", light=True, machine=Machine("m", 1e12, 1e11),
     )  # fmt: skip
     opening = Opening(
         dims={"batch": 8}, input_shapes={"x": ("float32", (1, 3)), "y": (None, ())}, rules="r.py", past=3
     )
-    return Saved("net.onnx", "/somewhere", opening, History(states, 1), view, 1 << 33)
+    return SavedSession("net.onnx", "/somewhere", opening, History(states, 1), view, 1 << 33)
 
 
 def test_a_session_comes_back_as_it_was(env: Env) -> None:
@@ -90,7 +90,7 @@ def test_the_newest_session_is_resumed_or_that_of_the_model_named(env: Env, tmp_
     for age, name in ((300, "a.onnx"), (200, "b.onnx"), (100, "alexnet")):
         (tmp_path / name).touch()
         kept = begun(env)
-        kept.save(Saved(name, str(tmp_path), Opening()))
+        kept.save(SavedSession(name, str(tmp_path), Opening()))
         os.utime(f"{kept.folder}/session.msgpack", (time.time() - age,) * 2)
         kept.release()
 
@@ -110,7 +110,7 @@ def test_the_newest_session_is_resumed_or_that_of_the_model_named(env: Env, tmp_
 
 def test_trust_is_not_kept_but_asked_for_again(env: Env) -> None:
     kept = begun(env)
-    kept.save(Saved("net.pt", "/", Opening(trust=True)))
+    kept.save(SavedSession("net.pt", "/", Opening(trust=True)))
     kept.release()
     with pytest.raises(Misuse, match="add --trust"):
         saved_sessions.find(None, env)
@@ -178,7 +178,7 @@ def test_a_state_names_no_model_outside_its_folder(env: Env, path: str) -> None:
 
 
 def _packed(**changes: object) -> bytes:
-    content = msgspec.to_builtins(Saved("net.onnx", "/", Opening())) | changes
+    content = msgspec.to_builtins(SavedSession("net.onnx", "/", Opening())) | changes
     return msgspec.msgpack.encode(content)
 
 
@@ -218,7 +218,7 @@ def test_a_hostile_state_is_one_line(env: Env, name: str) -> None:
     assert "remove its folder" in str(caught.value)
     # and it is in nobody's way
     other = begun(env)
-    other.save(Saved("other", "/", Opening()))
+    other.save(SavedSession("other", "/", Opening()))
     other.release()
     saved_sessions.find("other", env)[0].release()
 
@@ -258,7 +258,7 @@ def test_a_home_that_cannot_be_written_only_means_no_resuming(tmp_path: Path) ->
 def test_a_disk_that_takes_nothing_does_not_end_the_screen(env: Env) -> None:
     kept = begun(env)
     shutil.rmtree(kept.folder)
-    assert kept.save(Saved("net", "/", Opening())) is False
+    assert kept.save(SavedSession("net", "/", Opening())) is False
 
 
 def test_states_lie_where_the_desktops_convention_says() -> None:

@@ -84,7 +84,7 @@ def test_a_signal_ends_what_never_ends(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: int, code: int
 ) -> None:
     process = begin(
-        "with targets.replacing('out') as path, open(path, 'w') as file:\n"
+        "with targets.atomic_write('out') as path, open(path, 'w') as file:\n"
         "    file.write('half')\n"
         "    file.flush()\n"
         "    say('written')\n"
@@ -103,7 +103,7 @@ def test_a_signal_ends_what_never_ends(
 
 
 WRITTEN = """
-with targets.replacing('out') as path, open(path, 'w') as file:
+with targets.atomic_write('out') as path, open(path, 'w') as file:
     file.write('whole')
 say('written')
 """
@@ -131,7 +131,7 @@ def test_native_code_that_aborts_is_one_line_that_says_why(
     process = begin(
         "os.system('echo the library says hello >&2')\n"
         "time.sleep(1.5)\n"
-        "with targets.replacing('out') as path, open(path, 'w') as file:\n"
+        "with targets.atomic_write('out') as path, open(path, 'w') as file:\n"
         "    os.write(2, b'Assertion failed: n < size\\n')\n"
         "    os.abort()"
     )
@@ -163,7 +163,7 @@ def test_who_is_killed_takes_the_work_along_and_the_next_one_clears_up(
     process = begin(
         "import tempfile\n"
         "tempfile.mkdtemp()\n"
-        "with targets.replacing('out') as path, open(path, 'w') as file:\n"
+        "with targets.atomic_write('out') as path, open(path, 'w') as file:\n"
         "    file.write('half')\n"
         "    say('writing')\n" + "".join(f"    {line}\n" for line in ENDLESS.splitlines()),
         until="writing",

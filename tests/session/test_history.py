@@ -19,7 +19,7 @@ from explorer.cli import main
 from explorer.facts import History, TileRule
 from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
-from explorer.process.saved_sessions import Opening, Saved
+from explorer.process.saved_sessions import Opening, SavedSession
 from tests.test_json_contract import SCHEMAS
 
 Sample = Callable[[str], Path]
@@ -179,14 +179,14 @@ def test_a_comparison_reads_the_same_from_either_side(sample: Sample) -> None:
 # kept on disk
 
 
-def kept(env: dict[str, str], history: History) -> saved_sessions.Kept:
+def kept(env: dict[str, str], history: History) -> saved_sessions.SessionStore:
     made = saved_sessions.begin(env)
     assert made is not None
     for entry in history.entries[1:]:
         Path(made.folder, Path(entry.path or "").name).write_bytes(Path(entry.path or "").read_bytes())
     inside = tuple(replace(e, path=e.path and f"{made.folder}/{Path(e.path).name}") for e in history.entries)
     samples = str(ROOT / "sample_models")
-    assert made.save(Saved("lenet.onnx", samples, Opening(), replace(history, entries=inside)))
+    assert made.save(SavedSession("lenet.onnx", samples, Opening(), replace(history, entries=inside)))
     made.release()
     return made
 

@@ -43,7 +43,7 @@ def header_of(count: int, *, whole: bool = True) -> Outlined:
         rows.add(Piece("page", "", page))
     for piece in pieces(structure_of(layers)):
         rows.add(piece)
-    return Outlined(preview.Header("onnx", 123, (("opset", "17"),)), rows, whole, False)
+    return Outlined(preview.ModelHeader("onnx", 123, (("opset", "17"),)), rows, whole, False)
 
 
 async def test_the_header_is_on_show_before_the_model_is_open() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.process.saved_sessions import View
+from explorer.process.saved_sessions import ScreenState
 from explorer.tui.widgets.strips import Header, PaneHead, Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, blocks
@@ -18,11 +18,11 @@ class Notebook:
     """A keeper that keeps in memory."""
 
     def __init__(self, *, others: bool = False) -> None:
-        self.views: list[View | None] = []
+        self.views: list[ScreenState | None] = []
         self.others = others
         self.written = threading.Event()
 
-    def keep(self, view: View | None) -> None:
+    def keep(self, view: ScreenState | None) -> None:
         """Write down."""
         self.views.append(view)
 
@@ -79,13 +79,13 @@ async def test_what_changes_is_written_down_once_for_a_burst_of_keys() -> None:
 @pytest.mark.parametrize(
     "view",
     [
-        View(tab="no such tab"),
-        View(metric="no such column", cursor="no.such.layer", opened=(("nowhere", True),)),
-        View(query="macs>"),
-        View(query="\x1b[2J" * 10, cursor="\x00"),
+        ScreenState(tab="no such tab"),
+        ScreenState(metric="no such column", cursor="no.such.layer", opened=(("nowhere", True),)),
+        ScreenState(query="macs>"),
+        ScreenState(query="\x1b[2J" * 10, cursor="\x00"),
     ],
 )
-async def test_a_view_of_another_version_or_maker_does_no_harm(view: View) -> None:
+async def test_a_view_of_another_version_or_maker_does_no_harm(view: ScreenState) -> None:
     async with screen(view=view) as hands:
         assert "714.19 M" in hands.strip(Header)
         assert hands.dialog() == ""
@@ -109,7 +109,7 @@ async def test_a_state_that_cannot_be_read_any_more_gives_way_to_the_one_before(
         await hands.press("escape")
         assert len(engine.states.entries) == 2
     engine.states = type(engine.states)(engine.states.entries, 1)
-    async with screen(engine, view=View(tab="model")) as hands:
+    async with screen(engine, view=ScreenState(tab="model")) as hands:
         assert hands.main.store.tab == "model"
         assert engine.states.current == 0
         assert "resumed; 1-alexnet.onnx: is cut off" in hands.strip(Status)

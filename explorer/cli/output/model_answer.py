@@ -7,7 +7,7 @@ from explorer.base.errors import UnknownShape
 from explorer.base.units import dims_text
 from explorer.cli.output.answer import DONE, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.host.output_files import check_target, replacing
+from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def written(
     with explorer.Session(source, **given.opening) as session:
         info = session.open(on_progress=progress)
         fact = ask(session, info)
-        with replacing(output, overwrite=given.force) as temporary:
+        with atomic_write(output, overwrite=given.force) as temporary:
             write(info, fact, temporary)
     return Answer(
         DONE,

@@ -277,7 +277,7 @@ def write(
     output_files.check_target(target, overwrite=overwrite, models=files, weights=files)
     converter = find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
     made, size = None, 0
-    with contextlib.suppress(_Different), output_files.replacing(target, overwrite=overwrite) as temporary:
+    with contextlib.suppress(_Different), output_files.atomic_write(target, overwrite=overwrite) as temporary:
         module, _, name = converter.function.partition(":")
         made = getattr(require(f"{__name__}.{module}", target), name)(
             ConversionJob(

@@ -107,7 +107,7 @@ def to_torch(
         evidence = _proof(job, loaded, twin, plan, bound) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
-    with contextlib.suppress(_Disproved), output_files.replacing(output, overwrite=overwrite) as temporary:
+    with contextlib.suppress(_Disproved), output_files.atomic_write(output, overwrite=overwrite) as temporary:
         writer = _writer(output)
         name, _, function = writer.function.partition(":")
         write = getattr(import_module(f"explorer.engine.convert.{name}"), function)

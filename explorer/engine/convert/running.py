@@ -344,7 +344,7 @@ def _source_runs(
     bound: Bound,
     feeds: Sequence[Feeds],
     step: Callable[[], None],
-) -> tuple[run.Run, list[list[Array]], str]:
+) -> tuple[run.ModelOutputs, list[list[Array]], str]:
     """The source's outputs, those in float64, and what to say of the latter."""
     with loaded.quiet():
         old = run.run_each(

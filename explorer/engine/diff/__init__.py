@@ -1,4 +1,4 @@
-"""Two graphs in; what was added, removed, changed and kept out."""
+"""Graph diff: two graphs in; what was added, removed, changed and kept out."""
 
 from explorer.engine.diff.compare import diff
 

@@ -1,4 +1,4 @@
-"""What changed between two graphs, ours or not.
+"""Graph diff: what changed between two graphs, ours or not.
 
 Nodes are paired up (`match`), each pair is compared (`describe`), a tiled site is one row
 (`sites`). Here the pieces become one fact: rows in the order of the graphs, a summary by operator,
@@ -75,6 +75,24 @@ def diff(
     Raises:
         Cancelled: `cancel` said so.
     """
+    tally = _Tally()
+    rows = _rows(before, after, tally, _teller(on_progress, cancel), cancel)
+    for row in rows:
+        if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
+            tally.count(row, row.op_before or row.op_after or "")
+    return Diff(
+        before=before_analysis.info.model.source or before.path,
+        after=after_analysis.info.model.source or after.path,
+        equal=all(row.status == "renamed" for row in rows),
+        summary=tally.summary(),
+        nodes=tuple(rows),
+        totals_before=before_analysis.info.totals,
+        totals_after=after_analysis.info.totals,
+    )
+
+
+def _teller(on_progress: OnProgress, cancel: Cancel) -> Tell:
+    """Reports progress, if somebody wants it, and stops there if the user wants to stop."""
 
     def tell(phase: str, done: int = 0, total: int = 0) -> None:
         if cancel is not None and cancel():
@@ -82,7 +100,12 @@ def diff(
         if on_progress is not None:
             on_progress(Progress(phase, done, total))
 
-    tell("indexing both graphs")
+    return tell
+
+
+def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
+    """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
+    tell("indexing both graphs", 0, 0)
     one, other = Side(before), Side(after)
     forms = Forms(cancel)
     sites = pair_sites(one, other, forms)
@@ -92,10 +115,10 @@ def diff(
     joined += [tie for site in sites for tie in site.ties]
     ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
-    matching = match(one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=tell)
+    matching = match(
+        one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
+    )
     describer = Describer(one, other, forms, matching, set(joined))
-
-    tally = _Tally()
     held = nested_sites(before) | nested_sites(after)
     rows = [*_opset_rows(before, after, bool(sites or held))]
     for row, op in _value_rows(inputs, other.inputs, _INPUT, lambda a, b: []):
@@ -114,19 +137,7 @@ def diff(
     functions = _opened(differing, (before, after), (), held, forms, tell)
     told = {f"function {row.before} differs" for row in differing if row not in functions}
     # who calls a function is as it was where tiling is all that happened to the function
-    rows = [*(row for row in rows if row.status != "changed" or row.what not in told), *functions]
-    for row in rows:
-        if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
-            tally.count(row, row.op_before or row.op_after or "")
-    return Diff(
-        before=before_analysis.info.model.source or before.path,
-        after=after_analysis.info.model.source or after.path,
-        equal=all(row.status == "renamed" for row in rows),
-        summary=tally.summary(),
-        nodes=tuple(rows),
-        totals_before=before_analysis.info.totals,
-        totals_after=after_analysis.info.totals,
-    )
+    return [*(row for row in rows if row.status != "changed" or row.what not in told), *functions]
 
 
 class _Tally:

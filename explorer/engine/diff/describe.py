@@ -1,4 +1,4 @@
-"""What differs between two nodes that were matched, in words, and how sure the match is."""
+"""Differences between two matched nodes, in words, and how sure the match is."""
 
 from __future__ import annotations
 

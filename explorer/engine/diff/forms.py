@@ -1,4 +1,4 @@
-"""When are two attributes, weights or function bodies the same, whatever their names?
+"""Canonical forms: when two attributes, weights or function bodies are the same, whatever their names.
 
 Everything that a diff compares is brought to a canonical form here: names of values inside a subgraph
 or function are replaced by their order of appearance, numbers keep their type, tensors are told apart

@@ -1,4 +1,4 @@
-"""Which node of one graph is which node of the other.
+"""Graph matching: which node of one graph is which node of the other.
 
 Names decide first, as a reader would: the node's, then its output value's. Numbers that an exporter
 gave ('Conv_17') shift when a node is inserted, so such a name counts only if what it names agrees.

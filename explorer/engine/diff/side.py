@@ -1,4 +1,4 @@
-"""One graph of a diff, indexed by what gives a value and what takes it."""
+"""Def-use index of one graph of a diff, by what gives a value and what takes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiled site as one thing: the product that it was, and the many nodes that it is now.
+"""Tiled sites in a diff, each as one thing: the product that it was, and the many nodes that it is now.
 
 Without this a diff of AlexNet before and after tiling lists thousands of added nodes. The nodes of a
 site carry its name as metadata; what they hold is counted through local functions and Scan bodies. An

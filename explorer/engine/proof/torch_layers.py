@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.run import LIMIT, chain_length, fault_of
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
@@ -78,7 +78,7 @@ def site_evidence(
 
 
 def _missed(site: SitePlan) -> SiteEvidence:
-    comparison = Comparison(unit_roundoff(site.dtype))
+    comparison = OutputComparison(unit_roundoff(site.dtype))
     return _evidence(site, comparison, None, LIMIT, "", "it did not run with these inputs")
 
 
@@ -129,7 +129,7 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
         references = _references(layer, (x, dense))
     structure = "" if same else "its weight is not the original's"
     structure = structure or counting.fault()
-    comparison = Comparison(unit_roundoff(site.dtype))
+    comparison = OutputComparison(unit_roundoff(site.dtype))
     if got.shape != y.shape or got.dtype != y.dtype:
         reason = f"it gives {got.dtype} {list(got.shape)}, the original {y.dtype} {list(y.shape)}"
         return _evidence(site, comparison, None, LIMIT, structure, reason)
@@ -144,7 +144,12 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
 
 
 def _evidence(
-    site: SitePlan, comparison: Comparison, ratio: float | None, limit: float, structure: str, reason: str
+    site: SitePlan,
+    comparison: OutputComparison,
+    ratio: float | None,
+    limit: float,
+    structure: str,
+    reason: str,
 ) -> SiteEvidence:
     return SiteEvidence(
         name=site.name,

@@ -21,7 +21,7 @@ from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.statistics import measure
 from explorer.facts import Progress
 from explorer.facts.values import Activations, TensorStats
-from explorer.host.output_files import replacing
+from explorer.host.output_files import atomic_write
 
 __all__ = ["ActivationArchive", "ActivationRequest", "ActivationRun", "activations"]
 
@@ -177,5 +177,5 @@ def _archive(output: str | None, overwrite: bool) -> Iterator[ActivationArchive 
     if output is None:
         yield None
         return
-    with replacing(output, overwrite=overwrite) as temporary, ActivationArchive(temporary) as archive:
+    with atomic_write(output, overwrite=overwrite) as temporary, ActivationArchive(temporary) as archive:
         yield archive

@@ -11,7 +11,7 @@ from explorer.tui.tree.model import METRICS, TreeModel
 
 if TYPE_CHECKING:
     from explorer.facts import Totals
-    from explorer.process.preview import Header
+    from explorer.process.preview import ModelHeader
 
 __all__ = ["header_page", "outline_page", "preview_totals", "range_page", "run_lines"]
 
@@ -59,7 +59,7 @@ def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]
     return [title, *_sums(model, row, width, exact, stored=False)]
 
 
-def header_page(header: Header, width: int) -> list[Line]:
+def header_page(header: ModelHeader, width: int) -> list[Line]:
     """What the header says of the model."""
     width -= 1
     lines = list(field(" format", ((safe(header.format), "text"),), width))

@@ -29,7 +29,7 @@ from explorer.tui.widgets.status_line import StatusLine
 from explorer.tui.widgets.strips import FooterKey, Header, KeyBar
 
 if TYPE_CHECKING:
-    from explorer.process.saved_sessions import View
+    from explorer.process.saved_sessions import ScreenState
     from explorer.tui.commands.context import CommandContext
 
 __all__ = ["MainScreen"]
@@ -72,7 +72,7 @@ class MainScreen(Screen[None]):
         opening: Any = None,
         remote: bool = False,
         keeper: ViewKeeper | None = None,
-        resumed: View | None = None,
+        resumed: ScreenState | None = None,
     ) -> None:
         super().__init__()
         self._opening = opening
@@ -129,7 +129,7 @@ class MainScreen(Screen[None]):
         self.store.notify("model")
         self.run_worker(self._open(), group="model", exit_on_error=False)
 
-    def view(self) -> View | None:
+    def view(self) -> ScreenState | None:
         """What is on show, to be resumed; None while nothing is."""
         return self._saved.view()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.timer import Timer
 
-    from explorer.process.saved_sessions import View
+    from explorer.process.saved_sessions import ScreenState
     from explorer.tui.screen.model_loader import ModelLoader
     from explorer.tui.state.store import Store
     from explorer.tui.tabs.panes import Panes
@@ -28,7 +28,7 @@ _AFTER = 0.5
 class ViewKeeper(Protocol):
     """What the screen needs of `lifeline.Lifeline`."""
 
-    def keep(self, view: View | None) -> None:
+    def keep(self, view: ScreenState | None) -> None:
         """Write down where the user is; any thread may."""
 
     def cut_off(self) -> bool:
@@ -56,7 +56,7 @@ class SavedView:
         filter_line: FilterLine,
         loader: ModelLoader,
         keeper: ViewKeeper | None = None,
-        resumed: View | None = None,
+        resumed: ScreenState | None = None,
     ) -> None:
         self._screen, self._store, self._panes, self._filter = screen, store, panes, filter_line
         self._loader, self._keeper, self._resumed = loader, keeper, resumed
@@ -68,15 +68,15 @@ class SavedView:
 
     # writing down
 
-    def view(self) -> View | None:
+    def view(self) -> ScreenState | None:
         """What is on show, or is about to be shown again; None while the model is not open."""
         store, tree = self._store, self._panes.layer_tree
         if store.analysis is None or self._resumed is not None:
             return self._resumed
-        from explorer.process.saved_sessions import View  # with its files, not before the first paint
+        from explorer.process.saved_sessions import ScreenState  # with its files, not before the first paint
 
         shape, layer = tree.model.shape, tree.current_layer
-        return View(
+        return ScreenState(
             tab=store.tab,
             exact=store.exact,
             metric=shape.metric,
@@ -137,7 +137,7 @@ class SavedView:
                 said = str(error)
                 self._store.history = await self._store.jobs.ask("undo")
 
-    async def _show_again(self, view: View) -> None:
+    async def _show_again(self, view: ScreenState) -> None:
         store, panes, tree = self._store, self._panes, self._panes.layer_tree
         if view.light == self._screen.app.current_theme.dark:
             await self._screen.app.run_action("theme")

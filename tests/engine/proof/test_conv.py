@@ -16,7 +16,7 @@ from explorer import Session
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model, Node, tensor_from_array
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.meanings import MEANINGS, Look
+from explorer.engine.proof.meanings import MEANINGS, NodeReader
 from explorer.facts import TileSpec, Verification
 from tests.engine.proof import tiled as t
 from tests.engine.tiling.convolutions import CASES, FIXED, OPEN, Case, save
@@ -61,7 +61,7 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     model = reader.read(save(tmp_path / "a.onnx", case, dtype=np.float64))
     node = model.graph.nodes[-1]
-    original = MEANINGS["", node.op](node, Look(model))
+    original = MEANINGS["", node.op](node, NodeReader(model))
     random = np.random.default_rng(7)
     feeds = {v.name: random.standard_normal(v.shape) for v in model.graph.inputs}
     y = evaluator.run(model, feeds)["y"]

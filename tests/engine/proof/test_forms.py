@@ -289,7 +289,7 @@ def test_the_whole_tiled_model_is_run_once(
     w, b = (source.graph.initializers[n].array() for n in ("w", "b"))
     ran: list[Model] = []
 
-    def run(model: Model, *rest: Any, **options: Any) -> outputs.Run:
+    def run(model: Model, *rest: Any, **options: Any) -> outputs.ModelOutputs:
         ran.append(model)
         return run_all(model, *rest, **options)
 

@@ -7,7 +7,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
 from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.host.output_files import check_target, replacing
+from explorer.host.output_files import atomic_write, check_target
 from explorer.report import plots
 
 __all__ = ["COMMAND"]
@@ -21,7 +21,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     drawn = {"draws": given.draws or 3, "seed": given.seed, "input": given.input}
     fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **given.opening)
     if given.plot:
-        with replacing(given.plot, overwrite=given.force) as temporary:
+        with atomic_write(given.plot, overwrite=given.force) as temporary:
             plots.write("blame", None, fact, temporary)
     return Answer(
         DONE if fact.same else DIFFERENT,

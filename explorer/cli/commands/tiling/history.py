@@ -34,7 +34,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             if output is not None:
                 text = session.script_text()
                 output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
-                with output_files.replacing(output, overwrite=given.force) as temporary:
+                with output_files.atomic_write(output, overwrite=given.force) as temporary:
                     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                         file.write(text)
                     scripts.make_executable(temporary)

@@ -13,7 +13,7 @@ from explorer.cli.arguments.records import hardware, tile_spec
 from explorer.cli.output.answer import BAD_INPUT, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.sweep import tiles_of
-from explorer.host.output_files import check_target, replacing
+from explorer.host.output_files import atomic_write, check_target
 from explorer.process import supervisor
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
         }
         for target, lines in written.items():
-            with replacing(target, overwrite=given.force) as temporary:
+            with atomic_write(target, overwrite=given.force) as temporary:
                 with open(temporary, "w", encoding="utf-8") as file:
                     file.write(lines)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]

@@ -439,7 +439,7 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes the model to the file `path`, as it goes; wrap in `targets.replacing` for all or nothing.
+    """Writes the model to the file `path`, as it goes; in an `atomic_write` it is all or nothing.
 
     A model beyond protobuf's 2 GiB gets its weights in `path` + '.data' beside it.
 
@@ -450,7 +450,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         cancel: Asked between pieces; True stops the job.
 
     Raises:
-        OSError: The target cannot be written; `targets.replacing` turns it into one line.
+        OSError: The target cannot be written; `output_files.atomic_write` turns it into one line.
         Cancelled: `cancel` said so.
     """
     # glibc hands large buffers back to the kernel, and a new one costs as much as filling it, until a larger

@@ -1,1 +1,1 @@
-"""Where two models part."""
+"""Blame: the layer where two models part."""

@@ -1,4 +1,4 @@
-"""Where two graphs part: the layer that begins it, and how the error grows from there.
+"""Blame search: where two graphs part, the layer that begins it, and how the error grows from there.
 
 Both models run on the same inputs with their common values exposed. That shows where the error is, not where
 it comes from: behind a fault every value is off. So each layer of the second model also runs on the first
@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text, printable
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.blame.judging import Judge
-from explorer.engine.proof.blame.probing import BUDGET, Cancel, OnProgress, Probing
+from explorer.engine.proof.blame.judge import Judge
+from explorer.engine.proof.blame.probe import BUDGET, Cancel, LayerProbe, OnProgress
 from explorer.engine.proof.lengths import Dims, choose
 from explorer.engine.proof.outputs.run import Mismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan
-from explorer.engine.proof.structure.probes import Pair, Region, Wiring
+from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.random_inputs import (
     Drawn,
@@ -175,8 +175,8 @@ def _looked(
         for s in seeds or (0,)
     ]
 
-    def looked(without: Mapping[str, str]) -> tuple[Probing, tuple[Probe, ...]]:
-        probing = Probing(
+    def looked(without: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
+        probing = LayerProbe(
             before,
             after,
             inputs,
@@ -229,7 +229,7 @@ def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _moved(probing: Probing, probes: Sequence[Probe]) -> list[str]:
+def _moved(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     """Values whose name stands for something else in the second model, which is none the worse for it.
 
     Where a normalisation was folded into the convolution before it, the convolution's value is another one;
@@ -271,7 +271,7 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
 
 
 def _answer(
-    probing: Probing,
+    probing: LayerProbe,
     probes: tuple[Probe, ...],
     seeds: tuple[int, ...],
     inputs: tuple[str, ...],
@@ -310,7 +310,7 @@ def _largest(probes: Sequence[Probe], figures: Sequence[tuple[int, float | None]
     return -max(known)[1] if known else None
 
 
-def _weighted(wiring: Wiring, region: Region) -> bool:
+def _weighted(wiring: GraphProducers, region: Region) -> bool:
     """Whether a region multiplies by stored weights."""
     stored = wiring.model.graph.initializers
     return any(len(stored[name].shape) > 1 and stored[name].elements > 1 for name in region.stored)

@@ -1,1 +1,1 @@
-"""The original in float64: how far rounding alone goes."""
+"""Float64 reference of the original: how far rounding alone goes."""

@@ -1,4 +1,4 @@
-"""The original once more in float64: how far from the truth float32 is by itself.
+"""Float64 evaluator of ONNX graphs: how far from the truth float32 is by itself.
 
 onnxruntime has no float64 kernels for convolution and pooling, and onnx's own evaluator takes them
 element by element. Here the operators that carry the weight of a network are done with BLAS, weights

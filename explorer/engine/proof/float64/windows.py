@@ -1,4 +1,4 @@
-"""Convolution and pooling in float64: what slides over its input.
+"""Sliding windows of convolution and pooling in float64: what slides over its input.
 
 onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A
 convolution is unfolded into matrix products, a band of output rows at a time; a depthwise one and a pool

@@ -1,4 +1,4 @@
-"""What each operator means as a product: index arithmetic of its own, apart from the code that tiles it.
+"""Operators as products, for the proof: index arithmetic of its own, apart from the code that tiles it.
 
 A meaning says which element of which input meets which in every term of the output. The walk compares it with
 what the tiled graph does, symbol by symbol, and the float64 reference is computed from the same words.
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import conv, einsum, integer, linear, packed
-from explorer.engine.proof.meanings.meaning import Look, Meaning, Original, Rows
+from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
 
-__all__ = ["MEANINGS", "Look", "Meaning", "Original", "Rows"]
+__all__ = ["MEANINGS", "NodeReader", "ProductSpec", "Original", "Rows"]
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
     **linear.MEANINGS,
     **conv.MEANINGS,
     **einsum.MEANINGS,

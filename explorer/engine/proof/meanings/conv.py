@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose, tap by tap.
+"""Conv and ConvTranspose as products, tap by tap.
 
 The columns of X are the taps of the kernel, each with the channels of a pack of groups inside; the rows of W
 are the same taps and channels of the kernel, zero where a column belongs to another group.
@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.float64.windows import Window
-from explorer.engine.proof.meanings.meaning import Look, Meaning, Original, Rows
+from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 __all__ = ["MEANINGS"]
 
 
-def _convolution(node: Node, look: Look) -> Original:
+def _convolution(node: Node, look: NodeReader) -> Original:
     if look.number(node.inputs[0]) is not None:
         raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
     kernel = look.number(node.inputs[1])
@@ -38,7 +38,7 @@ def _convolution(node: Node, look: Look) -> Original:
     added: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
     depth = look.planned.K if look.planned is not None else None
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
+    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         size = kernel.shape if kernel is not None else shapes[1]
         slide = _forwards if node.op == "Conv" else _backwards
         taps = slide(node.attributes, shapes[0], size, out)
@@ -144,7 +144,7 @@ def _meaning(
     out: tuple[int, ...],
     depth: int | None,
     node: Node,
-) -> Meaning:
+) -> ProductSpec:
     """The product, with as many groups side by side as make it `depth` deep."""
     groups = int(node.attributes.get("group", 1))
     given, made = shape[1] // groups, out[1] // groups
@@ -192,7 +192,7 @@ def _meaning(
         return y.transpose(order).reshape(batch, M, N)
 
     shown = arranged(np.ones(out, bool))
-    return Meaning(
+    return ProductSpec(
         batch,
         M,
         K,
@@ -252,7 +252,7 @@ def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
     return table
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
     ("", "Conv"): _convolution,
     ("", "ConvTranspose"): _convolution,
 }

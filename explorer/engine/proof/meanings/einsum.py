@@ -1,4 +1,4 @@
-"""Einsum of two operands: letters that both have and the output has not are the depth."""
+"""Einsum of two operands as a product: letters that both have and the output has not are the depth."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings.meaning import Look, Meaning, Original, Rows
+from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 __all__ = ["MEANINGS"]
 
 
-def _einsum(node: Node, look: Look) -> Original:
+def _einsum(node: Node, look: NodeReader) -> Original:
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
     numbers = [look.number(name) for name in node.inputs]
@@ -28,7 +28,7 @@ def _einsum(node: Node, look: Look) -> Original:
     said = node.attributes["equation"]
     equation = (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
+    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         mine = shapes[0]
         other = stored.shape if stored is not None else shapes[-1]
         ranks = [len(mine), len(other)]
@@ -49,7 +49,7 @@ def _einsum(node: Node, look: Look) -> Original:
         def right(w_: Array) -> Array:
             return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
 
-        return Meaning(
+        return ProductSpec(
             B,
             M,
             K,
@@ -81,4 +81,4 @@ def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
     return [*labels, [*head, *(dotted if dots else ()), *tail]]
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {("", "Einsum"): _einsum}
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {("", "Einsum"): _einsum}

@@ -1,4 +1,4 @@
-"""Products of integers: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, QGemm.
+"""Integer and quantized operators as products: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, QGemm.
 
 What meets what is said by the same operator on floats. The zero points are taken off the operands, as the
 standard words it, before anything is multiplied; a graph that takes them off behind the products has to give
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import conv, linear
-from explorer.engine.proof.meanings.meaning import Integers, Look, Meaning, Original, Rows
+from explorer.engine.proof.meanings.product_spec import Integers, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -39,7 +39,7 @@ class _Number(Struct, frozen=True):
 
 def _integral(
     node: Node,
-    look: Look,
+    look: NodeReader,
     base: Original,
     x: str,
     w: str,
@@ -80,38 +80,8 @@ def _integral(
         c = _Number(stored) if stored is not None else known(bias)
     count = len(base.inputs)
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
+    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         plain = base.at(shapes[:count], out)
-
-        def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
-            lefts, rights = list(values[:count]), list(values[:count])
-            lefts[0] = _off(lefts[0], a.value(values), row=True)
-            if isinstance(plain.right, np.ndarray):
-                zero = b.value(values).reshape(-1).astype(np.int16)
-                # what stands off the blocks of packed groups is no weight
-                weight = plain.right.astype(np.int16) - zero if zero.any() else plain.right
-            else:
-                rights[-1] = _off(rights[-1], b.value(values), row=False)
-                weight = plain.weight(rights)
-            left = plain.left(lefts)
-            sums = _sums(left, plain.M, weight) + plain.added(c.value(values))
-            size = np.abs(weight.astype(np.int16))
-            bound = None if scale is None else _sums(lambda b, some: np.abs(left(b, some)), plain.M, size)
-            return tail(sums.astype(np.int32), plain.added), bound
-
-        stored = a.stored is not None and isinstance(plain.right, np.ndarray)
-        added: Array | int | None = None
-        if c.stored is not None:
-            total = c.stored.astype(np.int64)
-            if stored and a.stored is not None and a.stored.size == 1 and int(a.stored):
-                assert isinstance(plain.right, np.ndarray)
-                lost = int(a.stored.reshape(())) * plain.right.astype(np.int64).sum(1)
-                # one number a column: (batch, N) of a stack is its channels in a row
-                total = total + lost.reshape(-1)[: _columns(plain, out)] * -1
-            added = total.astype(np.int32)
-        else:
-            added = c.at
-        point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
 
         def worth(spread: Callable[[Array], Array]) -> Array:
             assert scale is not None
@@ -121,16 +91,64 @@ def _integral(
             right = plain.right if isinstance(plain.right, np.ndarray) else values[count - 1]
             return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
+        point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
+        exact = _exact(plain, (a, b, c), count, tail, bounded=scale is not None)
         return replace(
             plain,
-            bias=added,
+            bias=_added(plain, out, a, c),
             integers=Integers(exact, point, a.at, saturates, worth if scale is not None else None),
         )
 
     return replace(base, node=node, inputs=tuple(inputs), at=at)
 
 
-def _columns(plain: Meaning, out: tuple[int, ...]) -> int:
+def _exact(
+    plain: ProductSpec, numbers: tuple[_Number, _Number, _Number], count: int, tail: Tail, *, bounded: bool
+) -> Callable[[Sequence[Array]], tuple[Array, Array | None]]:
+    """The product in whole numbers, and (`bounded`) the sums of the sizes of its terms.
+
+    Args:
+        plain: The same product of floats.
+        numbers: Zero points of the operands, and what is added.
+        count: How many inputs `plain` has.
+        tail: What comes behind the sums.
+        bounded: Whether the sums of sizes are wanted.
+    """
+    a, b, c = numbers
+
+    def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
+        lefts, rights = list(values[:count]), list(values[:count])
+        lefts[0] = _off(lefts[0], a.value(values), row=True)
+        if isinstance(plain.right, np.ndarray):
+            zero = b.value(values).reshape(-1).astype(np.int16)
+            # what stands off the blocks of packed groups is no weight
+            weight = plain.right.astype(np.int16) - zero if zero.any() else plain.right
+        else:
+            rights[-1] = _off(rights[-1], b.value(values), row=False)
+            weight = plain.weight(rights)
+        left = plain.left(lefts)
+        sums = _sums(left, plain.M, weight) + plain.added(c.value(values))
+        size = np.abs(weight.astype(np.int16))
+        bound = _sums(lambda b, some: np.abs(left(b, some)), plain.M, size) if bounded else None
+        return tail(sums.astype(np.int32), plain.added), bound
+
+    return exact
+
+
+def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number) -> Array | int | None:
+    """What is added in int32: the bias, less what the left operand's zero point takes from every column."""
+    if c.stored is None:
+        return c.at
+    total = c.stored.astype(np.int64)
+    if isinstance(plain.right, np.ndarray) and a.stored is not None and a.stored.size == 1 and int(a.stored):
+        lost = int(a.stored.reshape(())) * plain.right.astype(np.int64).sum(1)
+        # one number a column: (batch, N) of a stack is its channels in a row
+        total = total - lost.reshape(-1)[: _columns(plain, out)]
+    added: Array = total.astype(np.int32)
+    return added
+
+
+def _columns(plain: ProductSpec, out: tuple[int, ...]) -> int:
     """How many columns the product really has, without those that fill up a pack of groups."""
     return out[1] if plain.spread is not None else plain.N
 
@@ -177,11 +195,11 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
     return tail
 
 
-def _as(op: str, node: Node, x: str, w: str, look: Look) -> Original:
+def _as(op: str, node: Node, x: str, w: str, look: NodeReader) -> Original:
     """The meaning of a float operator with these operands in the place of `node`."""
     made = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
     family = conv if op == "Conv" else linear
-    mean: Callable[[Node, Look], Original] = family.MEANINGS[("", op)]
+    mean: Callable[[Node, NodeReader], Original] = family.MEANINGS[("", op)]
     return mean(made, look)
 
 
@@ -189,7 +207,7 @@ def _name(node: Node, at: int) -> str:
     return node.inputs[at] if len(node.inputs) > at else ""
 
 
-def _stored(look: Look, node: Node, at: int) -> Array:
+def _stored(look: NodeReader, node: Node, at: int) -> Array:
     """The numbers of an input that the standard allows to be computed, and that a tiled one has stored."""
     found = look.number(_name(node, at))
     if found is None:
@@ -197,8 +215,8 @@ def _stored(look: Look, node: Node, at: int) -> Array:
     return found
 
 
-def _integer(op: str) -> Callable[[Node, Look], Original]:
-    def mean(node: Node, look: Look) -> Original:
+def _integer(op: str) -> Callable[[Node, NodeReader], Original]:
+    def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[1]
         zeros = _name(node, 2), _name(node, 3)
         return _integral(node, look, _as(op, node, x, w, look), x, w, zeros, "", _same)
@@ -206,10 +224,10 @@ def _integer(op: str) -> Callable[[Node, Look], Original]:
     return mean
 
 
-def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Callable[[Node, Look], Original]:
+def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Callable[[Node, NodeReader], Original]:
     """X, scale, zero; W, scale, zero; a bias and the scale and zero of Y where their inputs say."""
 
-    def mean(node: Node, look: Look) -> Original:
+    def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[3]
         factor = np.float32(node.attributes.get("alpha", 1.0) if alpha else 1.0)
         scale: Array = factor * _stored(look, node, 1).reshape(()) * _stored(look, node, 4)
@@ -230,11 +248,11 @@ def _turns(node: Node) -> dict[str, Any]:
     return {key: value for key, value in node.attributes.items() if key in ("transA", "transB")}
 
 
-def _between(op: str) -> Callable[[Node, Look], Original]:
+def _between(op: str) -> Callable[[Node, NodeReader], Original]:
     """A float operator behind DequantizeLinear nodes, where the plan takes it for one of integers."""
-    plain: Callable[[Node, Look], Original] = (conv if op == "Conv" else linear).MEANINGS[("", op)]
+    plain: Callable[[Node, NodeReader], Original] = (conv if op == "Conv" else linear).MEANINGS[("", op)]
 
-    def mean(node: Node, look: Look) -> Original:
+    def mean(node: Node, look: NodeReader) -> Original:
         if look.planned is None or look.planned.dtype not in ("uint8", "int8"):
             return plain(node, look)
         makers = {o: n for n in look.model.graph.nodes for o in n.outputs if o}
@@ -267,7 +285,7 @@ def _between(op: str) -> Callable[[Node, Look], Original]:
 
 _MS = "com.microsoft"
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
     ("", "MatMul"): _between("MatMul"),
     ("", "Gemm"): _between("Gemm"),
     ("", "Conv"): _between("Conv"),

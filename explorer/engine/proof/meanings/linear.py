@@ -1,4 +1,4 @@
-"""Gemm and MatMul."""
+"""Gemm and MatMul as products."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings.meaning import Arrange, Look, Meaning, Original, Rows
+from explorer.engine.proof.meanings.product_spec import Arrange, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 __all__ = ["MEANINGS"]
 
 
-def _product(node: Node, look: Look) -> Original:
+def _product(node: Node, look: NodeReader) -> Original:
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = look.number(node.inputs[0]), look.number(node.inputs[1])
     if left is not None and right is not None:
@@ -33,7 +33,7 @@ def _product(node: Node, look: Look) -> Original:
     turns = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
-    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> Meaning:
+    def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         planned = look.planned
         apart = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
         if left is not None:
@@ -66,7 +66,7 @@ def _plain(
     beta: float,
     bias: Array | int | None,
     apart: bool,
-) -> Meaning:
+) -> ProductSpec:
     """`apart`: the matrices are multiplied one by one, although they may all meet one on the right."""
     a = _matrix(shapes[0], turns[0], False)
     b = _matrix(shapes[second] if isinstance(second, int) else second.shape, turns[1], True)
@@ -90,7 +90,9 @@ def _plain(
         return w.reshape(1, K, N) if one else np.broadcast_to(w, (*batch, K, N)).reshape(stack, K, N)
 
     W: Array | Arrange = right if isinstance(second, int) else stacked(second)
-    return Meaning(stack, rows, K, N, left, W, lambda y: y.reshape(stack, rows, N), out, alpha, beta, bias)
+    return ProductSpec(
+        stack, rows, K, N, left, W, lambda y: y.reshape(stack, rows, N), out, alpha, beta, bias
+    )
 
 
 def _weight_on_the_left(
@@ -102,7 +104,7 @@ def _weight_on_the_left(
     beta: float,
     bias: Array | int | None,
     apart: bool,
-) -> Meaning:
+) -> ProductSpec:
     """W X = (X^T W^T)^T: the activation counts as the left operand, and Y arrives turned."""
     turned = not turns[1], not turns[0]
     plain = _plain(weight, turned, (shape,), out, alpha, beta, bias, apart)
@@ -114,7 +116,7 @@ def _weight_on_the_left(
     return replace(plain, out=out_)
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
     ("", "Gemm"): _product,
     ("", "MatMul"): _product,
 }

@@ -8,17 +8,17 @@ import numpy as np
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import linear
-from explorer.engine.proof.meanings.meaning import Look, Original
+from explorer.engine.proof.meanings.product_spec import NodeReader, Original
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 __all__ = ["MEANINGS"]
 
 
-class _Unpacked(Look):
+class _Unpacked(NodeReader):
     """Knows the unpacked weight under the name of the packed one."""
 
-    def __init__(self, look: Look, name: str, weight: Array) -> None:
+    def __init__(self, look: NodeReader, name: str, weight: Array) -> None:
         super().__init__(look.model, look.planned)
         self._name = name
         self._weight = weight
@@ -28,7 +28,7 @@ class _Unpacked(Look):
         return self._weight if name == self._name else super().number(name)
 
 
-def _packed(node: Node, look: Look) -> Original:
+def _packed(node: Node, look: NodeReader) -> Original:
     names = [*node.inputs, "", "", "", ""]
     K, N = int(node.attributes["K"]), int(node.attributes["N"])
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
@@ -59,6 +59,6 @@ def _numbers(rows: Array, bits: int) -> Array:
     return stream @ (1 << np.arange(bits))
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, Look], Original]] = {
+MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
     ("com.microsoft", "MatMulNBits"): _packed
 }

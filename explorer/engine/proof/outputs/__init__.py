@@ -1,1 +1,1 @@
-"""Outputs of whole models, held against each other."""
+"""Model outputs: whole models, held against each other."""

@@ -1,4 +1,4 @@
-"""How far apart two results are, how far each is from float64, and whether that is too far.
+"""Numeric comparison: how far apart two results are, how far from float64, and whether that is too far.
 
 No fixed tolerance anywhere: one wrongly fails deep models and wrongly passes small outputs. The error
 of the original against float64 is the noise floor, measured on the same inputs, and the claim tested is
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["SLAB", "Comparison", "unit_roundoff", "widened"]
+__all__ = ["SLAB", "OutputComparison", "unit_roundoff", "widened"]
 
 _SLACK = 4.0
 """Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
@@ -56,7 +56,7 @@ def widened(array: Array) -> Array:
     return np.asarray(array).astype(np.float64)
 
 
-class Comparison(Struct):
+class OutputComparison(Struct):
     """Two results of the same shape, `before` and `after`, added up over draws.
 
     Attributes:
@@ -94,7 +94,7 @@ class Comparison(Struct):
     max_before: float = 0.0
     max_after: float = 0.0
     largest: float = 0.0
-    others: Comparison | None = None
+    others: OutputComparison | None = None
     _squares: dict[str, float] = field(default_factory=dict)
     _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
 
@@ -135,7 +135,7 @@ class Comparison(Struct):
         """Takes one draw in that has no float64 result: it is judged by the noise of those that have."""
         self.add(before, after, None)
         if self.others is None:
-            self.others = Comparison(self.roundoff)
+            self.others = OutputComparison(self.roundoff)
         self.others.add(before, after, before)
 
     def add_equal(self, array: Array) -> None:

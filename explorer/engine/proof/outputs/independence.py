@@ -1,4 +1,4 @@
-"""How many of the errors in an output are independent of each other.
+"""Independence of rounding errors: how many of the errors in an output are independent of each other.
 
 An output of 5,000 elements may be made of five numbers. Then all its errors follow from those of five: by
 chance the original's may be a tenth of what rounding makes of the next graph, which so many elements of their

@@ -1,4 +1,4 @@
-"""Layer 3 of the proof: both models, whole, in the stock runtime, on the same inputs.
+"""Runs of both models, layer 3 of the proof: both models, whole, in the stock runtime, on the same inputs.
 
 This is the layer that needs no plan, so it also compares any two ONNX files. The original runs once
 more in float64; its own error there is the noise floor, and the other model must be no less accurate.
@@ -17,7 +17,7 @@ from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.model import DTYPES, Model, Value
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.tolerance import within
 from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.runtime.onnxruntime import Array, Session
@@ -27,7 +27,7 @@ from explorer.facts.verification import Tolerance
 __all__ = [
     "Mismatch",
     "Noise",
-    "Run",
+    "ModelOutputs",
     "by_one_ulp",
     "change",
     "check_torch",
@@ -58,7 +58,7 @@ class Mismatch(Exception):
     """The two models do not take the same inputs; the text says how they differ."""
 
 
-class Run(Struct, frozen=True):
+class ModelOutputs(Struct, frozen=True):
     """Outputs of one model.
 
     Attributes:
@@ -83,7 +83,7 @@ class Noise(Struct, frozen=True):
         reference: What the float64 results are, or why there are none.
         depth: Roundings on the way through the model, for want of float64 results.
         growth: How much more the other model may round, by its longer sums.
-        sensitivity: See `Run`.
+        sensitivity: See `ModelOutputs`.
         independent: See `independence`, by the original's names of outputs.
         both: Neither model is the original of the other: each must be as accurate.
         tolerance: By how much they may differ; then nothing else counts.
@@ -165,7 +165,7 @@ def run_all(
     shake: bool = False,
     threads: int | None = None,
     sparing: bool = True,
-) -> Run:
+) -> ModelOutputs:
     """Runs a model on every draw; the session is given up afterwards.
 
     Args:
@@ -224,7 +224,7 @@ def run_each(
     step: Callable[[], None],
     *,
     shake: Callable[[Feeds], Feeds] | None = None,
-) -> Run:
+) -> ModelOutputs:
     """As `run_all`, of whatever `call` runs.
 
     Args:
@@ -239,9 +239,9 @@ def run_each(
         step()
         draws.append(tuple(call(one)))
     if shake is None:
-        return Run(tuple(names), tuple(draws))
+        return ModelOutputs(tuple(names), tuple(draws))
     pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
-    return Run(tuple(names), tuple(draws), tuple(change(a, b) for a, b in pairs))
+    return ModelOutputs(tuple(names), tuple(draws), tuple(change(a, b) for a, b in pairs))
 
 
 def by_one_ulp(feeds: Feeds) -> Feeds:
@@ -293,8 +293,8 @@ def reference(
 
 
 def compare(
-    before: Run,
-    after: Run,
+    before: ModelOutputs,
+    after: ModelOutputs,
     references: Sequence[Mapping[str, Array]],
     noise: Noise,
     note: str = "",
@@ -373,7 +373,7 @@ def _evidence(
         return replace(found, passed=noise.proved or found.passed, constant=constant)
     own = noise.independent.get(name, old[0].size)
     share = min(own / max(old[0].size, 1), 1.0)
-    comparison = Comparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
+    comparison = OutputComparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
     for a, b, reference_ in zip(old, new, true, strict=True):
         if reference_ is not None and reference_.shape == a.shape:
             comparison.add(a, b, reference_)
@@ -389,7 +389,7 @@ def _floats(
     name: str,
     kind: str,
     shape: tuple[int, ...],
-    comparison: Comparison,
+    comparison: OutputComparison,
     noise: Noise,
     note: str,
 ) -> OutputEvidence:
@@ -441,7 +441,7 @@ def _floats(
     )
 
 
-def _astray(comparison: Comparison) -> str:
+def _astray(comparison: OutputComparison) -> str:
     """What is beyond all rounding, though every part is proved; '' if nothing is."""
     gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
     if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):

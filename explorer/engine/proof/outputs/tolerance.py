@@ -1,4 +1,4 @@
-"""Models that may differ, quantized ones say: whether they do by no more than was asked."""
+"""Tolerance, for models that may differ, quantized ones say: whether they do by no more than was asked."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
-from explorer.engine.proof.outputs.run import Noise, Run
+from explorer.engine.proof.outputs.run import ModelOutputs, Noise
 from explorer.engine.proof.sites.proof import exposed
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import Share, awaited, beside, processors, side_by_side, within_limit
@@ -41,7 +41,7 @@ __all__ = ["Pairing", "Runs", "TorchRun", "compare_torch", "compare_whole", "com
 Tell = Callable[[str, int, int], None]
 TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
 Evidence = tuple[OutputEvidence, ...]
-Ahead = Future[Run]
+Ahead = Future[ModelOutputs]
 
 _WEIGHTS = 1 << 30
 """Bytes of weights of the whole models that are run side by side: each session holds its own."""
@@ -123,7 +123,7 @@ class Runs:
         ahead: Ahead | None = None,
     ) -> None:
         self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, ahead
-        self._other: tuple[Run, str] | None = None
+        self._other: tuple[ModelOutputs, str] | None = None
         self._steps: list[None] = []
         self._total = 2 * len(pairing.feeds)
 
@@ -133,7 +133,7 @@ class Runs:
             raise Cancelled
         self._steps.append(None)
 
-    def original(self, share: Share, *, shake: bool = False, feeds: int | None = None) -> Run:
+    def original(self, share: Share, *, shake: bool = False, feeds: int | None = None) -> ModelOutputs:
         """The original on every input, or the first few; `shake` as in `outputs.run_all`."""
         given = self.pairing.feeds[:feeds]
         step = partial(self.step, share)
@@ -141,7 +141,7 @@ class Runs:
             self.pairing.before, given, "the original", step, shake=shake, threads=share.threads
         )
 
-    def other(self, share: Share) -> tuple[Run, str]:
+    def other(self, share: Share) -> tuple[ModelOutputs, str]:
         """The other model on every input, run once, and what is to be said of how it was run."""
         if self._other is None and self._ahead is not None:
             self._other = awaited(self._ahead, share.stopped), ""
@@ -150,7 +150,7 @@ class Runs:
             self._other = self._made(share)
         return self._other
 
-    def _made(self, share: Share) -> tuple[Run, str]:
+    def _made(self, share: Share) -> tuple[ModelOutputs, str]:
         pair = self.pairing
         what = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
@@ -198,7 +198,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     runs.tell("loading the models", 0, 2 * len(pairing.feeds))
     shake = not proved and outputs.quantises(pairing.before)
     if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
-        before = Run(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
+        before = ModelOutputs(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
         ((after, note),) = runs.together(runs.other)
     else:
         before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
@@ -237,10 +237,10 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         outputs.check_torch(given, len(names))
         theirs.append(tuple(np.asarray(v) for v in given))
     noise = Noise(NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, both=True)
-    return _judged(Run(names, tuple(theirs)), after, noise, note, runs)
+    return _judged(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
 
 
-def _judged(before: Run, after: Run, noise: Noise, note: str, runs: Runs) -> Evidence:
+def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
     """Cheapest evidence first: more is gathered only while it could change the answer."""
     found = outputs.compare(before, after, [], noise, note)
     if all(one.equal or (noise.proved and one.passed) for one in found):

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Model, Node, Tensor
 from explorer.engine.proof.meanings import Original
-from explorer.engine.proof.structure.probes import Pair, Region, Wiring, pair_values
+from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, pair_values
 from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
 from explorer.facts import TensorInfo
 
-__all__ = ["Changed", "Correspondence", "Sites"]
+__all__ = ["ChangedRegion", "Correspondence", "Sites"]
 
 Sites = Mapping[str, Original]
 Types = Mapping[str, TensorInfo]
@@ -44,7 +44,7 @@ _FED = frozenset(
 """Types of values that a region can be given."""
 
 
-class Changed(Struct, frozen=True):
+class ChangedRegion(Struct, frozen=True):
     """A region of both graphs.
 
     Attributes:
@@ -127,7 +127,7 @@ class Correspondence:
 
         return GraphNumbers(self._table, self.after, self._given_after, site=site, assumed=assumed)
 
-    def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[Changed]:
+    def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[ChangedRegion]:
         """The regions in the order of the original.
 
         Args:
@@ -159,7 +159,7 @@ class Correspondence:
                 rests = [n for n in (*before.given, *given.values()) if first.get(n) not in self._certain]
                 behind = {n for n in rests if position.get(n, -1) >= here}
                 if "" not in given.values() and not behind:
-                    found.append(Changed(pair, before, after, given))
+                    found.append(ChangedRegion(pair, before, after, given))
                 elif pair.before not in ends:
                     crossed.add(pair.before)  # it would rest on what comes behind it
                 else:
@@ -193,9 +193,9 @@ class Correspondence:
         """Values of the original that a diff found in the other graph."""
         return {p.before for p in self._pairs()}
 
-    def _wirings(self) -> tuple[Wiring, Wiring]:
+    def _wirings(self) -> tuple[GraphProducers, GraphProducers]:
         if self._paired is None:
-            self._one, self._other = Wiring(self.before), Wiring(self.after)
+            self._one, self._other = GraphProducers(self.before), GraphProducers(self.after)
             self._position = dict(self._one.producer)
         return self._one, self._other
 

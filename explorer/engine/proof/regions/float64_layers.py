@@ -1,4 +1,4 @@
-"""The original in float64, layer by layer: as far as it is asked for, and no more held than is read again."""
+"""Float64 values of the original, layer by layer, as far as asked for; held is what is read again."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.regions.trials import Place
-from explorer.engine.proof.structure.probes import Region, Wiring
+from explorer.engine.proof.regions.trials import ComparedValue
+from explorer.engine.proof.structure.probes import GraphProducers, Region
 from explorer.engine.runtime.onnxruntime import Array, expose
 
-__all__ = ["Truth", "in_float64"]
+__all__ = ["Float64Layers", "in_float64"]
 
 Cancel = Callable[[], bool] | None
 Feeds = dict[str, Array]
 
 
-class Truth:
+class Float64Layers:
     """The original in float64, as far as it was asked for; what no later layer reads is dropped."""
 
     def __init__(
-        self, wiring: Wiring, places: Sequence[Place], feeds: Feeds, tell: Callable[[str, int, int], None]
+        self,
+        wiring: GraphProducers,
+        places: Sequence[ComparedValue],
+        feeds: Feeds,
+        tell: Callable[[str, int, int], None],
     ) -> None:
         self.wiring = wiring
         self.places = places
@@ -54,7 +58,7 @@ class Truth:
         return found
 
 
-def in_float64(wiring: Wiring, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
+def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
     """One value in float64 from others; None if it cannot be run so."""
     graph = wiring.model.graph
     part = replace(

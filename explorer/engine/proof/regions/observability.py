@@ -1,4 +1,4 @@
-"""What two regions differ in though every try of them gave the same.
+"""Observability: what two regions differ in though every try of them gave the same.
 
 A limit that is never reached, a branch that is not taken, a body that never runs, a weight so small that
 rounding is larger: two runs show nothing of them. Whether they differ there stands in the graphs.
@@ -18,7 +18,7 @@ from explorer.engine.proof.structure.value_numbers import RANDOM
 from explorer.engine.proof.structure.value_numbers import held as constant_of
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["Contents", "controls"]
+__all__ = ["NodeContents", "controls"]
 
 _PLACES: Mapping[str, Collection[int]] = {
     **dict.fromkeys(("Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Split"), (1,)),
@@ -52,7 +52,7 @@ Difference = tuple[str, bool]
 """What differs, in words, and whether by more than rounding."""
 
 
-class Contents:
+class NodeContents:
     """What stands in the nodes of one graph and another beside what they read.
 
     Args:

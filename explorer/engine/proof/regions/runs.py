@@ -23,17 +23,17 @@ from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
-from explorer.engine.proof.outputs.run import Noise, Run, by_one_ulp
-from explorer.engine.proof.regions.correspondence import Changed, Correspondence
+from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
+from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.float64_layers import in_float64
-from explorer.engine.proof.regions.observability import Contents, controls
+from explorer.engine.proof.regions.observability import NodeContents, controls
 from explorer.engine.proof.regions.trials import FLOATS
-from explorer.engine.proof.structure.probes import Pair, Region, Wiring, cut_out
+from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
 from explorer.engine.runtime.onnxruntime import Array, Session, expose
 from explorer.engine.runtime.random_inputs import Drawn, draw
 from explorer.facts import OutputEvidence, RegionEvidence
 
-__all__ = ["Settled", "settle"]
+__all__ = ["RegionResult", "settle"]
 
 _SPREADS = (1.0, 0.1, 10.0)
 """Of the dense values, times that of the original's own."""
@@ -61,7 +61,7 @@ _FLOATS = (*FLOATS, "bfloat16")
 Feeds = dict[str, Array]
 
 
-class Settled(Struct, frozen=True):
+class RegionResult(Struct, frozen=True):
     """A region that was tried.
 
     Attributes:
@@ -87,7 +87,7 @@ def settle(
     seed: int,
     tell: Callable[[int, int], None],
     cancel: Callable[[], bool] | None,
-) -> tuple[Settled, ...]:
+) -> tuple[RegionResult, ...]:
     """Tests every changed region; where one fails, whether it was cut out wrongly.
 
     A value that a diff matched may be another one (of a convolution into which a normalisation was folded):
@@ -105,8 +105,8 @@ def settle(
         Evidence of every region; where one of them differs, first the one that showed it first.
     """
     runner = _Runner(found, tries, seed, cancel)
-    known: dict[tuple[object, ...], Settled] = {}
-    failed: dict[str, Settled] = {}
+    known: dict[tuple[object, ...], RegionResult] = {}
+    failed: dict[str, RegionResult] = {}
     dropped: set[str] = set()
     ends = {p.before for p in found.outputs}
     step = 1
@@ -142,13 +142,15 @@ def settle(
     return tuple(shown)
 
 
-def _cut_off(runner: _Runner, pair: Pair) -> Settled:
+def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
     op = printable(runner.one.nodes[runner.one.producer[pair.before]].op)
     reason = "it is made of values that it cannot be given alone"
-    return Settled(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
+    return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
 
 
-def _hidden(runner: _Runner, region: Changed, within: Sequence[str], dropped: set[str]) -> Settled | None:
+def _hidden(
+    runner: _Runner, region: ChangedRegion, within: Sequence[str], dropped: set[str]
+) -> RegionResult | None:
     """A value in a region that differs, where the region does not show it and does not make up for it.
 
     What makes up for a difference is another operator behind it. Where there are the same ones, with the same
@@ -208,13 +210,13 @@ class _Runner:
         cancel: Callable[[], bool] | None,
     ) -> None:
         self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
-        self.one, self.other = Wiring(found.before), Wiring(found.after)
+        self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)
         self._session: Session | None = None
         self._exposed: set[str] = set()
         live = self.one.live, self.other.live
-        self.contents = Contents(found.before, found.after, found.same_content, live)
+        self.contents = NodeContents(found.before, found.after, found.same_content, live)
 
-    def expose(self, regions: Sequence[Changed]) -> None:
+    def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with what regions are given as outputs."""
         wanted = {name for r in regions for name in r.reads} & self.one.producer.keys()
         if wanted - self._exposed:
@@ -231,7 +233,7 @@ class _Runner:
             feeds |= self._session.run(feeds, wanted)
         return {name: feeds[name] for name in names}
 
-    def widened(self, region: Changed, dropped: set[str]) -> Settled:
+    def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
         """Evidence of a region, alone or together with what makes its inputs."""
         alone = found = self.test(region)
         past: set[str] = set()
@@ -248,7 +250,7 @@ class _Runner:
             found = self.test(region)
         return found if found.passed else alone
 
-    def test(self, region: Changed) -> Settled:
+    def test(self, region: ChangedRegion) -> RegionResult:
         """Runs a region at all sizes."""
         nodes = self._nodes(region)
         evidence = RegionEvidence(
@@ -282,43 +284,53 @@ class _Runner:
                             reason=f"{found.reason}{where}",
                             max_abs=found.max_abs,
                         )
-                        return Settled(made, region.before.nodes, lasting=True)
+                        return RegionResult(made, region.before.nodes, lasting=True)
         except BadModel as error:
             reason = f"it could not be run alone: {printable(str(error))}"
-            return Settled(replace(evidence, reason=reason, own=True), region.before.nodes)
+            return RegionResult(replace(evidence, reason=reason, own=True), region.before.nodes)
         return self._judged(region, nodes, evidence, seen)
 
     def _judged(
-        self, region: Changed, nodes: tuple[list[Node], list[Node]], evidence: RegionEvidence, seen: _Seen
-    ) -> Settled:
+        self,
+        region: ChangedRegion,
+        nodes: tuple[list[Node], list[Node]],
+        evidence: RegionEvidence,
+        seen: _Seen,
+    ) -> RegionResult:
         """What follows from a region that gave the same wherever it was tried."""
         here = region.before.nodes
         if not seen.results:
-            return Settled(replace(evidence, reason="not one finite number came out of it"), here)
+            return RegionResult(replace(evidence, reason="not one finite number came out of it"), here)
         worst = max(seen.results, key=lambda r: r.max_abs or 0.0)
         equal = all(r.equal for r in seen.results)
         figures = replace(evidence, draws=seen.draws, max_abs=worst.max_abs, equal=equal)
         if not region.reads and equal:
-            return Settled(replace(figures, kind="equal", reason="constants: bit for bit the same"), here)
+            return RegionResult(
+                replace(figures, kind="equal", reason="constants: bit for bit the same"), here
+            )
         if self.contents.draws(nodes):
             reason = "it draws random numbers, which no two runs share"
-            return Settled(replace(figures, reason=reason), here, lasting=True)
+            return RegionResult(replace(figures, reason=reason), here, lasting=True)
         twins = {name: twin or name for name, twin in region.given.items()}
         varied = seen.varied, {name for name, twin in twins.items() if twin in seen.varied}
         if self.contents.undecided(nodes, varied):
-            return Settled(replace(figures, reason="not every branch in it was taken"), here, lasting=True)
+            return RegionResult(
+                replace(figures, reason="not every branch in it was taken"), here, lasting=True
+            )
         if not seen.moved and region.reads:
-            return Settled(replace(figures, reason="its output does not depend on what was varied"), here)
+            return RegionResult(
+                replace(figures, reason="its output does not depend on what was varied"), here
+            )
         differing = self.contents.differences(nodes)
         # two may make up for each other: a factor that was moved from one weight into the next
         if differing and (equal or (len(differing) == 1 and differing[0][1])):
             reason = f"{differing[0][0]} differs, and nothing that was tried shows it"
-            return Settled(replace(figures, reason=reason), here, lasting=True)
-        return Settled(replace(figures, kind="evidence", reason=worst.reason), here)
+            return RegionResult(replace(figures, reason=reason), here, lasting=True)
+        return RegionResult(replace(figures, kind="evidence", reason=worst.reason), here)
 
     def _sets(
         self,
-        region: Changed,
+        region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         own: Feeds,
         one: tuple[Drawn, ...],
@@ -343,7 +355,7 @@ class _Runner:
 
     def _tried(
         self,
-        region: Changed,
+        region: ChangedRegion,
         run: Callable[[Feeds], tuple[Array, Array]],
         kind: str,
         feeds: Sequence[Feeds],
@@ -375,13 +387,13 @@ class _Runner:
             seen.varied.update(names if len(pairs) == len(feeds) else ())
         return None
 
-    def _nodes(self, region: Changed) -> tuple[list[Node], list[Node]]:
+    def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:
         return (
             [self.one.nodes[at] for at in region.before.nodes],
             [self.other.nodes[at] for at in region.after.nodes],
         )
 
-    def _both(self, region: Changed) -> Callable[[Feeds], tuple[Array, Array]]:
+    def _both(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
         """What runs a region in both graphs on the same values."""
         types = {name: str(v.dtype) for name, v in self.own(region.reads, self.tries[0], self.seed).items()}
         before = _alone(self.one, region.before, types)
@@ -396,12 +408,15 @@ class _Runner:
 
     def _compared(
         self,
-        region: Changed,
+        region: ChangedRegion,
         pairs: Sequence[tuple[Array, Array, Feeds]],
         run: Callable[[Feeds], tuple[Array, Array]],
     ) -> OutputEvidence:
         name = (region.pair.before,)
-        old, new = Run(name, tuple((a,) for a, _, _ in pairs)), Run(name, tuple((b,) for _, b, _ in pairs))
+        old, new = (
+            ModelOutputs(name, tuple((a,) for a, _, _ in pairs)),
+            ModelOutputs(name, tuple((b,) for _, b, _ in pairs)),
+        )
         depth = outputs.depth_of(_part(self.one, region.before, {}))
         noise = Noise(NOT_NEEDED, depth)
         (found,) = outputs.compare(old, new, [], noise)
@@ -427,13 +442,13 @@ class _Runner:
         return outputs.compare(old, new, truth, noise)[0]
 
 
-def _alone(wiring: Wiring, region: Region, types: Mapping[str, str]) -> Callable[[Feeds], Array]:
+def _alone(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Callable[[Feeds], Array]:
     model, names = cut_out(wiring, [region], {name: types[name] for name in region.given})
     session = Session(model, what="a changed region alone", optimise=False)
     return lambda values: session.run(values)[names[region.value]]
 
 
-def _part(wiring: Wiring, region: Region, types: Mapping[str, str]) -> Model:
+def _part(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Model:
     return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
 
 

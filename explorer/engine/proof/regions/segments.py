@@ -1,4 +1,4 @@
-"""A model run once, piece by piece: its values are handed out as they are wanted, and held no longer.
+"""Segmented run: a model piece by piece, its values are handed out as they are wanted, and held no longer.
 
 A run that hands out every activation of a large network holds gigabytes, and one run for each portion of them
 multiplies as often. Instead each portion is a model of its own, which begins where the ones before it ended.

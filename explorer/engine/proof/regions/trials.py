@@ -1,4 +1,4 @@
-"""Two arrays of one value, compared; and the values on which a layer is tried.
+"""Trials of a layer: two arrays of one value, compared, and the values on which a layer is tried.
 
 Behind a ReLU half of a weight is multiplied by zero, and in a sum of thousands of terms rounding hides a
 weight that is off by a thousandth: a layer is tried on values without zeros, and on a part of them at a time.
@@ -13,13 +13,13 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.units import shape_text
-from explorer.engine.proof.outputs.compare import Comparison
+from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.proof.structure.probes import Pair, Region
 from explorer.engine.runtime.onnxruntime import Array
 
 __all__ = [
     "FLOATS",
-    "Place",
+    "ComparedValue",
     "Trial",
     "add",
     "as_given",
@@ -49,7 +49,7 @@ class Trial(Struct):
         differing: Elements that are not equal; only counted for what is no float.
     """
 
-    figures: Comparison
+    figures: OutputComparison
     fault: str = ""
     differing: int = 0
     elements: int = 0
@@ -60,7 +60,7 @@ class Trial(Struct):
         return self.figures.equal and not self.fault
 
 
-class Place(Struct):
+class ComparedValue(Struct):
     """A value that both models have, and what was seen of it.
 
     Attributes:
@@ -113,7 +113,7 @@ def rms_between(a: Array, b: Array) -> float:
     """RMS difference of what is finite in both."""
     if a.shape != b.shape:
         return 0.0
-    figures = Comparison(0.0)
+    figures = OutputComparison(0.0)
     trial = Trial(figures)
     add(trial, a, b, None)
     return math.sqrt(figures.mse or 0.0)

@@ -1,4 +1,4 @@
-"""What was seen of sites and outputs as evidence, and in one sentence.
+"""Evidence and verdict: what was seen of sites and outputs, and in one sentence.
 
 Apart from the proof, since conversions and the twins of torch modules end in the same words.
 """
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.units import printable
-from explorer.engine.proof.outputs.compare import Comparison
+from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.proof.outputs.tolerance import tolerance_text
 from explorer.engine.proof.sites.exact import SATURATES
 from explorer.engine.proof.sites.run import LIMIT, SiteRun
@@ -26,7 +26,7 @@ def site_evidence(
     site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
 ) -> SiteEvidence:
     """What the walk and the run of one site showed; `structure` and `unrunnable` say what went wrong."""
-    seen = ran.comparison if ran is not None and ran.rows else Comparison(0.0)
+    seen = ran.comparison if ran is not None and ran.rows else OutputComparison(0.0)
     fault = structure or unrunnable or (ran.reason if ran is not None else "")
     ratio = ran.bound_ratio if ran is not None else None
     limit = ran.limit if ran is not None else LIMIT

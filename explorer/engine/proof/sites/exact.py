@@ -1,4 +1,4 @@
-"""Layer 2 of the proof for products of integers: not within a limit, but bit for bit.
+"""Exact proof of integer products, layer 2: not within a limit, but bit for bit.
 
 Beside the original's own output stands one of exact integer arithmetic. onnxruntime adds up pairs of products
 of unsigned with signed bytes in 16 bits where the processor has no VNNI, and saturates: where its own output
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.proof.meanings import Meaning
-from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.meanings import ProductSpec
+from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.runtime.onnxruntime import Array
 
 __all__ = ["SATURATES", "Exact", "compare_exact", "dense_integers"]
@@ -34,7 +34,7 @@ class Exact(Struct, frozen=True):
         note: What is to be said of the original.
     """
 
-    comparison: Comparison
+    comparison: OutputComparison
     reason: str
     note: str
 
@@ -47,7 +47,7 @@ def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
 
 
 def compare_exact(
-    meaning: Meaning, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
+    meaning: ProductSpec, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
 ) -> Exact:
     """Compares what a tiled site gave with what its integers give.
 
@@ -59,7 +59,7 @@ def compare_exact(
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)
-    comparison = Comparison(unit_roundoff(str(y.dtype)) if floats else 1.0)
+    comparison = OutputComparison(unit_roundoff(str(y.dtype)) if floats else 1.0)
     reason = note = ""
     for at, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
@@ -83,7 +83,7 @@ def compare_exact(
 
 
 def _of_original(
-    meaning: Meaning,
+    meaning: ProductSpec,
     inputs: Sequence[Array],
     theirs: Array,
     exact: Array,

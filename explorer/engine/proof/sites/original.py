@@ -1,10 +1,10 @@
-"""The product as the original graph has it, found again without help from the code that tiled it."""
+"""Original product of a site: found again without help from the code that tiled it."""
 
 from __future__ import annotations
 
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.meanings import MEANINGS, Look, Original
+from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original
 from explorer.facts import SitePlan
 
 __all__ = ["find_original"]
@@ -30,4 +30,4 @@ def find_original(
     wiring = wiring or Wiring.of(model.graph)
     node = wiring.maker(output)
     mean = MEANINGS.get((node.domain, node.op)) if node is not None else None
-    return mean(node, Look(model, planned, wiring)) if node is not None and mean is not None else None
+    return mean(node, NodeReader(model, planned, wiring)) if node is not None and mean is not None else None

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import DTYPES, Model, sources
-from explorer.engine.proof.meanings import Meaning, Original
+from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
 from explorer.engine.proof.sites.original import find_original
@@ -257,7 +257,7 @@ def key_of(site: SitePlan) -> str:
     return "/".join((*site.place, site.output))
 
 
-def _sized(site: SitePlan, meaning: Meaning) -> SitePlan:
+def _sized(site: SitePlan, meaning: ProductSpec) -> SitePlan:
     """The site at the sizes of a run: those that are open are what they are, the others stay as planned."""
     axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
     sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}

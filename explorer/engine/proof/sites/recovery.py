@@ -1,4 +1,4 @@
-"""The plan of a tiled file, read back from its metadata, so that the file can be verified by itself."""
+"""Plan recovery: read back from a tiled file's metadata, so that the file can be verified by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layer 2 of the proof: every tiled site is run by itself, and compared with float64 element by element.
+"""Site runs, layer 2 of the proof: every tiled site by itself, against float64 element by element.
 
 The site is cut out of the tiled graph with its functions as they are, so that an operator that does not
 do what it is called is caught here. Beside the true activations it sees dense random rows: behind a
@@ -25,8 +25,8 @@ from explorer.base.errors import Cancelled
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs
 from explorer.engine.proof.float64.evaluator import product
-from explorer.engine.proof.meanings import Meaning, Original, Rows
-from explorer.engine.proof.outputs.compare import SLAB, Comparison, unit_roundoff
+from explorer.engine.proof.meanings import Original, ProductSpec, Rows
+from explorer.engine.proof.outputs.compare import SLAB, OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.exact import compare_exact, dense_integers
 from explorer.engine.runtime.onnxruntime import Array, Session
 from explorer.engine.runtime.parallel import Share
@@ -81,7 +81,7 @@ class SiteRun(Struct, frozen=True):
         exact: Whether it was compared with exact integer arithmetic, bit for bit.
     """
 
-    comparison: Comparison
+    comparison: OutputComparison
     bound_ratio: float | None
     limit: float
     rows: int
@@ -99,7 +99,7 @@ def run_site(
     after: Model,
     site: SitePlan,
     original: Original,
-    meaning: Meaning,
+    meaning: ProductSpec,
     inputs: Sequence[Array],
     y: Array,
     seed: int,
@@ -132,7 +132,7 @@ def run_site(
     dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     outputs = _Runner(after, site, original, share, wiring, sessions).run(draws)
-    comparison = Comparison(unit_roundoff(str(y.dtype)), binned=False)
+    comparison = OutputComparison(unit_roundoff(str(y.dtype)), binned=False)
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
@@ -230,7 +230,7 @@ def _called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], F
     return {key: function for key, function in model.functions.items() if key in found}  # in their order
 
 
-def fault_of(comparison: Comparison, ratio: float, limit: float) -> str:
+def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
     """What is wrong with a site's numbers, in words; '' if nothing is."""
     if comparison.nonfinite:
         return f"{comparison.nonfinite:,} NaN or Inf that the original has not"
@@ -309,7 +309,7 @@ def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     return np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype)
 
 
-def _looked_at(site: SitePlan, meaning: Meaning, seed: int) -> Array | None:
+def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     """Rows of the dense draw that are compared with float64; None for all.
 
     They are there because true activations may meet part of the weight with zeros only, and every one of them
@@ -326,7 +326,7 @@ def _looked_at(site: SitePlan, meaning: Meaning, seed: int) -> Array | None:
 
 
 def _unsure(
-    meaning: Meaning,
+    meaning: ProductSpec,
     inputs: Sequence[Array],
     left: Rows,
     before: Array,
@@ -370,7 +370,7 @@ def _rows(array: Array, some: Array | None) -> Array:
 
 
 def _references(
-    meaning: Meaning,
+    meaning: ProductSpec,
     draws: Sequence[Sequence[Array]],
     lefts: Sequence[Rows],
     looked: Sequence[Array | None],

@@ -1,1 +1,1 @@
-"""Equal by construction: what meets what, told without a run."""
+"""Structural equality: what meets what, told without a run."""

@@ -1,4 +1,4 @@
-"""Where two graphs can be probed: which value of one is which of the other, and the nodes in between.
+"""Probe points of two graphs: which value of one is which of the other, and the nodes in between.
 
 Values that both graphs have cut each of them into regions. A region can be run alone, on whatever values it
 is given: that is what tells the layer that makes an error from those that hand it on.
@@ -19,7 +19,7 @@ from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
-__all__ = ["Pair", "Region", "Wiring", "cut_out", "pair_values"]
+__all__ = ["Pair", "Region", "GraphProducers", "cut_out", "pair_values"]
 
 
 class Pair(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Region(Struct, frozen=True):
     stored: frozenset[str]
 
 
-class Wiring:
+class GraphProducers:
     """A graph by what makes a value.
 
     Attributes:
@@ -84,7 +84,7 @@ class Wiring:
 
 
 def cut_out(
-    wiring: Wiring, regions: Iterable[Region], dtypes: Mapping[str, str]
+    wiring: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
 ) -> tuple[Model, dict[str, str]]:
     """A model of some regions side by side, each on given values and none on what another one makes.
 
@@ -139,8 +139,8 @@ def _making(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def pair_values(
-    before: Wiring,
-    after: Wiring,
+    before: GraphProducers,
+    after: GraphProducers,
     inputs: Mapping[str, str],
     outputs: Sequence[Pair],
     known: Mapping[str, str] | None = None,
@@ -183,14 +183,14 @@ def pair_values(
     return found
 
 
-def _believed(before: Wiring, after: Wiring, name: str) -> bool:
+def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
     one, other = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
     if one.key == other.key or SITE_KEY in one.metadata or SITE_KEY in other.metadata:
         return True
     return not is_counted(name, one.op)
 
 
-def _has_more(after: Wiring, pairs: Mapping[str, str]) -> bool:
+def _has_more(after: GraphProducers, pairs: Mapping[str, str]) -> bool:
     """Whether the second graph has values outside of tiled sites that are not paired yet."""
     paired = set(pairs.values())
     return any(

@@ -1,4 +1,4 @@
-"""Layer 1 of the proof: the tiled graph is the same product, shown without running it.
+"""Structural walk, layer 1 of the proof: the tiled graph is the same product, shown without running it.
 
 The site is followed with symbols (`symbols`); its output says which tile products were summed into
 which element. For every (m, n) the products must come in the order of k, every k once, each with the
@@ -20,8 +20,8 @@ from explorer.base.errors import Cancelled
 from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Interpreter, Wiring
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.meanings import Meaning, Original
-from explorer.engine.proof.symbolic.blocks import Given, Ledger, NotTiled, Product, Symbol, Total
+from explorer.engine.proof.meanings import Original, ProductSpec
+from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct, Total
 from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
 from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
@@ -34,7 +34,7 @@ def walk(
     after: Model,
     site: SitePlan,
     original: Original,
-    meaning: Meaning,
+    meaning: ProductSpec,
     shapes: Sequence[tuple[int, ...]],
     dtype: str,
     *,
@@ -64,6 +64,38 @@ def walk(
     true = meaning.batch, meaning.M, meaning.K, meaning.N
     if said != true:
         raise NotTiled(f"the plan says {_size(said)}, the original multiplies {_size(true)}")
+    ledger, given, result = _followed(after, site, original, meaning, shapes, dtype, wiring)
+    check = _Check(given, meaning, site)
+    codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
+    codes = meaning.out(codes.reshape(meaning.shape))
+    for area in check.grid():
+        if cancel is not None and cancel():
+            raise Cancelled
+        here = codes[area.cut].reshape(-1)
+        if meaning.shown is None:
+            seen = np.arange(here.size)
+        else:
+            seen = np.flatnonzero(meaning.shown[area.cut])
+            here = here[seen]
+        if here.size:
+            for positions, terms in _resolve(ledger, here, 1.0):
+                check.piece(area, seen if positions is None else seen[positions], terms, here.size)
+    due = site.products - check.unseen()
+    if check.tiles != due:
+        raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
+    return check.tiles
+
+
+def _followed(
+    after: Model,
+    site: SitePlan,
+    original: Original,
+    meaning: ProductSpec,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    wiring: Wiring | None,
+) -> tuple[Ledger, list[Symbol], Symbol]:
+    """A site run on symbols: what each code stands for, the symbols that went in, and what came out."""
     symbols = Symbols(dtype)
     ledger = symbols.ledger
     given = [ledger.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
@@ -92,25 +124,7 @@ def walk(
     elements = math.prod(meaning.shape)
     if math.prod(result.shape) != elements:
         raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
-    check = _Check(given, meaning, site)
-    codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
-    codes = meaning.out(codes.reshape(meaning.shape))
-    for area in check.grid():
-        if cancel is not None and cancel():
-            raise Cancelled
-        here = codes[area.cut].reshape(-1)
-        if meaning.shown is None:
-            seen = np.arange(here.size)
-        else:
-            seen = np.flatnonzero(meaning.shown[area.cut])
-            here = here[seen]
-        if here.size:
-            for positions, terms in _resolve(ledger, here, 1.0):
-                check.piece(area, seen if positions is None else seen[positions], terms, here.size)
-    due = site.products - check.unseen()
-    if check.tiles != due:
-        raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
-    return check.tiles
+    return ledger, given, result
 
 
 def _size(sizes: tuple[int, int, int, int]) -> str:
@@ -122,7 +136,7 @@ def _size(sizes: tuple[int, int, int, int]) -> str:
 class _Term(Struct, frozen=True):
     """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
 
-    source: Product | Given | Array
+    source: SymbolProduct | GivenBlock | Array
     local: Array
     factor: float
 
@@ -148,7 +162,7 @@ def _resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
                 else:
                     pieces.append((inner if positions is None else positions[inner], terms))
         else:
-            assert isinstance(block, (Product, Given))
+            assert isinstance(block, (SymbolProduct, GivenBlock))
             pieces.append((positions, [_Term(block, chosen - block.base, factor)]))
     return pieces
 
@@ -175,7 +189,7 @@ def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces
 
 def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) -> Pieces:
     if isinstance(value, Symbol):
-        if isinstance(value.whole, Product):
+        if isinstance(value.whole, SymbolProduct):
             return [(None, [_Term(value.whole, local, factor)])]
         return _resolve(ledger, value.codes.reshape(-1)[local], factor)
     return [(None, [_Term(value.reshape(-1)[local], local, factor)])]
@@ -199,7 +213,7 @@ class _Rectangle(Struct, frozen=True):
 class _Check:
     """Compares pieces of the output with what the original computes there."""
 
-    def __init__(self, given: Sequence[Symbol], meaning: Meaning, site: SitePlan) -> None:
+    def __init__(self, given: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
         self.meaning = meaning
         self.sizes = meaning.M, meaning.K, meaning.N
         self.site = site
@@ -250,16 +264,16 @@ class _Check:
         row, column = divmod(int(positions[0]), area.columns)
         at = f"{area.b}, " if self.meaning.batch > 1 else ""
         place = f"at ({at}{area.m + row}, {area.n + column}) of the output"
-        products = [t for t in terms if isinstance(t.source, Product)]
+        products = [t for t in terms if isinstance(t.source, SymbolProduct)]
         if not products:
             raise NotTiled(f"nothing is multiplied {place}")
         first = products[0]
-        assert isinstance(first.source, Product)
+        assert isinstance(first.source, SymbolProduct)
         self._stands(area, positions, first, due, place)
         done = 0
         for index, term in enumerate(products):
             product = term.source
-            assert isinstance(product, Product)
+            assert isinstance(product, SymbolProduct)
             if term.local is not first.local and not np.array_equal(term.local, first.local):
                 raise NotTiled(f"products are shifted against each other {place}")
             done = self._product(product, area, index, done, term.factor)
@@ -267,7 +281,7 @@ class _Check:
             raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
         self.tiles += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
-            others = [t for t in terms if not isinstance(t.source, Product)]
+            others = [t for t in terms if not isinstance(t.source, SymbolProduct)]
             self._others(others, area, positions, place)
 
     def _stands(self, area: _Rectangle, positions: Array, first: _Term, due: int, place: str) -> None:
@@ -302,7 +316,7 @@ class _Check:
         """How long a tile is along an axis."""
         return tile if self.whole[axis] else extent
 
-    def _product(self, product: Product, area: _Rectangle, index: int, done: int, factor: float) -> int:
+    def _product(self, product: SymbolProduct, area: _Rectangle, index: int, done: int, factor: float) -> int:
         """Checks one product; returns how far the depth is covered with it."""
         _, K, _ = self.sizes
         tm, tk, tn = self.tile
@@ -467,7 +481,7 @@ class _Check:
         if self.expected_bias is not None:
             expected = self.expected_bias[area.cut].reshape(-1)[positions]
         for term in terms:
-            if isinstance(term.source, Given):
+            if isinstance(term.source, GivenBlock):
                 if self.bias is None or term.source is not self.bias.whole:
                     raise NotTiled(f"the input itself is added {place}")
                 assert expected is not None

@@ -1,1 +1,1 @@
-"""Elements as symbols: what a block of a tensor is made of."""
+"""Symbolic execution: what a block of a tensor is made of."""

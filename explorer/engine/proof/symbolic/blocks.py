@@ -1,4 +1,4 @@
-"""What symbols stand for: elements of the activation, of products, of sums, each with a code of its own.
+"""Symbols: elements of the activation, of products, of sums, each with a code of its own.
 
 Every element that is made gets the next free code, block by block, so that a code alone says what it
 is: the block in whose range it lies, and the place in it. A zero is code 0.
@@ -15,14 +15,25 @@ import numpy as np
 
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["Batch", "Block", "Given", "Ledger", "NotTiled", "Product", "Symbol", "Total", "Value", "numbered"]
+__all__ = [
+    "Batch",
+    "SymbolBlock",
+    "GivenBlock",
+    "Ledger",
+    "NotTiled",
+    "SymbolProduct",
+    "Symbol",
+    "Total",
+    "Value",
+    "numbered",
+]
 
 
 class NotTiled(Exception):
     """The graph is not the tiled product that it is said to be; the text says where it is not."""
 
 
-class Block:
+class SymbolBlock:
     """Elements that were made together: codes base ... base + size - 1, in C order of `shape`."""
 
     __slots__ = ("base", "shape", "size")
@@ -33,7 +44,7 @@ class Block:
         self.size = math.prod(shape)
 
 
-class Given(Block):
+class GivenBlock(SymbolBlock):
     """The elements of a value that comes from outside: the activation, or a bias that is one."""
 
     __slots__ = ("name",)
@@ -43,7 +54,7 @@ class Given(Block):
         self.name = name
 
 
-class Product(Block):
+class SymbolProduct(SymbolBlock):
     """One matrix product of symbols (tm, tk) and numbers or symbols (tk, tn).
 
     Attributes:
@@ -59,18 +70,18 @@ class Product(Block):
         self.label = label
 
 
-class Batch(Block):
+class Batch(SymbolBlock):
     """The products of one batched MatMul, in C order of its batch: consecutive blocks seen as one."""
 
     __slots__ = ("batch", "products")
 
-    def __init__(self, batch: tuple[int, ...], products: Sequence[Product]) -> None:
+    def __init__(self, batch: tuple[int, ...], products: Sequence[SymbolProduct]) -> None:
         super().__init__(products[0].base, (*batch, *products[0].shape))
         self.batch = batch
         self.products = products
 
 
-class Total(Block):
+class Total(SymbolBlock):
     """Elementwise sums: `terms` are (symbols or numbers, factor), each broadcast to `shape`."""
 
     __slots__ = ("terms",)
@@ -99,7 +110,7 @@ class Symbol:
     def __init__(
         self,
         codes: Array | None,
-        whole: Block | None = None,
+        whole: SymbolBlock | None = None,
         *,
         shape: tuple[int, ...] = (),
         make: Callable[[], Array] | None = None,
@@ -151,15 +162,15 @@ class Ledger:
     """Every block that was made, in the order of its codes."""
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks: list[SymbolBlock] = []
         self.bases: list[int] = []
         self.next = 1
 
     def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
         """Symbols for a value that comes from outside."""
-        return Symbol(None, self._register(Given(self.next, shape, name)))
+        return Symbol(None, self._register(GivenBlock(self.next, shape, name)))
 
-    def groups(self, codes: Array) -> Iterator[tuple[Block | None, Array | None]]:
+    def groups(self, codes: Array) -> Iterator[tuple[SymbolBlock | None, Array | None]]:
         """Splits a 1-D array of codes by block.
 
         Yields:
@@ -181,15 +192,15 @@ class Ledger:
             owner = int(owners[positions[0]])
             yield (self.blocks[owner] if owner >= 0 else None), positions
 
-    def _register(self, block: Block) -> Block:
+    def _register(self, block: SymbolBlock) -> SymbolBlock:
         self.blocks.append(block)
         self.bases.append(block.base)
         self.next = block.base + block.size
         return block
 
-    def product(self, left: Symbol, right: Symbol | Array, label: str) -> Product:
+    def product(self, left: Symbol, right: Symbol | Array, label: str) -> SymbolProduct:
         """A new product block."""
-        block = Product(self.next, left, right, label)
+        block = SymbolProduct(self.next, left, right, label)
         self._register(block)
         return block
 

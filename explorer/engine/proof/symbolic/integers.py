@@ -1,4 +1,4 @@
-"""What a walk with symbols does with integers: zero points, products of bytes, and what comes behind a sum.
+"""Integer operators in symbols: zero points, products of bytes, and what comes behind a sum.
 
 Code 0 stands for a true zero: the number that the zero point is. What is padded with the number 0 behind the
 last row or column is no element of anything, and has code -1.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import DTYPES, Node
-from explorer.engine.proof.meanings.meaning import Integers
+from explorer.engine.proof.meanings.product_spec import Integers
 from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 

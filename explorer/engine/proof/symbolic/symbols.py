@@ -1,4 +1,4 @@
-"""A tiled product followed with symbols instead of numbers.
+"""Symbolic execution: a tiled product followed with symbols instead of numbers.
 
 Reshape, Split, Pad, Concat, Scan and their like merely move codes (`blocks`), so that whatever form a
 tiled graph takes, its output comes out as codes that say exactly which products were summed into which

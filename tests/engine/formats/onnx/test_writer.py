@@ -24,7 +24,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.writer import encode, skeleton
 from explorer.engine.graph.model import Computed, Function, Graph, Model, Node, Tensor, Value, int64_tensor
 from explorer.facts import Progress
-from explorer.host.output_files import replacing
+from explorer.host.output_files import atomic_write
 
 
 def saved(folder: Path, tensors: list[Any] | None = None, **extra: Any) -> str:
@@ -90,7 +90,7 @@ def saved(folder: Path, tensors: list[Any] | None = None, **extra: Any) -> str:
 
 def write(model: Model, path: str, **options: Any) -> None:
     """Writes all or nothing, as the session does."""
-    with replacing(path, overwrite=True) as staged:
+    with atomic_write(path, overwrite=True) as staged:
         writer.write(model, staged, **options)
 
 

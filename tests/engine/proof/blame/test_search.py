@@ -19,7 +19,7 @@ from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.blame import probing
 from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.outputs.compare import Comparison
+from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.runtime.onnxruntime import Session
 from explorer.facts import TileSpec
 from explorer.facts.blame import Blame, Probe
@@ -310,7 +310,7 @@ def test_an_eight_bit_model_departs_by_its_number_types(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [[1.0, -2.0, 0.5], [0.0, 0.0], [np.nan, 1.0, np.inf], [np.nan], []])
 def test_arrays_that_are_equal_are_counted_as_any_others(values: list[float]) -> None:
     array = np.array(values, np.float32)
-    quick, slow = Comparison(2.0**-24), Comparison(2.0**-24)
+    quick, slow = OutputComparison(2.0**-24), OutputComparison(2.0**-24)
     quick.add_equal(array)
     slow.add(array, array, None)
     assert quick == slow

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
-from explorer.engine.proof.outputs.compare import Comparison
+from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import plan_inputs
@@ -214,7 +214,7 @@ def test_nan_throughout_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_new_nan_fails_the_comparison_whatever_the_rest_does() -> None:
-    comparison = Comparison(2.0**-24)
+    comparison = OutputComparison(2.0**-24)
     old = np.ones(1_000_000, np.float32)
     new = old.copy()
     new[7] = np.nan
@@ -225,19 +225,19 @@ def test_a_new_nan_fails_the_comparison_whatever_the_rest_does() -> None:
 
 
 def test_an_infinity_of_the_other_sign_is_new() -> None:
-    comparison = Comparison(2.0**-24)
+    comparison = OutputComparison(2.0**-24)
     comparison.add(np.array([np.inf, 1]), np.array([-np.inf, 1]), np.array([np.inf, 1]))
     assert comparison.nonfinite == 1
 
 
 def test_nothing_finite_is_no_proof() -> None:
-    comparison = Comparison(2.0**-24)
+    comparison = OutputComparison(2.0**-24)
     comparison.add(np.array([np.nan]), np.array([1.0]), np.array([1.0]))
     assert comparison.judge() == "nothing finite could be compared"
 
 
 def test_figures_are_what_they_say() -> None:
-    comparison = Comparison(2.0**-24)
+    comparison = OutputComparison(2.0**-24)
     comparison.add(np.array([3.0, 0.0]), np.array([3.0, 4.0]), np.array([2.0, 4.0]))
     assert comparison.max_abs == 4
     assert comparison.max_rel == 0

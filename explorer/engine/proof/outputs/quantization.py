@@ -1,4 +1,4 @@
-"""Values of a quantised model as the floats that they stand for, so that they can be compared.
+"""Dequantized values: those of a quantised model as the floats that they stand for, to be compared.
 
 Where a quantiser put integer operators in place of float ones ('QLinearConv'), no value of the original is
 left in the graph: 'x' became 'x_quantized', with a scale and a zero point beside it. Each such value is
@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.proof.structure.probes import Wiring
+from explorer.engine.proof.structure.probes import GraphProducers
 
 __all__ = ["with_floats"]
 
@@ -22,7 +22,7 @@ _ABSORBED = ("Relu", "Clip")
 """Operators that a quantiser drops where the range of the integers does the same."""
 
 
-def with_floats(before: Wiring, after: Wiring) -> tuple[Model, dict[str, str]]:
+def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, dict[str, str]]:
     """The second model with floats beside its integers.
 
     Args:
@@ -77,7 +77,7 @@ def with_floats(before: Wiring, after: Wiring) -> tuple[Model, dict[str, str]]:
     return replace(after.model, graph=replace(after.model.graph, nodes=tuple(nodes))), pairs
 
 
-def _behind(value: str, users: dict[str, list[Node]], before: Wiring, after: Wiring) -> str:
+def _behind(value: str, users: dict[str, list[Node]], before: GraphProducers, after: GraphProducers) -> str:
     """The value that integers called after `value` hold: behind an activation that was dropped."""
     following = users.get(value, [])
     if len(following) == 1 and following[0].op in _ABSORBED and len(following[0].outputs) == 1:

@@ -1,4 +1,4 @@
-"""What the figures of two models mean: which layer introduces error, and which only hands it on."""
+"""Verdict on each layer of a blame: which introduces error, and which only hands it on."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from explorer.base.units import printable
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.graph.tile_metadata import SITE_KEY
-from explorer.engine.proof.blame.probing import Probing
-from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
+from explorer.engine.proof.blame.probe import LayerProbe
+from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.run import depth_of
-from explorer.engine.proof.regions.trials import Place, Trial
-from explorer.engine.proof.structure.probes import Region, Wiring
+from explorer.engine.proof.regions.trials import ComparedValue, Trial
+from explorer.engine.proof.structure.probes import GraphProducers, Region
 from explorer.facts.blame import Probe, ProbeState
 
 __all__ = ["Judge"]
@@ -26,7 +26,7 @@ _QUANTISED = math.inf
 class Judge:
     """Makes what was measured into what it means."""
 
-    def __init__(self, probing: Probing, rows: Mapping[str, float]) -> None:
+    def __init__(self, probing: LayerProbe, rows: Mapping[str, float]) -> None:
         self.one, self.other = probing.one, probing.other
         self.places = probing.places
         self.rows = rows
@@ -46,7 +46,7 @@ class Judge:
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
             yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
 
-    def _state(self, place: Place, growth: float) -> tuple[ProbeState, str, Trial | None]:
+    def _state(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither; why; the trial."""
         part = replace(
             self.one.model,
@@ -73,7 +73,9 @@ class Judge:
                 found = "coarser", f"computed in {now[1]}", trial
         return found
 
-    def _excess(self, place: Place, trial: Trial, depth: int, growth: float, roundoff: float | None) -> str:
+    def _excess(
+        self, place: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
+    ) -> str:
         """Why the difference is more than rounding explains; '' if it is not."""
         figures = trial.figures
         if trial.fault:
@@ -90,7 +92,7 @@ class Judge:
             figures.roundoff, figures.growth = roundoff, growth * roundoff / own
         return figures.judge() if judged else figures.judge_by_depth(depth)
 
-    def _coarsest(self, wiring: Wiring, region: Region, dtype: str) -> tuple[float, str]:
+    def _coarsest(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
         """The largest unit roundoff among the number types of a region that makes a `dtype`, and its type."""
         stored = wiring.model.graph.initializers
         kinds = [_coarseness(dtype), *(_coarseness(stored[name].dtype) for name in region.stored)]
@@ -123,7 +125,7 @@ class Judge:
 
     def _probe(
         self,
-        place: Place,
+        place: ComparedValue,
         departs: bool,
         state: ProbeState,
         reason: str,
@@ -170,14 +172,14 @@ def _coarseness(dtype: str) -> tuple[float, str]:
     return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
 
 
-def _relative(figures: Comparison) -> float | None:
+def _relative(figures: OutputComparison) -> float | None:
     """RMS error / RMS of the value."""
     if not figures.elements or figures.mse is None or not figures.scale:
         return 0.0 if figures.equal and figures.elements else None
     return math.sqrt(figures.mse) / figures.scale
 
 
-def _noise(figures: Comparison) -> float | None:
+def _noise(figures: OutputComparison) -> float | None:
     """The original's own error against float64, relative."""
     if not figures.judged or not figures.plausible or not figures.scale:
         return None

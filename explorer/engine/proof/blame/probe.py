@@ -1,4 +1,4 @@
-"""Two models measured at the values that both have: as they run whole, and layer by layer on equal terms.
+"""Layer comparison of two models at the values that both have: run whole, and one by one on equal terms.
 
 As many values at a time as fit in a budget, because a runtime hands all outputs over together. The float64
 run of the original keeps step and lets go of what no later layer reads.
@@ -15,13 +15,13 @@ from explorer.base.errors import BadModel, Cancelled
 from explorer.base.units import printable
 from explorer.engine import shapes
 from explorer.engine.graph.model import DTYPES, Model, dtype_code
-from explorer.engine.proof.outputs.compare import Comparison, unit_roundoff
-from explorer.engine.proof.outputs.quantised import with_floats
+from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.outputs.run import by_one_ulp
-from explorer.engine.proof.regions.float64_layers import Truth, in_float64
+from explorer.engine.proof.regions.float64_layers import Float64Layers, in_float64
 from explorer.engine.proof.regions.trials import (
     FLOATS,
-    Place,
+    ComparedValue,
     Trial,
     add,
     as_given,
@@ -32,13 +32,13 @@ from explorer.engine.proof.regions.trials import (
     undecided,
     without_zeros,
 )
-from explorer.engine.proof.structure.probes import Pair, Wiring, cut_out, pair_values
+from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
 from explorer.engine.runtime.batching import portions
 from explorer.engine.runtime.onnxruntime import Array, Session, expose
 from explorer.engine.runtime.random_inputs import Drawn
 from explorer.facts import Progress
 
-__all__ = ["BUDGET", "Cancel", "OnProgress", "Probing"]
+__all__ = ["BUDGET", "Cancel", "OnProgress", "LayerProbe"]
 
 Cancel = Callable[[], bool] | None
 OnProgress = Callable[[Progress], None] | None
@@ -81,7 +81,7 @@ class _Alone(Struct, frozen=True):
     dtypes: Mapping[str, str]
 
 
-class Probing:
+class LayerProbe:
     """One measurement of two models.
 
     Args:
@@ -121,10 +121,10 @@ class Probing:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> None:
-        self.one, self.other = Wiring(before), Wiring(after)
+        self.one, self.other = GraphProducers(before), GraphProducers(after)
         after, floats = with_floats(self.one, self.other)
         if floats:
-            self.other = Wiring(after)
+            self.other = GraphProducers(after)
         self.inputs = inputs
         self.feeds = feeds
         self.budget = budget
@@ -150,7 +150,7 @@ class Probing:
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
         self._named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
         stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
-        self.places: list[Place] = []
+        self.places: list[ComparedValue] = []
         for pair in usable:
             dtype = str(types[pair.before])
             info = known.get(pair.before)
@@ -158,17 +158,17 @@ class Probing:
             sized = info is not None and info.shape is not None and all(isinstance(d, int) for d in sizes)
             count = math.prod(d for d in sizes if isinstance(d, int))
             self.places.append(
-                Place(
+                ComparedValue(
                     pair,
                     self.one.region(pair.before, stops),
                     self.other.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
                     count * DTYPES[dtype_code(dtype)].bits // 8 if sized else budget // 8,
-                    Trial(Comparison(unit_roundoff(dtype))),
+                    Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )
         self.unpaired = self._left({p.before for p in pairs}, stops)
-        self._truth = Truth(self.one, self.places, feeds[0], self.tell)
+        self._truth = Float64Layers(self.one, self.places, feeds[0], self.tell)
 
     def _left(self, tried: set[str], paired: set[str]) -> dict[str, str]:
         left = {}
@@ -206,10 +206,10 @@ class Probing:
                 self._alone(group, old)
                 done += len(group)
 
-    def _chunks(self) -> Iterator[list[Place]]:
+    def _chunks(self) -> Iterator[list[ComparedValue]]:
         """Places that are held together with what they are made from."""
         size = {p.pair.before: p.nbytes for p in self.places}
-        chunk: list[Place] = []
+        chunk: list[ComparedValue] = []
         seen: set[str] = set()
         nbytes = 0
         for place in self.places:
@@ -226,13 +226,13 @@ class Probing:
         if chunk:
             yield chunk
 
-    def _given(self, place: Place) -> set[str]:
+    def _given(self, place: ComparedValue) -> set[str]:
         """What the layers of a place read, by the original's names."""
         return {*place.before.given, *(self._named[name] for name in place.after.given)}
 
     # the models whole
 
-    def _whole(self, chunk: Sequence[Place], done: int) -> Feeds:
+    def _whole(self, chunk: Sequence[ComparedValue], done: int) -> Feeds:
         """Both models on every draw.
 
         Returns:
@@ -269,7 +269,7 @@ class Probing:
 
     # layers alone
 
-    def _alone(self, group: Sequence[Place], values: Feeds) -> None:
+    def _alone(self, group: Sequence[ComparedValue], values: Feeds) -> None:
         """The layers of both models on the original's values."""
         try:
             self._tried(group, values)
@@ -279,10 +279,10 @@ class Probing:
                     place.alone.clear()
                     self._alone([place], values)
             else:
-                trial = Trial(Comparison(group[0].whole.figures.roundoff), fault=printable(str(error)))
+                trial = Trial(OutputComparison(group[0].whole.figures.roundoff), fault=printable(str(error)))
                 group[0].alone.append(trial)
 
-    def _tried(self, group: Sequence[Place], values: Feeds) -> None:
+    def _tried(self, group: Sequence[ComparedValue], values: Feeds) -> None:
         names = {name for place in group for name in self._given(place)}
         given = {name: values[name] for name in names}
         sides = []
@@ -314,7 +314,7 @@ class Probing:
                 }
                 self._try(chosen, thinned, alone, into=part)
 
-    def _try(self, group: Sequence[Place], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
+    def _try(self, group: Sequence[ComparedValue], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
         """One run of the layers of both models on the same values.
 
         Args:
@@ -335,7 +335,7 @@ class Probing:
         for place in group:
             a, b = old[alone.outputs[place.pair.before]], new.pop(alone.outputs_after[place.pair.after])
             if not into:
-                place.alone.append(Trial(Comparison(place.whole.figures.roundoff)))
+                place.alone.append(Trial(OutputComparison(place.whole.figures.roundoff)))
             differs = place.float and not same(a, b)
             self.check()
             add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
@@ -347,7 +347,7 @@ class Probing:
                 name = alone.outputs[place.pair.before]
                 place.alone[-1].figures.sensitivity = rms_between(old[name], moved[name])
 
-    def _parts(self, place: Place) -> int:
+    def _parts(self, place: ComparedValue) -> int:
         """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.
 
         In a sum of thousands of terms rounding hides a weight that is off by a thousandth; in a part of it
@@ -359,13 +359,13 @@ class Probing:
         depth = max(depths, default=1)
         return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
 
-    def _exactly(self, place: Place, feeds: Feeds) -> Array | None:
+    def _exactly(self, place: ComparedValue, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if it cannot be run so."""
         given = {name: feeds[name] for name in place.before.given}
         return in_float64(self.one, place.before, given, self.cancel)
 
 
-def _nodes(place: Place) -> int:
+def _nodes(place: ComparedValue) -> int:
     return max(len(place.before.nodes), len(place.after.nodes))
 
 

@@ -1,4 +1,4 @@
-"""The words in which an operator's meaning is said."""
+"""Product specification: M, K, N and operands, in which an operator's meaning is said."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-__all__ = ["Integers", "Look", "Meaning", "Original", "Rows"]
+__all__ = ["Integers", "NodeReader", "ProductSpec", "Original", "Rows"]
 
 Arrange = Callable[[Sequence[Array]], Array]
 """Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
@@ -44,7 +44,7 @@ class Integers(Struct, frozen=True):
     scale: Callable[[Callable[[Array], Array]], Array] | None = None
 
 
-class Meaning(Struct, frozen=True):
+class ProductSpec(Struct, frozen=True):
     """A node at given sizes: Y = alpha X W + beta C for a stack of `batch` products.
 
     Attributes:
@@ -100,7 +100,7 @@ class Original(Struct, frozen=True):
     inputs: tuple[str, ...]
     operands: int
     dtype: str
-    at: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], Meaning]
+    at: Callable[[Sequence[tuple[int, ...]], tuple[int, ...]], ProductSpec]
 
     @property
     def output(self) -> str:
@@ -108,7 +108,7 @@ class Original(Struct, frozen=True):
         return self.node.outputs[0]
 
 
-class Look:
+class NodeReader:
     """Finds the numbers behind values of the original graph.
 
     Exporters hide a weight behind Identity, Transpose and Constant nodes; they are run on the stored numbers,
