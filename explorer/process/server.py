@@ -91,8 +91,9 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
     if looking:
         _fork_off(setup["source"], seen, requests, answers)
     os.close(seen)
-    threading.Thread(target=listen, name="requests", daemon=True).start()
     session = _session(setup, history)
+    # only now: two threads that import the facts and a module of theirs at once wait for each other
+    threading.Thread(target=listen, name="requests", daemon=True).start()
     while True:
         _, job_id, method, args, kwargs = inbox.get()
 

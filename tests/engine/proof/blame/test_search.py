@@ -16,7 +16,7 @@ from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.proof.blame import probing
+from explorer.engine.proof.blame import probe
 from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.compare import OutputComparison
@@ -403,13 +403,13 @@ def test_deep_layers_of_one_group_are_tried_together(tmp_path: Path, monkeypatch
     ]
     before = validate(t.model(tmp_path / "a.onnx", nodes, {"x": (1, 2048)}, weights))
     made = []
-    real = probing.Session
+    real = probe.Session
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         made.append(kwargs["what"])
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(probing, "Session", counted)
+    monkeypatch.setattr(probe, "Session", counted)
     fact = blame(before, written(t.with_array(before, "u", one_off), tmp_path / "b.onnx"))
     assert first_of(fact).layer == "three"
     assert len(made) == 4
