@@ -39,7 +39,8 @@ def manual_lines(topic: str, width: int) -> list[Line]:
     Raises:
         Misuse: There is no such page.
     """
-    return [line for block in _blocks(page(topic)) for line in (*_block(block, width - 1), BLANK)][:-1]
+    made = (_block(block, width - 1) for block in _blocks(page(topic)))
+    return [line for lines in made if lines for line in (*lines, BLANK)][:-1]
 
 
 def _blocks(page: str) -> Iterator[list[str]]:
