@@ -240,8 +240,7 @@ def totals(
                 alike[id(figures)] = figures, [leaf.nodes]
             else:
                 found[1].append(leaf.nodes)
-    for entry in stored or ():
-        used[entry[0]] = entry
+    used.update({entry[0]: entry for entry in stored or ()})
     each = [(_SUMMED(figures), len(found)) for figures, found in alike.values()]
     macs, elementwise, activations, read, written, weights = (
         summed([None if row[at] is None else row[at] * times for row, times in each]) for at in range(6)

@@ -427,7 +427,7 @@ class Inference:
         table = ShapeTable(types, contents)
         if overruled and observed:
             types.update((name, observed[name]) for name in overruled)
-            table.said.update(dict.fromkeys(overruled, "observed"))
+            table.origins.update(dict.fromkeys(overruled, "observed"))
             table.overruled.update(overruled)
         nodes: Sequence[Node] = graph.nodes
         asked: set[tuple[Any, ...]] = set()
@@ -435,7 +435,7 @@ class Inference:
             open_ = self._propagate(nodes, table, opsets)
             if not open_:
                 break
-            question = tuple(id(n) for n in open_), len(table.said)
+            question = tuple(id(n) for n in open_), len(table.origins)
             if question not in asked:
                 asked.add(question)
                 answer = self._onnx.types(open_, graph.initializers, types, contents, opsets)
@@ -580,10 +580,10 @@ class Inference:
 
     def _refuse(self, node: Node, why: str, table: ShapeTable) -> None:
         """Says once that a node cannot run; of what it would make nothing is known, nor asked of others."""
-        if not table.misfits.keys() >= set(node.outputs):
+        if not table.conflicts.keys() >= set(node.outputs):
             self.notes.append(f"{node.op} '{node.label}' cannot run: {why}; behind it sizes are not known")
         for name in node.outputs:
-            table.misfits[name] = why
+            table.conflicts[name] = why
             if name:
                 table.types.setdefault(name, (None, None))
 

@@ -20,17 +20,17 @@ class ShapeTable(Struct):
     Attributes:
         types: By name; names of dimensions as canonical texts.
         contents: By name.
-        said: Values whose type is taken from elsewhere: 'declared' or 'observed'.
+        origins: Values whose type is taken from elsewhere: 'declared' or 'observed'.
         doubtful: Values that come in as bounds.
-        misfits: Values that no run can make, and why.
+        conflicts: Values that no run can make, and why.
         overruled: What had been inferred of values of which a run showed something else.
     """
 
     types: dict[str, Type]
     contents: ConstantContents
-    said: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
-    misfits: dict[str, str] = field(default_factory=dict)
+    conflicts: dict[str, str] = field(default_factory=dict)
     overruled: dict[str, Shape | None] = field(default_factory=dict)
 
 
@@ -84,14 +84,14 @@ def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
     return gained
 
 
-def take(nodes: Sequence[Node], table: ShapeTable, said: Mapping[str, Type], origin: str) -> bool:
-    """Takes what is said of outputs of the first open nodes, those whose inputs are known.
+def take(nodes: Sequence[Node], table: ShapeTable, given: Mapping[str, Type], origin: str) -> bool:
+    """Takes what is given of outputs of the first open nodes, those whose inputs are known.
 
     Values further behind are left to the next round: inferred from here they may differ from what the
-    file declares. Behind what no run can make, nothing that is said holds.
+    file declares. Behind what no run can make, nothing that is given holds.
     """
     gained = False
-    blank: set[str] = set(table.misfits)
+    blank: set[str] = set(table.conflicts)
     for node in nodes:
         waiting = any(name in blank for name in node.inputs)
         for name in node.outputs:
@@ -99,12 +99,12 @@ def take(nodes: Sequence[Node], table: ShapeTable, said: Mapping[str, Type], ori
             if not name or (old[0] is not None and old[1] is not None and None not in old[1]):
                 continue
             blank.add(name)
-            kind = said.get(name)
-            if waiting or kind is None or kind[1] is None or name in table.said:
+            kind = given.get(name)
+            if waiting or kind is None or kind[1] is None or name in table.origins:
                 continue
             new = better(old, kind)
             if new != old:
                 table.types[name] = new
-                table.said[name] = origin
+                table.origins[name] = origin
                 gained = True
     return gained

@@ -41,7 +41,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         *,
         trusted: bool,
     ) -> None:
-        self.disputed = frozenset((*declared, *table.overruled, *table.misfits))
+        self.disputed = frozenset((*declared, *table.overruled, *table.conflicts))
         self._table = table
         self._declared = declared
         self._limits = limits
@@ -80,8 +80,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
     def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
         if name in self._given:
             return TensorInfo(name, dtype, shown_shape(shape), "declared")
-        said = self._table.said
-        origin = said.get(name, "inferred") if said else "inferred"
+        origin = self._table.origins.get(name, "inferred")
         conflict = self._conflict(name, shape, origin) if name in self.disputed else ""
         bound = name in self._doubtful
         if shape is not None:
@@ -101,7 +100,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
             said = self._declared[name][1]
             if contradicts(said, shape, self._symbols):
                 parts.append(f"the file declares {list(shown_shape(said) or ())}")
-        return self._table.misfits.get(name, "; ".join(filter(None, parts)))
+        return self._table.conflicts.get(name, "; ".join(filter(None, parts)))
 
 
 def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:

@@ -177,12 +177,9 @@ def bind(
     for value in model.graph.feeds:
         given = input_shapes.get(value.name, (None, value.shape))
         shape = _shape_of(value, input_shapes)
-        last = len(shape) - 1
+        mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         whole = tuple(
-            sizes.of(
-                dim, value.name, total=past + 1, mask=at == last and last > 0 and "mask" in value.name.lower()
-            )
-            for at, dim in enumerate(shape)
+            sizes.of(dim, value.name, total=past + 1, mask=0 < mask == at) for at, dim in enumerate(shape)
         )
         bound[value.name] = given[0], whole
         if value.name in cache.slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ def analyse(model: Model, **options: Any) -> Analysis:
     return examine(model, **options).analysis
 
 
+@uncollected()
 def examine(
     model: Model,
     *,
@@ -73,22 +74,6 @@ def examine(
         Misuse: `dims` or `input_shapes` name what the model does not have, or a rule failed.
         Cancelled: `cancel` said so.
     """
-    with uncollected():
-        return _examine(model, dims, input_shapes, rules, observe, look, shapes, format, on_progress, cancel)
-
-
-def _examine(
-    model: Model,
-    dims: Mapping[str, int] | None,
-    input_shapes: InputShapes | None,
-    rules: Rules | None,
-    observe: bool,
-    look: Look | None,
-    shapes: Inference | None,
-    format: str,
-    on_progress: Callable[[Progress], None] | None,
-    cancel: Callable[[], bool] | None,
-) -> Examined:
     if on_progress is not None:
         on_progress(Progress("inferring shapes"))
     inference = shapes or Inference(model, dims, input_shapes)
@@ -96,77 +81,93 @@ def _examine(
         raise Cancelled
     seen: tuple[str, ...] = ()
     if observe:
-        from explorer.engine.shapes import observed
-
-        known = inference.main.values
-        types, seen = observed.observe(
-            model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
-        )
-        inference = Inference(model, dims, input_shapes, observed=types)
-        found = inference.main.values.values()
-        taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in found)
-        if taken:
-            what = (
-                "shape that inference does not know was"
-                if taken == 1
-                else "shapes that inference does not know were"
-            )
-            seen += (f"{taken:,} {what} seen in a run on random inputs",)
+        inference, seen = _observed(model, inference, dims, input_shapes, on_progress, cancel)
     visited = visitor.visit(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
     inference.main.alike.clear()  # nobody else asks, and there is one for every node
     tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
-    outputs = [v.name for v in model.graph.outputs]
+    info = _info(model, format, inference, visited, seen)
+    if observe:
+        info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
+    rows = partial(_rows, model, visited, look)
+    examined = Examined(replace(info, tiled=tiled), rows, layer_tree.bounds(visited.leaves, visited.groups))
+    if look is not None:
+        examined.rows()
+    return examined
+
+
+def _observed(
+    model: Model,
+    inference: Inference,
+    dims: Mapping[str, int] | None,
+    input_shapes: InputShapes | None,
+    on_progress: Callable[[Progress], None] | None,
+    cancel: Callable[[], bool] | None,
+) -> tuple[Inference, tuple[str, ...]]:
+    """Shapes with what is seen in a run on random inputs, and what to say of that."""
+    from explorer.engine.shapes import observed
+
+    known = inference.main.values
+    types, notes = observed.observe(model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel)
+    inference = Inference(model, dims, input_shapes, observed=types)
+    found = inference.main.values.values()
+    taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in found)
+    if taken:
+        what = "shape that inference does not know was"
+        if taken > 1:
+            what = "shapes that inference does not know were"
+        notes += (f"{taken:,} {what} seen in a run on random inputs",)
+    return inference, notes
+
+
+def _info(
+    model: Model, format: str, inference: Inference, visited: VisitResult, seen: tuple[str, ...]
+) -> Info:
+    """What is known of the whole model, but for its tiles."""
     peak = live_peak(visited.steps, visited.kept)
-    totals = layer_tree.totals(
-        visited.leaves,
-        peak_bytes=peak.bytes,
-        peak_at=peak.label,
-        peak_tensors=peak.tensors,
-        groups=visited.groups,
-    )
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
-    info = Info(
+    return Info(
         model=ModelInfo(
             source=model.path,
             format=format,
             inputs=tuple(values[v.name] for v in model.graph.feeds),
-            outputs=tuple(values.get(name, declared[name]) for name in outputs),
+            outputs=tuple(values.get(v.name, declared[v.name]) for v in model.graph.outputs),
             opset=model.opset or None,
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
             file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
             notes=(*inference.main.notes, *seen, *_notes(model, visited)),
         ),
-        assumptions={
-            "dims": dict(inference.main.dims),
-            **({"observed": "random inputs, seed 0"} if observe else {}),
-        },
-        totals=totals,
-        tiled=tiled,
+        assumptions={"dims": dict(inference.main.dims)},
+        totals=layer_tree.totals(
+            visited.leaves,
+            peak_bytes=peak.bytes,
+            peak_at=peak.label,
+            peak_tensors=peak.tensors,
+            groups=visited.groups,
+        ),
     )
 
-    def rows() -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
-        with uncollected():
-            assert visited.context is not None
-            visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
-            rows_of = array("i")
-            mark = tile_coverage.marker(visited.tile_labels, model.functions.values())
-            layers = build(visited.leaves, visited.groups, rows_of=rows_of, mark=mark)
-            if look is not None:
-                look(visited.leaves, rows_of)
 
-        @cache
-        def order() -> Schedule:
-            return schedule(settled(visited.steps), visited.kept, layers, rows_of)
+def _rows(
+    model: Model, visited: VisitResult, look: Look | None
+) -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
+    """The rows of the layer tree, and what makes the execution order."""
+    with uncollected():
+        assert visited.context is not None
+        visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
+        rows_of = array("i")
+        mark = tile_coverage.marker(visited.tile_labels, model.functions.values())
+        layers = build(visited.leaves, visited.groups, rows_of=rows_of, mark=mark)
+        if look is not None:
+            look(visited.leaves, rows_of)
 
-        return layers, order
+    @cache
+    def order() -> Schedule:
+        return schedule(settled(visited.steps), visited.kept, layers, rows_of)
 
-    examined = Examined(info, rows, layer_tree.bounds(visited.leaves, visited.groups))
-    if look is not None:
-        examined.rows()
-    return examined
+    return layers, order
 
 
 def _on_tiles(
