@@ -341,7 +341,7 @@ def _code() -> Callable[[str], None]:
 
     from explorer.base.errors import ExplorerError
     from explorer.engine.formats.torch_replay.torchscript import _Host
-    from explorer.engine.formats.torch_replay.torchscript_interpreter import Code, Machine, ScriptError
+    from explorer.engine.formats.torch_replay.torchscript_interpreter import Code, Interpreter, ScriptError
 
     # the first operator takes a second, in which torch imports what it may need
     torch.ops.aten.zeros([1], device="meta").add(1)
@@ -355,7 +355,7 @@ def _code() -> Callable[[str], None]:
         code = Code(lambda name: text if name == "code/__torch__.py" else None, path)
         made = code.class_of("__torch__.Net")
         host = _Host(code, torch.device("meta"))
-        machine = Machine(code, host)
+        machine = Interpreter(code, host)
         x = torch.ones(2, 2, device="meta")
         functions = [*code.functions.values(), *(made.methods.values() if made else ())]
         for function in functions[:4]:

@@ -21,7 +21,7 @@ from explorer.engine.costs.torch.signature import outputs_of
 from explorer.facts import TensorInfo
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.arguments import Bound
+    from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["Axes", "inputs", "notes", "outputs", "settle", "specifications"]
@@ -43,8 +43,8 @@ class Axes(Struct, frozen=True):
 
     inputs: tuple[Mapping[int, str], ...]
     sizes: Mapping[str, int]
-    bound: Bound
-    other: Bound | None = None
+    bound: BoundInputs
+    other: BoundInputs | None = None
 
     @property
     def open(self) -> bool:
@@ -54,7 +54,7 @@ class Axes(Struct, frozen=True):
 
 def settle(
     loaded: LoadedModule,
-    bound: Bound,
+    bound: BoundInputs,
     dynamic: Mapping[str, Mapping[int, str]],
     names: Sequence[str],
 ) -> Axes:
@@ -165,7 +165,9 @@ def _sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> 
     return sizes
 
 
-def _resized(bound: Bound, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]) -> Bound:
+def _resized(
+    bound: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
+) -> BoundInputs:
     made = []
     for info, axes in zip(bound.inputs, inputs, strict=True):
         shape = [sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(info.shape or ())]
@@ -174,8 +176,8 @@ def _resized(bound: Bound, inputs: Sequence[Mapping[int, str]], sizes: Mapping[s
 
 
 def _other(
-    loaded: LoadedModule, bound: Bound, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
-) -> Bound | None:
+    loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
+) -> BoundInputs | None:
     """The inputs at other sizes with which the model runs, tried on shapes."""
     for tried in _others(sizes):
         resized = _resized(bound, inputs, tried)

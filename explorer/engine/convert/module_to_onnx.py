@@ -1,4 +1,4 @@
-"""An nn.Module to ONNX, by either of torch's exporters."""
+"""ONNX from an nn.Module, by either of torch's exporters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.models.torch import onnx_export
@@ -31,8 +31,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     """Writes an ONNX file, and files beside it where the weights are large.
 
     Raises:
-        BadModel: The exporter cannot write this model.
-        Misuse: A name, an axis or an opset that was asked for cannot be had.
+        BadModel, Misuse: The exporter cannot write this model, or not as it was asked for.
         Cancelled: `job.cancel` said so.
     """
     job.tell("settling the inputs")
@@ -53,7 +52,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         bound,
         job.path,
         job.on_progress,
-        onnx_export.Wish(
+        onnx_export.ExportRequest(
             exporter=asked.exporter,
             opset=asked.opset,
             inputs=names,
@@ -66,16 +65,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     job.tell("reading what was written")
     join(job.path)
     model = validate(reader.read(job.path))
-    if asked.opset is not None and model.opset != asked.opset:
-        raise BadModel(
-            f"the exporter wrote opset {model.opset} instead of {asked.opset}",
-            where=loaded.source,
-            hint="leave --opset out, or try the other --exporter",
-        )
-    _still_open(model, dict(zip(names, open_.inputs, strict=True)), loaded.source)
-    if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
-        count = len(model.graph.outputs)
-        raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
+    _check(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
     notes += axes.notes(open_)
     evidence = None
     if job.verify:
@@ -97,6 +87,26 @@ def convert(job: ConversionJob) -> ConversionResult:
         verification=evidence,
         notes=(*notes, *_lost(model, names)),
     )
+
+
+def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str) -> None:
+    """Refuses a file that is not what was asked for.
+
+    Raises:
+        BadModel: The exporter wrote another opset, or fixed a dimension.
+        Misuse: It has another number of outputs than names were given.
+    """
+    asked = job.asked
+    if asked.opset is not None and model.opset != asked.opset:
+        raise BadModel(
+            f"the exporter wrote opset {model.opset} instead of {asked.opset}",
+            where=source,
+            hint="leave --opset out, or try the other --exporter",
+        )
+    _still_open(model, open_, source)
+    if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
+        count = len(model.graph.outputs)
+        raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
 
 
 def join(path: str) -> None:
@@ -177,7 +187,7 @@ def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 
 def _runner(
     model: Model, names: Mapping[str, str]
-) -> Callable[[Bound], Callable[[Mapping[str, Any]], list[Any]]]:
+) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
     """What runs the file in onnxruntime on arrays by the module's own names of its inputs."""
     session = Session(model, what="the file that was written")
     there = {value.name for value in model.graph.feeds}
@@ -189,12 +199,12 @@ def _runner(
     return lambda bound: call
 
 
-def _planned(model: Model, names: Mapping[str, str]) -> Callable[[Bound], dict[str, Drawn]]:
+def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, Drawn]]:
     """How inputs are drawn as the graph uses them, by the module's own names: it shows what they index."""
     there = {value.name for value in model.graph.feeds}
     own = {written: name for name, written in names.items() if written in there}
 
-    def planned(bound: Bound) -> dict[str, Drawn]:
+    def planned(bound: BoundInputs) -> dict[str, Drawn]:
         shapes = {names[i.name]: (None, i.shape or ()) for i in bound.inputs if names[i.name] in there}
         return {own[d.name]: replace(d, name=own[d.name]) for d in plan_inputs(model, {}, shapes)}
 

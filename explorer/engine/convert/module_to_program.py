@@ -1,4 +1,4 @@
-"""An nn.Module to a torch.export program."""
+"""torch.export program from an nn.Module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.host.optional_packages import said
 
@@ -49,7 +49,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         with loaded.quiet():
             written = torch.export.load(job.path).module()
 
-        def after(bound: Bound) -> Callable[[Any], list[Any]]:
+        def after(bound: BoundInputs) -> Callable[[Any], list[Any]]:
             return running.module_call(written, bound, 0, "the file that was written")
 
         evidence = running.prove(

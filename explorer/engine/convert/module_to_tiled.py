@@ -1,4 +1,4 @@
-"""`explorer tile --to torch`: an nn.Module in, one with tiled layers out, written and proved.
+"""Tiled layers in an nn.Module (`explorer tile --to torch`), written and proved.
 
 The module is written by the converters that write any module (`engine.convert`), and compared with its
 original as a converted model is: both run on the same inputs, and the original once more in float64.
@@ -23,10 +23,10 @@ from explorer.engine import convert
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
-from explorer.engine.formats.torch_replay.rebuilt_module import Twin
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.engine.models.opened import Opened
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
@@ -108,19 +108,22 @@ def to_torch(
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
     with contextlib.suppress(_Disproved), output_files.atomic_write(output, overwrite=overwrite) as temporary:
-        writer = _writer(output)
-        name, _, function = writer.function.partition(":")
-        write = getattr(import_module(f"explorer.engine.convert.{name}"), function)
-        written = replace(job, opened=_Held(twin, opened.format), path=temporary, target=output, verify=False)
-        write(written)
+        load = _write(replace(job, opened=_Held(twin, opened.format), path=temporary, target=output))
         if job.verify:
-            load = running.LOADERS[writer.format]
             evidence = _proof(job, loaded, twin, plan, bound, lambda: load(temporary))
             evidence = replace(evidence, before=opened.source, after=output)
             if not evidence.passed:
                 raise _Disproved
     kept = output if evidence is None or evidence.passed else ""
     return tiled, TileResult(plan, kept, evidence, time.perf_counter() - started, "")
+
+
+def _write(job: ConversionJob) -> Callable[[str], Any]:
+    """Writes the job's module as the ending of its target says, and gives what reads such a file."""
+    writer = _writer(os.fspath(job.target))
+    name, _, function = writer.function.partition(":")
+    getattr(import_module(f"explorer.engine.convert.{name}"), function)(replace(job, verify=False))
+    return running.LOADERS[writer.format]
 
 
 class _Disproved(Exception):
@@ -134,7 +137,7 @@ def _loaded(opened: Opened) -> LoadedModule:
         Misuse: It is none.
     """
     loaded = module_of(opened)
-    if any(isinstance(layer, Twin) for layer in loaded.meta().modules()):
+    if any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules()):
         raise Misuse(
             f"--to torch replaces the layers of an nn.Module; {opened.format} keeps only their operators",
             where=opened.source,
@@ -150,7 +153,7 @@ def _writer(output: str) -> convert.Converter:
     return convert.find("torch", output, output, ConversionOptions(), module=True)
 
 
-def _calls(loaded: LoadedModule, bound: Bound) -> Calls:
+def _calls(loaded: LoadedModule, bound: BoundInputs) -> Calls:
     """With how many rows each layer runs: on the meta device, or, where that fails, on the CPU.
 
     Raises:
@@ -173,7 +176,7 @@ def _proof(
     loaded: LoadedModule,
     twin: LoadedModule,
     plan: Plan,
-    bound: Bound,
+    bound: BoundInputs,
     reopened: Callable[[], Any] | None = None,
 ) -> Verification:
     """Layers first, each against its original, then the whole: as it is, or as it was read back."""
@@ -202,7 +205,7 @@ def _proof(
         with silence():
             result = reopened()
 
-    def after(bound: Bound) -> Callable[[Mapping[str, Any]], Any]:
+    def after(bound: BoundInputs) -> Callable[[Mapping[str, Any]], Any]:
         return running.module_call(result, bound, 0, "the tiled module")
 
     found = running.prove(

@@ -1,4 +1,4 @@
-"""An nn.Module to TorchScript: traced with its inputs, or compiled from its source."""
+"""TorchScript from an nn.Module: traced with its inputs, or compiled from its source."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind, outputs_of
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.formats.torch_replay.rebuilt_module import Twin
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.host.optional_packages import said
 
 __all__ = ["convert"]
@@ -54,7 +54,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         job.tell("reading what was written")
         written = _jit().load(job.path, map_location="cpu").eval()
 
-        def after(bound: Bound) -> Callable[[Any], list[Any]]:
+        def after(bound: BoundInputs) -> Callable[[Any], list[Any]]:
             return running.module_call(written, bound, 0, "the file that was written")
 
         evidence = running.prove(
@@ -83,7 +83,7 @@ def _jit() -> Any:
     return torch.jit
 
 
-def _trace(model: nn.Module, bound: Bound) -> Any:
+def _trace(model: nn.Module, bound: BoundInputs) -> Any:
     args, kwargs = bound.arguments(device="cpu")
     how: dict[str, Any] = {"check_trace": False, "strict": False}
     if not kwargs:
@@ -94,6 +94,6 @@ def _trace(model: nn.Module, bound: Bound) -> Any:
 
 
 def _script(model: nn.Module) -> Any:
-    if any(isinstance(module, Twin) for module in model.modules()):
+    if any(isinstance(module, ReplayModule) for module in model.modules()):
         raise TypeError("a model read from a file has no Python source to compile")
     return _jit().script(model)

@@ -32,7 +32,7 @@ from explorer.host.optional_packages import said
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_module.arguments import Bound
+    from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = [
@@ -65,12 +65,12 @@ class Case(Struct, frozen=True):
         label: What to add to the names of outputs, where there are other cases.
     """
 
-    bound: Bound
+    bound: BoundInputs
     draws: int
     label: str = ""
 
 
-def cases(bound: Bound, other: Bound | None, draws: int) -> list[Case]:
+def cases(bound: BoundInputs, other: BoundInputs | None, draws: int) -> list[Case]:
     """The sizes that the exporter saw, and others where some are open."""
     found = [Case(bound, draws)]
     if other is not None:
@@ -84,11 +84,11 @@ def prove(
     job: ConversionJob,
     loaded: LoadedModule,
     found: Sequence[Case],
-    after: Callable[[Bound], Callable[[Feeds], Sequence[Any]]],
+    after: Callable[[BoundInputs], Callable[[Feeds], Sequence[Any]]],
     names: Sequence[str],
     *,
     depth: int,
-    planned: Callable[[Bound], Mapping[str, Drawn]] | None = None,
+    planned: Callable[[BoundInputs], Mapping[str, Drawn]] | None = None,
 ) -> Verification:
     """Runs an nn.Module and what was made of it, and compares.
 
@@ -214,12 +214,12 @@ def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]
 # what goes in
 
 
-def one_draw(loaded: LoadedModule, bound: Bound, seed: int) -> dict[str, Array]:
+def one_draw(loaded: LoadedModule, bound: BoundInputs, seed: int) -> dict[str, Array]:
     """Inputs of a module by name, drawn as `prove` draws them."""
     return _with_own(bound, draw(_planned(loaded, bound, {}), seed))
 
 
-def _planned(loaded: LoadedModule, bound: Bound, seen: Mapping[str, Drawn]) -> tuple[Drawn, ...]:
+def _planned(loaded: LoadedModule, bound: BoundInputs, seen: Mapping[str, Drawn]) -> tuple[Drawn, ...]:
     """How each input is drawn: as has been `seen`, else below the height of every table."""
     height = 0 if len(seen) == len(bound.inputs) else _least_table(loaded)
     made = []
@@ -256,7 +256,7 @@ def _least_table(loaded: LoadedModule) -> int:
     return min((int(m.weight.shape[0]) for m in tables if m.weight is not None), default=0)
 
 
-def _with_own(bound: Bound, drawn: dict[str, Array]) -> dict[str, Array]:
+def _with_own(bound: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
     """What was drawn, but for integers that the user gave himself: lengths and positions have a meaning."""
     if bound.example is None:
         return drawn
@@ -284,7 +284,7 @@ def by_one_step(feeds: Feeds) -> Feeds:
 # what runs
 
 
-def module_call(module: Any, bound: Bound, seed: int, source: str) -> Callable[[Feeds], list[Array]]:
+def module_call(module: Any, bound: BoundInputs, seed: int, source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch
 
@@ -341,7 +341,7 @@ def _source_runs(
     loaded: LoadedModule,
     original: nn.Module,
     exact: nn.Module | None,
-    bound: Bound,
+    bound: BoundInputs,
     feeds: Sequence[Feeds],
     step: Callable[[], None],
 ) -> tuple[run.ModelOutputs, list[list[Array]], str]:

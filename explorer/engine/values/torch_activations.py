@@ -32,7 +32,7 @@ from explorer.facts import Layer, TensorInfo
 from explorer.host.optional_packages import said
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.arguments import Bound
+    from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["record", "run"]
@@ -77,7 +77,7 @@ def run(
     return ActivationRun(tuple(texts), skipped, sizes)
 
 
-def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Tensor], list[str]]:
+def _made(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[list[torch.Tensor], list[str]]:
     """The inputs that came with the module, where they have the size that is asked for; else drawn ones."""
     heights = _heights(loaded, bound)
     drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound.inputs]
@@ -97,7 +97,7 @@ def _made(loaded: LoadedModule, bound: Bound, seed: int) -> tuple[list[torch.Ten
 
 def _read(
     loaded: LoadedModule, given: InputArrays, shapes: InputShapes, dims: Mapping[str, int]
-) -> tuple[Bound, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
+) -> tuple[BoundInputs, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""
     try:
         bound = bind(loaded, shapes, dims)
@@ -170,7 +170,7 @@ def _told(loaded: LoadedModule, given: InputArrays) -> dict[str, tuple[str, tupl
     return {name: (str(array.dtype), array.shape) for name, array in given.arrays.items()}
 
 
-def _heights(loaded: LoadedModule, bound: Bound) -> dict[str, int]:
+def _heights(loaded: LoadedModule, bound: BoundInputs) -> dict[str, int]:
     """For inputs that go into an embedding as they are: the fewest rows of any such table."""
     if all(_kind(info).is_floating_point for info in bound.inputs):
         return {}

@@ -24,13 +24,13 @@ from explorer.engine.values.numbers import SLAB, Array, Numbers
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.engine.formats.torch_module.arguments import Bound
+    from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
 __all__ = ["materialised", "numbers_of", "slabs", "stored"]
 
 
-def materialised(loaded: LoadedModule, bind: Callable[[], Bound]) -> nn.Module:
+def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
     """The model with real weights.
 
     Layers that get their weights from the first input that they see get them in a copy.
@@ -64,7 +64,7 @@ def materialised(loaded: LoadedModule, bind: Callable[[], Bound]) -> nn.Module:
     return module
 
 
-def _after_first_input(module: nn.Module, bound: Bound, loaded: LoadedModule) -> nn.Module:
+def _after_first_input(module: nn.Module, bound: BoundInputs, loaded: LoadedModule) -> nn.Module:
     """A copy of a module that has seen an input."""
     # torch copies parameters that wait for their shape, but no such buffers
     waiting: Any = UninitializedBuffer

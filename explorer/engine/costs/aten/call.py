@@ -1,4 +1,4 @@
-"""How a call of an ATen operator is read: the nouns that every table of rules shares."""
+"""Call of an ATen operator, how it is read: the nouns that every table of rules shares."""
 
 from __future__ import annotations
 

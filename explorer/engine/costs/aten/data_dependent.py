@@ -1,4 +1,4 @@
-"""What operators answer that need values, when there are none: the largest output possible, or a guess.
+"""Data-dependent operators without values, what they answer: the largest output possible, or a guess.
 
 The size of what nonzero, nms or unique return depends on values, and so does every program that asks a
 tensor for a number. Where a largest output exists it is the answer, and what is computed from it is an

@@ -1,4 +1,4 @@
-"""How much falls to each of several classes, where a model sorts by values: tokens to experts, above all.
+"""Expert routing: how much falls to each of several classes, where a model sorts by values.
 
 Each mask of one expert may select every token, but not all of them may: what a router hands out is as many
 places as it has outputs, whatever it says. So where every class is asked for, their sizes add up to that, and

@@ -1,9 +1,9 @@
-"""What is known of ATen operators before they are called: torch's shape functions are slow, models repeat.
+"""Cache of meta kernels' results: torch's shape functions are slow, and models repeat.
 
 Most of torch's meta kernels are written in Python and take more time than everything that the analysis
 does itself. An operator that was asked with the same sizes before is answered as it answered then, with
 fresh tensors, the same tensor or a view of it, and costs what it cost then. What is asked for the first
-time is answered by `aten_shapes`, where that knows the rule, and else by torch.
+time is answered by `meta_shapes`, where that knows the rule, and else by torch.
 
 Answers outlive a run: an operator's answer depends on its arguments alone. They are dropped when there
 are too many, and when the rule that counted them is no longer the one in the table.
@@ -22,7 +22,7 @@ from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.costs.formulas import Cost
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 
-__all__ = ["MetaAnswer", "Operator", "answered", "forget", "known", "read", "remember", "trim"]
+__all__ = ["MetaAnswer", "AtenOperator", "answered", "forget", "known", "read", "remember", "trim"]
 
 MOST = 20_000
 """Answers that are kept, of all operators together."""
@@ -31,7 +31,7 @@ Sizes = tuple[tuple[Any, Any, Any], ...]
 """Shape, stride and (of a fresh tensor) dtype or (of a view) distance from its source's offset."""
 
 
-class Operator:
+class AtenOperator:
     """An ATen operator: what it does to its arguments, and what it answered so far.
 
     Attributes:
@@ -116,14 +116,14 @@ CALLED, FRESH, SAME, VIEWS = range(4)
 _META = torch.device("meta")
 _EMPTY = torch.empty_strided
 _VIEW = torch.as_strided
-_OPERATORS: dict[Any, Operator] = {}
+_OPERATORS: dict[Any, AtenOperator] = {}
 
 
-def known(func: Any) -> Operator:
+def known(func: Any) -> AtenOperator:
     """What is known of an operator; answers counted by rules that are no longer in the table are dropped."""
     operator = _OPERATORS.get(func)
     if operator is None:
-        operator = _OPERATORS[func] = Operator(func)
+        operator = _OPERATORS[func] = AtenOperator(func)
     rules = (aten.RULES.get(operator.name), aten.RULES.get(operator.name.removesuffix("_")))
     if rules != operator.rules:
         operator.rules = rules
@@ -182,7 +182,7 @@ def read(values: Any, key: list[Any], given: list[torch.Tensor]) -> bool:
 _PLAIN = frozenset((int, float, bool))
 
 
-def answered(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def answered(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What the operator returns, in closed form; None if torch has to be asked."""
     if operator.shapes is None:
         return None
@@ -196,7 +196,7 @@ def answered(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def remember(
-    operator: Operator,
+    operator: AtenOperator,
     key: Hashable,
     args: Sequence[Any],
     given: Sequence[torch.Tensor],
@@ -220,7 +220,7 @@ def remember(
 
 
 def _repeated(
-    operator: Operator, args: Sequence[Any], given: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
+    operator: AtenOperator, args: Sequence[Any], given: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
 ) -> tuple[int, Sizes]:
     """How to answer without calling: only where nothing but the answer can be seen from outside."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None

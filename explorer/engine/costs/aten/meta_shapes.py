@@ -1,4 +1,4 @@
-"""What the commonest ATen operators return, in closed form: shape, stride and dtype of every result.
+"""Meta kernels of the commonest ATen operators, in closed form: shape, stride and dtype of every result.
 
 torch works these out in Python, in general and therefore slowly: a millisecond for a batch norm. A rule
 here answers only the plain case (dense tensors of one floating-point dtype in the usual order of

@@ -1,4 +1,4 @@
-"""Layers of dynamic quantization, whose weights are packed by native code and cannot leave the CPU.
+"""Packed weights of dynamic quantization: native code holds them, and they cannot leave the CPU.
 
 A dynamically quantized Linear, LSTM or cell holds no parameters but a handle; its operators have no shape
 function. Here the handle is opened for the sizes of what is in it, and the operators are answered by the

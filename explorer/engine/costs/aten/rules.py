@@ -1,12 +1,12 @@
-"""What an ATen operator costs: a table from operator to rule, on the shared formulas of `macs`.
+"""Cost of an ATen operator: a table from operator to rule, on the shared formulas of `formulas`.
 
 The ATen level is where every way of writing a model in PyTorch comes together, so it is where an
 nn.Module is counted. Operators that carry multiply-accumulates have a row here; pointwise operators and
 reductions are recognised by the tags that torch itself gives them; what only moves data is listed. An
 operator that is none of these is unknown, which is said and never taken for 0.
 
-Those that multiply are in `aten_products`, further ones in `aten_losses` and `aten_algebra`. What an
-operator returns whose output size depends on values is the subject of `aten_bounds`.
+Those that multiply are in `rules_products`, further ones in `rules_losses` and `rules_linalg`. What an
+operator returns whose output size depends on values is the subject of `data_dependent`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an operator of an exported program costs, from the shapes in its file: without torch.
+"""Cost of an operator of an exported program, from the shapes in its file: without torch.
 
-`aten` counts the calls of a module that runs; here nothing runs, and a program is written in the operators
+`rules` counts the calls of a module that runs; here nothing runs, and a program is written in the operators
 that its author called (`aten.conv2d`, `aten.linear`), not in those that torch runs in the end. The formulas
-are those of `macs`, and a test holds the two against each other.
+are those of `formulas`, and a test holds the two against each other.
 """
 
 from __future__ import annotations

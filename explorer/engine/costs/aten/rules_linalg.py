@@ -1,4 +1,4 @@
-"""Rows of `aten.RULES` for linear algebra and Fourier transforms.
+"""Linear algebra and Fourier transforms: rows of `rules.RULES`.
 
 What an elimination takes is known in closed form and agrees with the rows of the ONNX operators of the
 same meaning. How often an iteration runs is not: those are unknown, and the row says why.

@@ -1,4 +1,4 @@
-"""Rows of `aten.RULES` for losses: operations per element, and their sum where it is asked for."""
+"""Losses, rows of `rules.RULES`: operations per element, and their sum where it is asked for."""
 
 from __future__ import annotations
 

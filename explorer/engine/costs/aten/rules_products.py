@@ -1,4 +1,4 @@
-"""Rows of `aten.RULES` that multiply and accumulate: convolutions, matrix products, attention."""
+"""Convolutions, matrix products, attention: rows of `rules.RULES` that multiply and accumulate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An nn.Module in, facts out: the layer tree and the totals from one run on the meta device.
+"""Analysis of an nn.Module: the layer tree and the totals from one run on the meta device.
 
-`module_trace` watches; here what it saw becomes rows. A leaf module is one row. Functional operators are
+`tracer` watches; here what it saw becomes rows. A leaf module is one row. Functional operators are
 rows of the module that calls them, except where they use the parameters of a module that is never
 called (attention that reads `self.qkv.weight`): then the work belongs to that module.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.aten.packed_weights import is_packed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.branch_outcomes import traced
-from explorer.engine.costs.torch.records import Row, Stored, Trace, is_leaf, is_opaque, parameters
+from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
+from explorer.engine.costs.torch.records import Row, StoredParameter, Trace, is_leaf, is_opaque, parameters
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
@@ -36,6 +37,7 @@ from explorer.facts import (
     Progress,
     Status,
     TensorInfo,
+    Totals,
     is_assumed,
     stored_totals,
 )
@@ -72,7 +74,7 @@ def examine(
     """Everything known of a loaded model, and its execution order.
 
     Args:
-        loaded: From `torch_module.load`.
+        loaded: From `loaded.load`.
         input_shapes: dtype (None: as the model's own) and shape by name of the input.
         dims: Only 'batch', the first dimension of every input.
         gradients: Watches what a backward pass would do.
@@ -138,37 +140,65 @@ def examine_module(
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
     """
-
-    def check(done: int, modules: int) -> None:
-        if cancel and cancel():
-            raise Cancelled
-        if on_progress and done % 64 == 1:
-            on_progress(Progress("running on shapes", done, max(modules, done)))
-
     args, kwargs = tuple(args), dict(kwargs or {})
     if any(_is_unsettled(module) for _, module in registered(model)):
         model = materialised(model, args, kwargs)
+    check = partial(_check, on_progress, cancel)
     verdict = traced(model, args, kwargs, valued, check=check, gradients=gradients, detailed=detailed)
     seen = verdict.seen
-    named = seen.named
-    scopes = _Scopes(named)
     rows = _settled(seen)
-    leaves = []
-    for row in rows:
-        module = row.module or named.get(row.path)
-        _adopt_own(row, module, seen)
-        leaves.append(_leaf(row, module, scopes.around(row.path)))
-    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(seen, rows, named)]
-    if seen.failed:
-        _failing(leaves, seen, scopes, named)
-    leaves += [
-        _parameter(stored, scopes.around(f"{stored.owner}.{stored.name}")) for stored in _loose(seen, leaves)
-    ]
+    leaves = _leaves(seen, rows)
     rows_of = array("i")
-    layers = layer_rows.build(leaves, _groups(seen, named, leaves), rows_of=rows_of)
+    layers = layer_rows.build(leaves, _groups(seen, leaves), rows_of=rows_of)
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, seen)
     steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
+    totals = _totals(verdict, rows, leaves, steps)
+    failed = f"the model failed in {seen.failed[0] or type(model).__name__}: " if seen.failed else ""
+    if seen.failed:
+        notes = (*notes, f"{failed}{seen.failed[1]}")
+    given = inputs if inputs is not None else described(list(args), "input")
+    made = described(seen.result, "output")
+    info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))
+    return liveness.Examined.of(
+        Analysis(Info(info, dict(assumptions or {}), totals), layers),
+        liveness.schedule(
+            steps, seen.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
+        ),
+        layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
+    )
+
+
+def _check(
+    on_progress: Callable[[Progress], None] | None, cancel: Callable[[], bool] | None, done: int, modules: int
+) -> None:
+    if cancel and cancel():
+        raise Cancelled
+    if on_progress and done % 64 == 1:
+        on_progress(Progress("running on shapes", done, max(modules, done)))
+
+
+def _about(
+    source: str, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...], notes: tuple[str, ...]
+) -> ModelInfo:
+    return ModelInfo(
+        source=source,
+        format="torch",
+        inputs=inputs,
+        outputs=outputs,
+        producer=f"torch {torch.__version__.partition('+')[0]}",
+        notes=notes,
+    )
+
+
+def _totals(
+    verdict: Verdict,
+    rows: Sequence[Row],
+    leaves: Sequence[layer_tree.LayerLeaf],
+    steps: Sequence[liveness.Step],
+) -> Totals:
+    """The figures of the whole; a model that failed has no peak."""
+    seen = verdict.seen
     peak = liveness.live_peak(steps, keep=seen.kept)
     totals = layer_tree.totals(
         leaves,
@@ -178,30 +208,12 @@ def examine_module(
         trainable_params=_trainable(seen.parameters),
         stored=_facts(seen.parameters.values()),
     )
-    totals = replace(
+    of_modules = sum(row.activation for row in rows if _is_module(row, seen.named))
+    return replace(
         totals,
-        activation_bytes_sum=sum(row.activation for row in rows if _is_module(row, named)),
-        activation_bytes_functional=sum(row.activation for row in rows if not _is_module(row, named)),
+        activation_bytes_sum=of_modules,
+        activation_bytes_functional=sum(row.activation for row in rows) - of_modules,
         status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
-    )
-    if seen.failed:
-        where = seen.failed[0] or type(model).__name__
-        notes = (*notes, f"the model failed in {where}: {seen.failed[1]}")
-    notes = (*notes, *verdict.notes)
-    outputs = described(seen.result, "output")
-    info = ModelInfo(
-        source=source or type(model).__name__,
-        format="torch",
-        inputs=inputs if inputs is not None else described(list(args), "input"),
-        outputs=outputs,
-        producer=f"torch {torch.__version__.partition('+')[0]}",
-        notes=notes,
-    )
-    failed = f"the model failed in {where}: what ran until then is counted" if seen.failed else ""
-    return liveness.Examined.of(
-        Analysis(Info(info, dict(assumptions or {}), totals), layers),
-        liveness.schedule(steps, seen.kept, layers, rows_of, failed=failed),
-        layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
     )
 
 
@@ -244,6 +256,21 @@ def _settled(seen: Trace) -> list[Row]:
         else:
             settled.append(row)
     return settled
+
+
+def _leaves(seen: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
+    """A leaf for every row, then for what did not run, and for parameters that nothing uses."""
+    named = seen.named
+    scopes = _Scopes(named)
+    leaves = []
+    for row in rows:
+        module = row.module or named.get(row.path)
+        _adopt_own(row, module, seen)
+        leaves.append(_leaf(row, module, scopes.around(row.path)))
+    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(seen, rows, named)]
+    _failing(leaves, seen, scopes, named)
+    loose = _loose(seen, leaves)
+    return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in loose]
 
 
 def _is_module(row: Row, named: Mapping[str, nn.Module]) -> bool:
@@ -353,11 +380,11 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
     row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
 
 
-def _facts(stored: Iterable[Stored]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
+def _facts(stored: Iterable[StoredParameter]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
     return tuple((s.identity, s.elements, s.bytes) for s in stored)
 
 
-def _weight(stored: Stored, path: str) -> TensorInfo:
+def _weight(stored: StoredParameter, path: str) -> TensorInfo:
     """A parameter, called as its layer calls it, or by its whole path when it is another's."""
     full = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
     name = full.removeprefix(f"{path}.")
@@ -439,13 +466,13 @@ def _failing(
     leaves.append(layer_tree.LayerLeaf(scopes.around(path), _blank(layer)))
 
 
-def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[Stored]:
+def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[StoredParameter]:
     """Parameters that no row uses, each once: they are stored, so they count and are shown."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     return list({s.identity: s for s in seen.parameters.values() if s.identity not in used}.values())
 
 
-def _parameter(stored: Stored, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
+def _parameter(stored: StoredParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
     path = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
     reason = "no operator uses it in evaluation mode"
     layer = Layer(
@@ -454,13 +481,11 @@ def _parameter(stored: Stored, scopes: tuple[layer_tree.Scope, ...]) -> layer_tr
     return layer_tree.LayerLeaf(scopes, layer, _facts([stored]), 0)
 
 
-def _groups(
-    seen: Trace, named: Mapping[str, nn.Module], leaves: Iterable[layer_tree.LayerLeaf]
-) -> dict[str, layer_tree.GroupFacts]:
+def _groups(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, layer_tree.GroupFacts]:
     """What is known of every module with children, or expanded into its operators."""
     groups = {}
     for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
-        module, row = named[path], seen.modules.get(path)
+        module, row = seen.named[path], seen.modules.get(path)
         groups[path] = layer_tree.GroupFacts(
             kind=type(module).__name__,
             calls=row.calls if row else 0,
@@ -534,18 +559,13 @@ def stored(model: nn.Module, *, source: str) -> Info:
     held = parameters(model)
     each = layer_tree.totals([], stored=_facts(held.values()))
     totals = stored_totals(each.params, _trainable(held), each.weight_bytes)
-    about = ModelInfo(
-        source=source,
-        format="torch",
-        inputs=(),
-        outputs=(),
-        producer=f"torch {torch.__version__.partition('+')[0]}",
-        notes=("the shapes of its inputs are not known: only what it stores is counted",),
+    about = _about(
+        source, (), (), ("the shapes of its inputs are not known: only what it stores is counted",)
     )
     return Info(about, {"dims": {}}, totals)
 
 
-def _trainable(parameters: Mapping[str, Stored]) -> int:
+def _trainable(parameters: Mapping[str, StoredParameter]) -> int:
     return sum({s.identity: s.elements for s in parameters.values() if s.trained}.values())
 
 

@@ -43,7 +43,7 @@ class _Sum(Struct):
 
 
 class Gradients:
-    """Watches the operators of a run with gradients on (see `module_trace.trace`)."""
+    """Watches the operators of a run with gradients on (see `tracer.trace`)."""
 
     def __init__(self) -> None:
         self.failed = ""

@@ -1,4 +1,4 @@
-"""What no shape decides, run in every way: which figures depend on it, and what costs most.
+"""Branches and sizes that depend on values, run in every way: which figures change, and what costs most.
 
 A model that asks tensors for values, or makes tensors whose sizes depend on them, is run again with other
 answers: a branch the other way, a number larger and smaller, sizes as small as they can be, classes of other
@@ -20,7 +20,13 @@ from torch import nn
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.costs.aten.expert_routing import EVENLY
 from explorer.engine.costs.torch import patches
-from explorer.engine.costs.torch.data_dependence import ALTERNATIVES, ONCE, Place, Way, place_text
+from explorer.engine.costs.torch.data_dependence import (
+    ALTERNATIVES,
+    ONCE,
+    AnswerPolicy,
+    CodePlace,
+    place_text,
+)
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
 from explorer.facts import Reach, is_assumed
@@ -72,7 +78,7 @@ class _Others(Struct):
         open: Kinds of answers ('asked', 'sized') of which not every one could be tried.
     """
 
-    asked: list[tuple[Place, Trace]] = field(default_factory=list)
+    asked: list[tuple[CodePlace, Trace]] = field(default_factory=list)
     sized: list[Trace] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
 
@@ -91,9 +97,9 @@ def traced(
         args: Positional arguments of its forward, on the meta device too.
         kwargs: Keyword arguments.
         valued: Makes the model with the values of its small tensors, if `model` may have lost them.
-        options: Of `module_trace.trace`.
+        options: Of `tracer.trace`.
     """
-    seen, way = _through(model, args, kwargs, Way(), options)
+    seen, way = _through(model, args, kwargs, AnswerPolicy(), options)
     if not seen.assumed:
         return Verdict(seen)
     plain = {**options, "gradients": None, "detailed": False}
@@ -101,7 +107,7 @@ def traced(
     if valued is not None:
         with contextlib.suppress(Exception):
             runs.model = valued()
-    again, with_values = runs.run(Way(valued=True))
+    again, with_values = runs.run(AnswerPolicy(valued=True))
     if again.failed and not seen.failed:
         runs.model = model
     else:
@@ -117,13 +123,17 @@ def traced(
 
 
 def _through(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], way: Way, options: Mapping[str, Any]
-) -> tuple[Trace, Way]:
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    way: AnswerPolicy,
+    options: Mapping[str, Any],
+) -> tuple[Trace, AnswerPolicy]:
     """One run on shapes. A model that fails after it asked whether a tensor is true (is anything not a
     number?) is run again with the other answer, and that run counts if it gets further. One that asks for
     values without an end is run again with that loop taken once.
     """
-    best: tuple[Trace, Way] | None = None
+    best: tuple[Trace, AnswerPolicy] | None = None
     for _ in range(DECISIONS):
         taken: Counter[str] = Counter()
         with patches.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
@@ -155,14 +165,14 @@ class _Runs:
         self.options = options
         self.left = RUNS
 
-    def run(self, way: Way) -> tuple[Trace, Way]:
+    def run(self, way: AnswerPolicy) -> tuple[Trace, AnswerPolicy]:
         self.left -= 1
         return _through(self.model, self.args, self.kwargs, way, self.options)
 
-    def explore(self, best: Trace, way: Way, others: _Others) -> tuple[Trace, Way]:
+    def explore(self, best: Trace, way: AnswerPolicy, others: _Others) -> tuple[Trace, AnswerPolicy]:
         """The run with the most MACs, and in `others` those with other answers."""
         way = replace(way, events=_MORE * len(best.events) + 1000)
-        tried: set[Place] = set()
+        tried: set[CodePlace] = set()
         while place := next((place for place in best.asked if place not in tried), None):
             tried.add(place)
             if self.left <= 0:
@@ -179,7 +189,9 @@ class _Runs:
                 others.sized.append(seen)
         return best, way
 
-    def _elsewhere(self, best: Trace, way: Way, place: Place, others: _Others) -> tuple[Trace, Way]:
+    def _elsewhere(
+        self, best: Trace, way: AnswerPolicy, place: CodePlace, others: _Others
+    ) -> tuple[Trace, AnswerPolicy]:
         """The better of a run and those in which one place gets other answers."""
         first = _macs(best)
         found = []
@@ -253,7 +265,7 @@ def _differing(mine: Mapping[str, tuple[int, ...]], others: Iterable[Trace]) -> 
 def _notes(seen: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """What was assumed where it changes a figure of the whole, and what stands on it."""
     total = _sums(mine)
-    places: dict[Place, None] = {}
+    places: dict[CodePlace, None] = {}
     for place, other in others.asked:
         if other.cut or _notable(other, total):
             places[place] = None

@@ -1,5 +1,6 @@
-"""Tensors that no input goes into keep their values while a model runs on shapes: positions, masks, lists of
-sizes that its forward makes itself, or moves to the device of its input.
+"""Constants: tensors that no input goes into keep their values while a model runs on shapes.
+
+Positions, masks, lists of sizes that its forward makes itself, or moves to the device of its input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model that runs on shapes asks of values, and what it is told.
+"""Data dependence: what a model that runs on shapes asks of values, and what it is told.
 
 A tensor without values answers every question alike, so that a loop that only a value ends (`while error >
 tolerance`) would go round for ever. Who asks too often at one place of the code is told the opposite
@@ -17,14 +17,14 @@ from msgspec import Struct, field
 
 from explorer.engine.costs.aten import data_dependent
 
-__all__ = ["ALTERNATIVES", "MOST", "ONCE", "Kind", "Place", "Questions", "Way", "place_text"]
+__all__ = ["ALTERNATIVES", "MOST", "ONCE", "Kind", "CodePlace", "Questions", "AnswerPolicy", "place_text"]
 
 MOST = 4_096
 """Questions at one place that a loop may ask which ends by itself: over boxes, over tokens."""
 
 ONCE = "assumed: a loop that ends by the value of a tensor runs once"
 
-Place = tuple[CodeType | None, int]
+CodePlace = tuple[CodeType | None, int]
 """A line of the model's own code."""
 
 Kind = Literal["branch", "number"]
@@ -37,7 +37,7 @@ _LIMIT = 2_000
 """Above `_COUNTS` floats go this much further than whole numbers, which may say how often or how many."""
 
 
-class Way(Struct, frozen=True):
+class AnswerPolicy(Struct, frozen=True):
     """How the questions of one run are answered.
 
     Attributes:
@@ -52,8 +52,8 @@ class Way(Struct, frozen=True):
     """
 
     decisions: tuple[bool, ...] = ()
-    loops: Mapping[Place, Literal["once", "refused"]] = field(default_factory=dict)
-    choices: Mapping[Place, float] = field(default_factory=dict)
+    loops: Mapping[CodePlace, Literal["once", "refused"]] = field(default_factory=dict)
+    choices: Mapping[CodePlace, float] = field(default_factory=dict)
     least: bool = False
     uneven: bool = False
     valued: bool = False
@@ -69,12 +69,12 @@ class Questions:
         endless: The place that asked too often, and so ended the run.
     """
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: AnswerPolicy) -> None:
         self.way = way
         self.decided: list[bool] = []
-        self.asked: dict[Place, Kind] = {}
-        self.endless: Place | None = None
-        self._times: Counter[Place] = Counter()
+        self.asked: dict[CodePlace, Kind] = {}
+        self.endless: CodePlace | None = None
+        self._times: Counter[CodePlace] = Counter()
 
     def answer(self, assumed: tuple[Any, str]) -> tuple[Any, str]:
         """A value that the model asked for: as it was decided before, if it was, else as assumed.
@@ -108,13 +108,13 @@ class Questions:
         return value, text
 
 
-def place_text(place: Place) -> str:
+def place_text(place: CodePlace) -> str:
     """'line 57 of Guarded.forward'."""
     code, line = place
     return f"line {line} of {code.co_qualname}" if code is not None else "the model's code"
 
 
-def _place() -> Place:
+def _place() -> CodePlace:
     """Where in the model's own code the question stands."""
     frame = sys._getframe(2)
     while frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):

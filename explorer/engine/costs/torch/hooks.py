@@ -1,4 +1,4 @@
-"""Where the calls of modules, functions and operators come by, for one who watches a model run.
+"""Hooks on the calls of modules, functions and operators, for one who watches a model run.
 
 Three taps, each for what only it can see: `nn.Module.__call__`, a function mode, and a dispatch mode. All are
 taken away again, whatever happens.

@@ -1,4 +1,4 @@
-"""torch's own layers answered whole: a convolution like one that ran before need not run again.
+"""Cache of torch's own layers: a convolution like one that ran before need not run again.
 
 What a layer of `torch.nn` does in evaluation mode is decided by its class, its settings, and the sizes of
 its parameters and of what goes in. So the first of its kind runs for real, its operators booked one by
@@ -25,7 +25,7 @@ from explorer.engine.costs.formulas import Cost
 from explorer.engine.formats.torch_module.modules import described, size_of, tensors
 from explorer.facts import TensorInfo
 
-__all__ = ["Asked", "Booking", "Made", "Tape", "asked", "enabled", "forget", "keep", "results"]
+__all__ = ["LayerCall", "Booking", "ResultTensor", "Tape", "asked", "enabled", "forget", "keep", "results"]
 
 MOST = 5_000
 """Tapes that are kept."""
@@ -58,11 +58,11 @@ class Booking(NamedTuple):
     moved: bool = False
 
 
-class Made(NamedTuple):
+class ResultTensor(NamedTuple):
     """A tensor that a layer returns.
 
     Attributes:
-        how: `FRESH`, `VIEWS` or `SAME` of `aten_memo`.
+        how: `FRESH`, `VIEWS` or `SAME` of `meta_cache`.
         at: Place of the storage of a fresh tensor; position among the inputs of the same one, or of the one
             that is viewed.
         shape: Of the tensor.
@@ -93,14 +93,14 @@ class Tape(NamedTuple):
 
     bookings: tuple[Booking, ...]
     places: int
-    parts: tuple[Made | None, ...]
+    parts: tuple[ResultTensor | None, ...]
     container: Any
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     size: int
 
 
-class Asked(NamedTuple):
+class LayerCall(NamedTuple):
     """A call of a layer.
 
     Attributes:
@@ -143,7 +143,7 @@ def enabled() -> bool:
     )
 
 
-def asked(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Asked | None:
+def asked(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
     """What decides what a layer does; None if that is not all, or cannot be told.
 
     Views of one memory among the inputs, and how much of it they see, decide too.
@@ -176,7 +176,7 @@ def asked(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Asked | No
         tape = _TAPES.get(whole, _NEW)
     except TypeError:
         return None
-    return Asked(whole, given, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
+    return LayerCall(whole, given, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
 
 
 def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
@@ -240,7 +240,7 @@ _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any,
 """By class and number of attributes."""
 
 
-def keep(asked: Asked, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
+def keep(asked: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
     """Keeps what a layer did; or that it cannot be repeated.
 
     Args:
@@ -283,24 +283,26 @@ def _tape(
     return Tape(tuple(moved), len(places), tuple(parts), container, inputs, outputs, size)
 
 
-def _part(part: Any, given: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int) -> Made | None:
+def _part(
+    part: Any, given: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
+) -> ResultTensor | None:
     """How to make a tensor of the result again; None if that cannot be told."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
     for at, tensor in enumerate(given):
         if part is tensor:
-            return Made(meta_cache.SAME, at)
+            return ResultTensor(meta_cache.SAME, at)
     address = part.untyped_storage()._cdata
     place = places.get(address)
     if place is None:
         return None
     if place >= inputs:
         whole = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
-        return Made(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if whole else None
+        return ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if whole else None
     for at, tensor in enumerate(given):
         if tensor.untyped_storage()._cdata == address and tensor.dtype == part.dtype:
             distance = part.storage_offset() - tensor.storage_offset()
-            return Made(meta_cache.VIEWS, at, part.shape, part.stride(), distance)
+            return ResultTensor(meta_cache.VIEWS, at, part.shape, part.stride(), distance)
     return None
 
 

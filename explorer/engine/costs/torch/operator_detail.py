@@ -1,4 +1,4 @@
-"""What one operator does by itself, which no row of the tree says: what it reads, writes and goes over."""
+"""Detail of one operator, which no row of the tree says: what it reads, writes and goes over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of other libraries that loop over values, replaced while a model runs on shapes.
+"""Patches of other libraries' functions that loop over values, while a model runs on shapes.
 
 Mask R-CNN pastes every mask at the size of its box, and Keypoint R-CNN enlarges every heatmap to the size
 of its own: sizes that no shape implies. A tensor without values answers 1 when it is asked for one, which

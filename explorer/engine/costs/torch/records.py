@@ -17,7 +17,7 @@ from torch import nn
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
 from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.memory.liveness import Detail
-from explorer.engine.costs.torch.data_dependence import Kind, Place
+from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.torch_module.modules import (
     described,
     dtype_name,
@@ -30,9 +30,9 @@ from explorer.facts import TensorInfo
 
 __all__ = [
     "OPAQUE",
-    "Event",
+    "OperatorEvent",
     "Row",
-    "Stored",
+    "StoredParameter",
     "Trace",
     "call_attributes",
     "function_inputs",
@@ -46,7 +46,7 @@ OPAQUE = (nn.MultiheadAttention,)
 """Modules with children that compute as one: attention never calls its own projection as a module."""
 
 
-class Stored(Struct, frozen=True):
+class StoredParameter(Struct, frozen=True):
     """A parameter: where it lives, its name in the model, and whether it is trained."""
 
     identity: tuple[int, int, int]
@@ -62,7 +62,7 @@ class Row(Struct, eq=False):
     """A leaf module or a functional operator of a module, while it is being counted.
 
     `sized` and `asked` say on which sizes that depend on values, and on which values, it may depend: whether
-    it does, and is no exact figure (`bound`), shows when it is run in another way (`both_ways`).
+    it does, and is no exact figure (`bound`), shows when it is run in another way (`branch_outcomes`).
     `parts` are the functional operators of a module without children, which stand for themselves when
     there are several that multiply, and are merged into the module when not.
     """
@@ -83,7 +83,7 @@ class Row(Struct, eq=False):
     activation: int = 0
     formulas: Counter[str] = field(default_factory=Counter)
     free: str = ""
-    stored: dict[tuple[int, int, int], Stored] = field(default_factory=dict)
+    stored: dict[tuple[int, int, int], StoredParameter] = field(default_factory=dict)
     bound: str = ""
     sized: str = ""
     asked: str = ""
@@ -107,7 +107,7 @@ class Row(Struct, eq=False):
             self.free = cost.formula
 
 
-class Event(NamedTuple):
+class OperatorEvent(NamedTuple):
     """One ATen operator that moved bytes: its row, the storages it read, and those that it made.
 
     `detail` is what it does by itself, where that was asked for.
@@ -144,21 +144,21 @@ class Trace(Struct):
 
     rows: list[Row]
     modules: dict[str, Row]
-    events: list[Event]
-    parameters: dict[str, Stored]
+    events: list[OperatorEvent]
+    parameters: dict[str, StoredParameter]
     named: dict[str, nn.Module]
     result: Any = None
     failed: tuple[str, str] | None = None
     kept: tuple[int, ...] = ()
     assumed: Counter[str] = field(default_factory=Counter)
     decided: tuple[bool, ...] = ()
-    asked: Mapping[Place, Kind] = field(default_factory=dict)
+    asked: Mapping[CodePlace, Kind] = field(default_factory=dict)
     sized: bool = False
     shared: bool = False
     refused: bool = False
     cut: bool = False
     elsewhere: frozenset[str] = frozenset()
-    endless: Place | None = None
+    endless: CodePlace | None = None
 
 
 def is_opaque(module: nn.Module) -> bool:
@@ -171,9 +171,9 @@ def is_leaf(module: nn.Module) -> bool:
     return not any(child is not None for child in module._modules.values()) or is_opaque(module)
 
 
-def parameters(model: nn.Module) -> dict[str, Stored]:
+def parameters(model: nn.Module) -> dict[str, StoredParameter]:
     """Every parameter by its path, first name of a tied one first."""
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredParameter] = {}
     for owner, module in registered(model):
         for name, p in module._parameters.items():
             if p is None or is_lazy(p):
@@ -181,7 +181,7 @@ def parameters(model: nn.Module) -> dict[str, Stored]:
             identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
             info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
-            found[path] = Stored(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
+            found[path] = StoredParameter(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
         if is_packed(module):
             for name, tensor in unpacked(module):
                 path = f"{owner}.{name}" if owner else name
@@ -189,7 +189,9 @@ def parameters(model: nn.Module) -> dict[str, Stored]:
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
                 # its memory is native code's: no storage has the negative of an address
                 identity = (-id(module), len(found), tensor.numel())
-                found[path] = Stored(identity, tensor.numel(), tensor.nbytes, owner, name, info, False)
+                found[path] = StoredParameter(
+                    identity, tensor.numel(), tensor.nbytes, owner, name, info, False
+                )
     return found
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from explorer.engine.costs.torch.branch_outcomes import traced
 from explorer.engine.costs.torch.tracer import trace
 from explorer.engine.formats.torch_module import inputs
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.facts import TensorInfo
@@ -22,7 +22,7 @@ def bind(
     loaded: LoadedModule,
     input_shapes: Mapping[str, tuple[str | None, Any]] | None = None,
     dims: Mapping[str, int] | None = None,
-) -> Bound:
+) -> BoundInputs:
     """The inputs to use: the user's, else the model's own; see `torch_module.inputs.bind`."""
     return inputs.bind(loaded, input_shapes or {}, dims or {}, try_run=_failure)
 
@@ -32,7 +32,7 @@ def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | N
     return traced(model, args, kwargs).seen.failed
 
 
-def outputs_of(loaded: LoadedModule, bound: Bound) -> tuple[TensorInfo, ...] | None:
+def outputs_of(loaded: LoadedModule, bound: BoundInputs) -> tuple[TensorInfo, ...] | None:
     """The outputs as the analysis has them; None if the model does not run on shapes."""
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():

@@ -1,4 +1,4 @@
-"""Watching an nn.Module run on the meta device: which module calls which operator, and what it costs.
+"""Tracer of an nn.Module on the meta device: which module calls which operator, and what it costs.
 
 Three observers at once, each for what only it can see. Hooks on the modules know the tree. A function
 mode knows what the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode sees the ATen
@@ -26,13 +26,13 @@ from explorer.engine.costs.aten import data_dependent, meta_cache, packed_weight
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.data_dependence import Questions, Way
+from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
 from explorer.engine.costs.torch.hooks import Functions, Operators, hide, listening, modes, show
 from explorer.engine.costs.torch.operator_detail import detail_of, seen_among
 from explorer.engine.costs.torch.records import (
-    Event,
+    OperatorEvent,
     Row,
-    Stored,
+    StoredParameter,
     Trace,
     call_attributes,
     function_inputs,
@@ -82,7 +82,7 @@ class _Watch:
         check: Callable[[int, int], None],
         gradients: Gradients | None,
         detailed: bool,
-        way: Way,
+        way: AnswerPolicy,
     ) -> None:
         self.model = model
         self.detailed = detailed
@@ -99,7 +99,7 @@ class _Watch:
         self.rows: dict[Any, Row] = {}
         self.modules: dict[str, Row] = {}
         self.order: list[Row] = []
-        self.events: list[Event] = []
+        self.events: list[OperatorEvent] = []
         self.alive: dict[int, Any] = {}
         self.bound: dict[int, str] = {}
         self.twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -110,7 +110,7 @@ class _Watch:
         self.stale: set[int] = set()
         self.asked = ""
         self.sized = self.cut = False
-        self.operators: dict[Any, meta_cache.Operator] = {}
+        self.operators: dict[Any, meta_cache.AtenOperator] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
         self.function_row: Row | None = None
@@ -122,7 +122,7 @@ class _Watch:
         self.modes = (0, 0)
         self.unseen = 0
         self.parameters = parameters(model)
-        self.weights: dict[int, list[Stored]] = {}
+        self.weights: dict[int, list[StoredParameter]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
         held = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
@@ -191,7 +191,7 @@ class _Watch:
             return False
         return not self.bound or self.bound.keys().isdisjoint(addresses)
 
-    def play(self, row: Row, tape: layer_cache.Tape, asked: layer_cache.Asked) -> Any:
+    def play(self, row: Row, tape: layer_cache.Tape, asked: layer_cache.LayerCall) -> Any:
         """Books what a layer of the same kind did before, and returns what it would return."""
         with torch._C._DisableTorchDispatch():
             result, parts = layer_cache.results(tape, asked.given)
@@ -219,7 +219,9 @@ class _Watch:
                     (places[place], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
                     for place, info, size in wrote
                 ]
-                self.events.append(Event(row, tuple([places[place] for place in used]), tuple(outputs)))
+                self.events.append(
+                    OperatorEvent(row, tuple([places[place] for place in used]), tuple(outputs))
+                )
         if not row.outputs:
             row.outputs = tape.outputs
         row.activation += tape.size
@@ -388,11 +390,7 @@ class _Watch:
             signature.append(tuple(kwargs))
             decided = meta_cache.read(kwargs.values(), signature, given) and decided
         if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(given):
-            if operator.name == "aten::index" and not self.stale:
-                args = constant_values.positions(args)
-            if operator.mutates:
-                self.stale.update(t.untyped_storage()._cdata for t in given if not t.is_meta)
-            args, kwargs = self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
+            args, kwargs = self.without_values(operator, args, kwargs, given)
             given, signature = [], []
             decided = meta_cache.read(args, signature, given)
             signature.append(tuple(kwargs))
@@ -434,6 +432,37 @@ class _Watch:
         else:
             made = list(out)
         row = self.current(operator.short)
+        self.book(row, operator, func, args, kwargs, given, made, known, out, bounded)
+        return out
+
+    def without_values(
+        self,
+        operator: meta_cache.AtenOperator,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Sequence[torch.Tensor],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call that has to go on without the values that some of its tensors have."""
+        if operator.name == "aten::index" and not self.stale:
+            args = constant_values.positions(args)
+        if operator.mutates:
+            self.stale.update(t.untyped_storage()._cdata for t in given if not t.is_meta)
+        return self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
+
+    def book(
+        self,
+        row: Row,
+        operator: meta_cache.AtenOperator,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Sequence[torch.Tensor],
+        made: Sequence[torch.Tensor],
+        known: meta_cache.MetaAnswer,
+        out: Any,
+        bounded: tuple[Any, str] | None,
+    ) -> None:
+        """Books one operator for all who watch: its row, its event, gradients."""
         if operator.name in WATCHED:
             self.classes.note(operator.name, func._schema.overload_name, args, kwargs, out)
         assumption = ""
@@ -454,7 +483,6 @@ class _Watch:
             if known.attributes is None:
                 known.attributes = call_attributes(func, args, kwargs)
             row.attributes = known.attributes
-        return out
 
     def is_mixed(self, given: Sequence[torch.Tensor]) -> bool:
         """Whether a call has to go on without the values that some of its tensors have."""
@@ -463,7 +491,7 @@ class _Watch:
         return _is_mixed(given)
 
     def bounded(
-        self, func: Any, operator: meta_cache.Operator, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str] | None:
         """What an operator answers that would need values, and what that assumes."""
         if self.way.valued and self.classes and operator.name in COUNTS:
@@ -478,7 +506,7 @@ class _Watch:
         given: Sequence[torch.Tensor],
         made: Sequence[torch.Tensor],
         known: meta_cache.MetaAnswer,
-        operator: meta_cache.Operator | None = None,
+        operator: meta_cache.AtenOperator | None = None,
         assumption: str = "",
     ) -> None:
         """Books one operator on its row: cost, bytes, parameters used, and who lives how long."""
@@ -523,6 +551,17 @@ class _Watch:
         if given and operator is not None and operator.gathers:
             table = given[0].untyped_storage()._cdata
             inputs[table] = min(inputs[table], written)
+        self.move(row, known.cost, inputs, outputs, written)
+
+    def move(
+        self,
+        row: Row,
+        cost: formulas.Cost,
+        inputs: Mapping[int, int],
+        outputs: Sequence[tuple[int, TensorInfo, int]],
+        written: int,
+    ) -> None:
+        """Books what one operator reads (bytes by storage) and writes."""
         used = []
         read = stored = 0
         for key, size in inputs.items():
@@ -534,11 +573,11 @@ class _Watch:
         row.read += read
         row.stored_read += stored
         row.written += written
-        event = Event(row, tuple(used), tuple(outputs))
+        event = OperatorEvent(row, tuple(used), tuple(outputs))
         self.events.append(event)
         if self.tape is not None:
             self.tape.append(
-                layer_cache.Booking(known.cost, read, stored, written, event.inputs, event.outputs, True)
+                layer_cache.Booking(cost, read, stored, written, event.inputs, event.outputs, True)
             )
 
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
@@ -609,7 +648,7 @@ def trace(
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
     detailed: bool = False,
-    way: Way = Way(),  # noqa: B008 (frozen)
+    way: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
 
@@ -643,7 +682,7 @@ def trace(
         )
         for t in given
     )
-    watch.events.append(Event(source, (), made))
+    watch.events.append(OperatorEvent(source, (), made))
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):

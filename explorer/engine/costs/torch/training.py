@@ -29,7 +29,7 @@ def step(
     """One training step of a module.
 
     Args:
-        loaded: From `torch_module.load`.
+        loaded: From `loaded.load`.
         batch: Its batch size, the first dimension of every input; None leaves the sizes as they are.
         dims: {'batch': n}.
         input_shapes: Type and shape of inputs by name.

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse, UnknownShape, nearest
-from explorer.engine.formats.torch_module.arguments import Bound, Example
+from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.configured_inputs import candidates, likely_shape
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import without_values
@@ -41,7 +41,7 @@ def bind(
     dims: Mapping[str, int],
     *,
     try_run: Failure,
-) -> Bound:
+) -> BoundInputs:
     """Settles the inputs of a model, and leaves them in `loaded.bound`.
 
     Args:
@@ -57,12 +57,7 @@ def bind(
     if loaded.binding is not None:
         loaded.bound = loaded.binding(input_shapes, dims)
         return loaded.bound
-    for name in dims:
-        if name != "batch":
-            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
-        # an input's shape may be empty (a cache before the first step), but what has a name is there
-        if dims[name] < 1:
-            raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
+    _check_dims(dims)
     model = loaded.meta()
     required, optional, variadic = _parameters(model)
     known = [*required, *optional]
@@ -84,16 +79,14 @@ def bind(
     inputs = tuple(found[name] for name in order)
     if "batch" in dims:
         inputs = tuple(replace(i, shape=(dims["batch"], *(i.shape or ())[1:])) for i in inputs if i.shape)
-    prefix = 0
-    while prefix < len(order) and (order[prefix] not in known or order[prefix] == known[prefix]):
-        prefix += 1
+    prefix = _positional(order, known)
     chosen = not input_shapes or "batch" in dims
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and chosen else None
     images = _takes_images(loaded, model)
-    indices = _indices(loaded, model, Bound(inputs, {}, positional=prefix, images=images), untyped)
+    indices = _indices(loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped)
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(f"input {name}: taken as int64, an embedding looks it up" for name in indices)
-    loaded.bound = Bound(
+    loaded.bound = BoundInputs(
         _one_each(inputs[0]) if images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
         notes,
@@ -101,6 +94,23 @@ def bind(
         images,
     )
     return loaded.bound
+
+
+def _check_dims(dims: Mapping[str, int]) -> None:
+    for name in dims:
+        if name != "batch":
+            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
+        # an input's shape may be empty (a cache before the first step), but what has a name is there
+        if dims[name] < 1:
+            raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
+
+
+def _positional(order: Sequence[str], known: Sequence[str]) -> int:
+    """How many of the inputs can go by position."""
+    count = 0
+    while count < len(order) and (order[count] not in known or order[count] == known[count]):
+        count += 1
+    return count
 
 
 def _completed(
@@ -137,7 +147,7 @@ def _exactly(
     names: Sequence[str],
     input_shapes: Mapping[str, tuple[str | None, Any]],
     dims: Mapping[str, int],
-) -> Bound:
+) -> BoundInputs:
     """The user's own arguments, with the shapes that were asked for."""
     found = example.named(names)
     for name, (dtype, shape) in input_shapes.items():
@@ -149,7 +159,7 @@ def _exactly(
             if info.shape:
                 found[name] = replace(info, shape=(dims["batch"], *info.shape[1:]))
     assumed = {"batch": dims["batch"]} if "batch" in dims else {}
-    return Bound(tuple(found.values()), assumed, (), example=example)
+    return BoundInputs(tuple(found.values()), assumed, (), example=example)
 
 
 def _unknown_shape(
@@ -393,7 +403,9 @@ class _Enough(Exception):
     """Every embedding was reached: the types of the inputs are settled."""
 
 
-def _indices(loaded: LoadedModule, model: nn.Module, bound: Bound, untyped: Sequence[str]) -> tuple[str, ...]:
+def _indices(
+    loaded: LoadedModule, model: nn.Module, bound: BoundInputs, untyped: Sequence[str]
+) -> tuple[str, ...]:
     """Which of the inputs whose type nobody gave are rows of embeddings: those that have to be integers for
     the model to get to its last embedding. Tried on shapes, and no further than there.
     """

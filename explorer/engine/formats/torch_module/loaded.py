@@ -1,4 +1,4 @@
-"""Opening an nn.Module: a torchvision model by its name, or what `package.module:callable` returns.
+"""nn.Module by name: a torchvision model, or what `package.module:callable` returns.
 
 A model is built twice at most, and only when asked: on the meta device for the analysis, where a 70 B
 model costs nothing, and with real weights when it is to be exported or run. Random weights are seeded,
@@ -22,7 +22,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
-from explorer.engine.formats.torch_module.arguments import Bound, Example
+from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import sharing_values, without_values
 from explorer.engine.formats.torch_module.meta_init import Unfilled, UninitialisedOnMeta
 from explorer.host.optional_packages import require, said, search_here, silence
@@ -55,8 +55,8 @@ class LoadedModule(Struct):
     trained: bool = False
     torchvision: bool = False
     example: Any = None
-    binding: Callable[[Mapping[str, tuple[str | None, Any]], Mapping[str, int]], Bound] | None = None
-    bound: Bound | None = None
+    binding: Callable[[Mapping[str, tuple[str | None, Any]], Mapping[str, int]], BoundInputs] | None = None
+    bound: BoundInputs | None = None
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
 

@@ -1,4 +1,4 @@
-"""A twin of an nn.Module without its weights: what can be run on shapes while the original stays as it is.
+"""Meta copy of an nn.Module, without its weights: it runs on shapes while the original stays as it is.
 
 The twin has modules of its own, so that whatever a forward writes to itself (shapes of lazy layers,
 counters, cached tensors) is written there, and parameters on the meta device that take no memory. Tensors

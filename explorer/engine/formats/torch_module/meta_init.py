@@ -1,4 +1,4 @@
-"""Building a model where tensors have no values: nothing is drawn for them.
+"""Meta initialisation: a model is built where tensors have no values, and nothing is drawn for them.
 
 torch works out the shapes of random numbers in Python, on its slowest path, and the first call imports its
 compiler: longer than everything else together. On the meta device there is nothing to fill.

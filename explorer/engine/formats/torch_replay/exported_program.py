@@ -1,9 +1,9 @@
-"""Opening an exported program: what torch.export.save wrote (.pt2), rebuilt as an nn.Module.
+"""Exported program (.pt2), as torch.export.save wrote it, rebuilt as an nn.Module.
 
 torch.export.load unpickles weights and sample inputs without restriction, evaluates the expressions of
 dynamic sizes, and calls whatever function of torch a node names: a file can run anything. What matters
 in the archive is JSON (the graph, where every weight lies) and raw bytes. Both are read here as data;
-only operators of the libraries in `torch_builtins` are called, and nothing is unpickled.
+only operators of the libraries in `operators` are called, and nothing is unpickled.
 
 Every node of the graph says under which module it ran. From that the tree of modules comes back: a run
 of nodes under one module is one call of its twin, so that hooks, counters and exporters see the calls of
@@ -25,11 +25,11 @@ import torch
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.base.units import printable, shape_text
 from explorer.engine.formats.torch_files.exported_program import batch_of
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay.graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
-from explorer.engine.formats.torch_replay.graph_replay import Player
-from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor, attributes, twin_of
+from explorer.engine.formats.torch_replay.graph_replay import GraphReplay
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule, add_tensor, attributes, twin_of
 from explorer.engine.formats.torch_replay.storages import StorageRef, Storages, TensorSpec, ZipArchive
 from explorer.facts import TensorInfo
 
@@ -102,7 +102,7 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
 
 def _bind(
     program: Program, input_shapes: Mapping[str, tuple[str | None, Any]], dims: Mapping[str, int]
-) -> Bound:
+) -> BoundInputs:
     """The inputs to use: the user's sizes for the dimensions that are open, else those at export.
 
     Raises:
@@ -154,7 +154,7 @@ def _bind(
         for name, (symbol, before) in known.items()
     )
     bound_dims = {name: values[symbol] for name, (symbol, _) in known.items()}
-    return Bound(inputs, bound_dims, notes, len(inputs))
+    return BoundInputs(inputs, bound_dims, notes, len(inputs))
 
 
 def _spoken(symbol: str, known: Mapping[str, tuple[str, int]]) -> str:
@@ -197,7 +197,7 @@ def load(path: str) -> LoadedModule:
     if (archive.read("byteorder") if "byteorder" in archive else b"little").strip() == b"big":
         raise BadModel("its weights are stored big-endian", where=path)
 
-    def build(meta: bool) -> Twin:
+    def build(meta: bool) -> ReplayModule:
         return _guarded(archive, program, weights, meta)
 
     loaded = LoadedModule(
@@ -227,7 +227,7 @@ def _config(archive: ZipArchive, folder: str, what: str) -> dict[str, tuple[str,
 
 def _guarded(
     archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
-) -> Twin:
+) -> ReplayModule:
     try:
         return _build(archive, program, weights, meta)
     except ExplorerError:
@@ -241,12 +241,12 @@ def _guarded(
 
 def _build(
     archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
-) -> Twin:
+) -> ReplayModule:
     storages = Storages(archive, lambda key: key, meta)
-    player = Player(program, torch.device("meta" if meta else "cpu"))
-    twins: dict[str, Twin] = {}
+    player = GraphReplay(program, torch.device("meta" if meta else "cpu"))
+    twins: dict[str, ReplayModule] = {}
 
-    def twin_at(path: str) -> Twin:
+    def twin_at(path: str) -> ReplayModule:
         known = twins.get(path)
         if known is None:
             kind = program.kinds.get(path) or "Module"

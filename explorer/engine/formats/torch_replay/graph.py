@@ -1,4 +1,4 @@
-"""The graph of an exported program, read from its JSON: nodes, under the calls of modules they ran in.
+"""Graph of an exported program, read from its JSON: nodes, under the calls of modules they ran in.
 
 Every node says under which module it ran, and in which of its calls. A run of nodes of one call is a
 segment; what goes into it and what comes out follows from who uses what.
@@ -28,8 +28,8 @@ __all__ = [
     "DTYPES",
     "LARGEST",
     "SYMBOL",
-    "Input",
-    "Node",
+    "ProgramInput",
+    "GraphNode",
     "Program",
     "Segment",
     "names_in",
@@ -41,7 +41,7 @@ LARGEST = 1 << 56
 """Elements that no tensor has; more would not fit into the number of its bytes."""
 
 
-class Node(Struct):
+class GraphNode(Struct):
     """An operator: arguments still as JSON, names of its results, and what is not needed behind it."""
 
     target: str
@@ -68,12 +68,12 @@ class Segment(Struct):
 
     path: str
     key: str
-    items: list[Node | Segment] = field(default_factory=list)
+    items: list[GraphNode | Segment] = field(default_factory=list)
     given: list[str] = field(default_factory=list)
     result: list[str] = field(default_factory=list)
 
 
-class Input(Struct):
+class ProgramInput(Struct):
     """An input of the program: sizes are numbers, or expressions with the value at export."""
 
     name: str
@@ -99,7 +99,7 @@ class Program(Struct):
     path: str
     root: Segment
     kinds: dict[str, str]
-    inputs: list[Input]
+    inputs: list[ProgramInput]
     stored: list[tuple[str, str, str]]
     results: list[dict[str, Any]]
     layout: Any
@@ -124,7 +124,7 @@ def names_in(arg: Any) -> Iterator[str]:
             yield str(value["as_name"])
 
 
-def _segments(nodes: Sequence[Node], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
+def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
     """The nodes under the calls of modules that they belong to, and the class of each module."""
     root = Segment("", "")
     kinds: dict[str, str] = {}
@@ -187,7 +187,7 @@ def _wire(root: Segment, kept: set[str]) -> None:
     settle(root)
 
 
-def _spend(nodes: Sequence[Node], kept: set[str]) -> None:
+def _spend(nodes: Sequence[GraphNode], kept: set[str]) -> None:
     """Notes at every node which values are used there for the last time."""
     seen = set(kept)
     for node in reversed(nodes):
@@ -236,7 +236,7 @@ def _program(path: str, described: dict[str, Any]) -> Program:
     inputs = [_input(graph, str(a["as_tensor"]["name"])) for a in user if "as_tensor" in a]
     results = [s["user_output"]["arg"] for s in signature["output_specs"] if "user_output" in s]
     nodes = [
-        Node(
+        GraphNode(
             str(n["target"]),
             list(n["inputs"]),
             list(n["outputs"]),
@@ -270,7 +270,7 @@ def _limit(value: Any) -> int | None:
     return value
 
 
-def _input(graph: dict[str, Any], name: str) -> Input:
+def _input(graph: dict[str, Any], name: str) -> ProgramInput:
     meta = graph["tensor_values"][name]
     sizes: list[int | tuple[str, int]] = []
     for size in meta["sizes"]:
@@ -282,4 +282,4 @@ def _input(graph: dict[str, Any], name: str) -> Input:
     known = [s if isinstance(s, int) else s[1] for s in sizes]
     if any(s < 0 for s in known) or math.prod(known) >= LARGEST:
         raise ValueError(f"the input {name} has sizes that no tensor has")
-    return Input(name, DTYPES[meta["dtype"]], tuple(sizes))
+    return ProgramInput(name, DTYPES[meta["dtype"]], tuple(sizes))

@@ -1,4 +1,4 @@
-"""Replaying the graph of an exported program through the twins of its modules."""
+"""Replay of an exported program's graph through the modules rebuilt for it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from explorer.engine.formats.torch_replay import operators
-from explorer.engine.formats.torch_replay.graph import DTYPES, Node, Program, Segment, names_in
-from explorer.engine.formats.torch_replay.rebuilt_module import Twin
+from explorer.engine.formats.torch_replay.graph import DTYPES, GraphNode, Program, Segment, names_in
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
-__all__ = ["Player"]
+__all__ = ["GraphReplay"]
 
 _FORMATS = {
     1: torch.contiguous_format,
@@ -25,18 +25,18 @@ _FORMATS = {
 }
 
 
-class Player:
+class GraphReplay:
     """Replays the graph of a program through the twins of its modules."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
         self.device = device
-        self.next: tuple[Segment, dict[str, Any], Twin, set[int]] | None = None
+        self.next: tuple[Segment, dict[str, Any], ReplayModule, set[int]] | None = None
 
-    def __deepcopy__(self, memo: Any) -> Player:
+    def __deepcopy__(self, memo: Any) -> GraphReplay:
         return self
 
-    def run(self, twin: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of a twin: of the model, or of the call of a module that is due."""
         due, self.next = self.next, None
         if due is None:
@@ -46,7 +46,7 @@ class Player:
         made = [values[n] for n in segment.result]
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _model(self, root: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values: dict[str, Any] = {}
         for _, name, fqn in self.program.stored:
             owner, _, attribute = fqn.rpartition(".")
@@ -59,16 +59,16 @@ class Player:
         leaves = [self._argument(r, values) for r in self.program.results]
         return _unflattened(self.program.layout, leaves)
 
-    def _items(self, segment: Segment, values: dict[str, Any], root: Twin, weights: set[int]) -> None:
+    def _items(self, segment: Segment, values: dict[str, Any], root: ReplayModule, weights: set[int]) -> None:
         for item in segment.items:
-            if isinstance(item, Node):
+            if isinstance(item, GraphNode):
                 self._node(item, values)
                 continue
             given = [values[n] for n in item.given if isinstance(values.get(n), torch.Tensor)]
             self.next = item, values, root, weights
             root.get_submodule(item.path)(*(t for t in given if id(t) not in weights))
 
-    def _node(self, node: Node, values: dict[str, Any]) -> None:
+    def _node(self, node: GraphNode, values: dict[str, Any]) -> None:
         args, kwargs = [], {}
         for given in node.inputs:
             value = self._argument(given["arg"], values)
@@ -155,7 +155,7 @@ class Player:
             for given_name in names_in(described):
                 inner[given_name] = value
         for n in graph["nodes"]:
-            self._node(Node(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
+            self._node(GraphNode(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
         return tuple(self._argument(out, inner) for out in graph["outputs"])
 
 

@@ -1,4 +1,4 @@
-"""What the operators of a TorchScript file or an exported program do: TorchScript's builtins on numbers,
+"""Operators of TorchScript files and exported programs, what they do: TorchScript's builtins on numbers,
 lists and text in Python, everything on tensors by torch's own operators.
 
 An operator is looked up by its name in tables and in the operator libraries named here; a name from a

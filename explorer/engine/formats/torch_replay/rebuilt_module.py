@@ -1,4 +1,4 @@
-"""An nn.Module rebuilt from a file, of the same shape as the one that was saved.
+"""nn.Module rebuilt from a file, of the same shape as the one that was saved.
 
 Everything that the program knows to do with an nn.Module (count it, watch it run, look at its weights,
 export it to ONNX) it can do with a TorchScript file or an exported program, once the file is an nn.Module
@@ -20,10 +20,10 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_module.modules import plain
 
-__all__ = ["Twin", "add_tensor", "attributes", "twin_of"]
+__all__ = ["ReplayModule", "add_tensor", "attributes", "twin_of"]
 
 
-class Twin(nn.Module):
+class ReplayModule(nn.Module):
     """A module whose forward is given by whoever makes it: `run(self, args, kwargs)`.
 
     Attributes:
@@ -51,16 +51,16 @@ class Twin(nn.Module):
 _UNFIT = (nn.ParameterList, nn.ParameterDict)
 """Classes that keep their parameters in ways of their own: a twin has only their name."""
 
-_CLASSES: dict[tuple[str, tuple[str, ...]], type[Twin]] = {}
+_CLASSES: dict[tuple[str, tuple[str, ...]], type[ReplayModule]] = {}
 
 
-def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> Twin:
+def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> ReplayModule:
     """A twin without parameters or children yet.
 
     Args:
         qualname: The original's class with its module: 'torch.nn.modules.conv.Conv2d'.
         arguments: Names of what its forward takes; '=' behind the name of one that may be left out.
-        run: See `Twin`.
+        run: See `ReplayModule`.
     """
     key = qualname, arguments
     kind = _CLASSES.get(key)
@@ -73,19 +73,19 @@ def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) 
     return made
 
 
-def _class(qualname: str, arguments: tuple[str, ...]) -> type[Twin]:
+def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
     module, _, name = qualname.rpartition(".")
     base = getattr(nn, name, None) if module.startswith("torch.nn.modules.") else None
     fits = isinstance(base, type) and issubclass(base, nn.Module) and base.__module__ == module
 
-    def forward(self: Twin, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: ReplayModule, *args: Any, **kwargs: Any) -> Any:
         return self.run(self, args, kwargs)
 
     forward.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
     members: dict[str, Any] = {"__module__": module or "__main__", "__qualname__": name, "forward": forward}
-    bases: tuple[type, ...] = (Twin,)
+    bases: tuple[type, ...] = (ReplayModule,)
     if fits and base is not None and not issubclass(base, _UNFIT):
-        bases = (Twin, base)
+        bases = (ReplayModule, base)
     return type(name or "Module", bases, members)
 
 

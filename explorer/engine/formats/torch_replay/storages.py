@@ -1,7 +1,7 @@
-"""The weights in the zip archives that torch writes, as torch's tensors, read where they lie.
+"""Storages: the weights in the zip archives that torch writes, as torch's tensors, read where they lie.
 
 TorchScript files and exported programs are zip archives of pickles, text and raw weights. What is in them
-is read as data (`zip_archive`, `torch_pickle`), nothing is run, and weights stay in the file until somebody
+is read as data (`zip_archive`, `pickle_machine`), nothing is run, and weights stay in the file until somebody
 wants values.
 """
 

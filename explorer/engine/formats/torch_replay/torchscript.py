@@ -1,9 +1,9 @@
-"""Opening a TorchScript file: what torch.jit.save wrote, traced or scripted, rebuilt as an nn.Module.
+"""TorchScript file, traced or scripted, as torch.jit.save wrote it, rebuilt as an nn.Module.
 
 torch.jit.load needs no pickle of Python's, but it does run code of the file: a class with `__setstate__`
 is called while it loads, and TorchScript has operators that write and read files. Here the file is read
-as data (`torch_archive`), its code as text (`torch_code`), and the result is a module tree of twins
-(`torch_twin`) that is analysed, run and exported as any nn.Module is. Nothing of the file runs until
+as data (`storages`), its code as text (`torchscript_interpreter`), and the result is a module tree of twins
+(`rebuilt_module`) that is analysed, run and exported as any nn.Module is. Nothing of the file runs until
 values are asked for, and then tensor operators only.
 """
 
@@ -20,7 +20,7 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay import operators
-from explorer.engine.formats.torch_replay.rebuilt_module import Twin, add_tensor, attributes, twin_of
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule, add_tensor, attributes, twin_of
 from explorer.engine.formats.torch_replay.storages import (
     Device,
     Record,
@@ -30,11 +30,11 @@ from explorer.engine.formats.torch_replay.storages import (
     unpickle,
 )
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
-    Class,
     Code,
-    Frame,
-    Machine,
+    Interpreter,
+    ScriptClass,
     ScriptError,
+    ScriptFrame,
     bounded,
     plain_name,
 )
@@ -76,7 +76,7 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     if (archive.read("byteorder") if "byteorder" in archive else b"little").strip() == b"big":
         raise BadModel("its weights are stored big-endian", where=path)
 
-    def build(meta: bool) -> Twin:
+    def build(meta: bool) -> ReplayModule:
         return _guarded(path, archive, code, root, list(constants), meta)
 
     traced = "traced_inputs.pkl" in archive
@@ -95,7 +95,7 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
 
 def _guarded(
     path: str, archive: ZipArchive, code: Code, root: Record, constants: list[Any], meta: bool
-) -> Twin:
+) -> ReplayModule:
     try:
         return _Builder(archive, code, constants, meta).model(root)
     except ExplorerError:
@@ -107,7 +107,7 @@ def _guarded(
         ) from error
 
 
-def _notes(twin: Twin, traced: bool) -> tuple[str, ...]:
+def _notes(twin: ReplayModule, traced: bool) -> tuple[str, ...]:
     held = twin.held["constants"]
     notes = ["TorchScript, traced" if traced else "TorchScript, scripted"]
     if held and twin.held["frozen"]:
@@ -115,7 +115,7 @@ def _notes(twin: Twin, traced: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _traced_inputs(archive: ZipArchive, made: Class) -> dict[str, torch.Tensor] | None:
+def _traced_inputs(archive: ZipArchive, made: ScriptClass) -> dict[str, torch.Tensor] | None:
     """What the model was traced with, by the names of its forward's arguments, without values."""
     found = unpickle(archive.read("traced_inputs.pkl"), archive.path)
     given = found.get("forward") if isinstance(found, dict) else None
@@ -156,7 +156,7 @@ class _Builder:
         self.host = _Host(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
-    def model(self, root: Record) -> Twin:
+    def model(self, root: Record) -> ReplayModule:
         made = self.module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
         # a frozen model keeps its weights among the constants of its code
@@ -173,7 +173,7 @@ class _Builder:
         made.held["frozen"] = frozen
         return made
 
-    def module(self, record: Record) -> Twin:
+    def module(self, record: Record) -> ReplayModule:
         known = self.twins.get(id(record))
         if known is not None:
             return known  # type: ignore[no-any-return]
@@ -194,7 +194,7 @@ class _Builder:
         attributes(twin, {**_from_code(kind), **twin.held["values"], **kind.constants})
         return twin
 
-    def attribute(self, twin: Twin, kind: Class, name: str, value: Any) -> None:
+    def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
         if isinstance(value, Record):
             of = self.code.class_of(value.qualname)
             if of is not None and of.base == "Module":
@@ -242,7 +242,7 @@ def _is_value(spec: TensorSpec) -> bool:
     return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
 
 
-def _arguments(kind: Class) -> tuple[str, ...]:
+def _arguments(kind: ScriptClass) -> tuple[str, ...]:
     """Names of what its forward takes, with '=' behind those that may be left out."""
     entry = kind.methods.get("forward") or kind.methods.get("forward__0")
     if entry is None:
@@ -270,7 +270,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
 """Which arguments of an operator are those of the layer's constructor: a traced layer has no others."""
 
 
-def _from_code(kind: Class) -> dict[str, Any]:
+def _from_code(kind: ScriptClass) -> dict[str, Any]:
     """What a layer was constructed with, as far as the calls in its forward say so in numbers."""
     entry = kind.methods.get("forward")
     if entry is None or not plain_name(kind.qualname).startswith("torch.nn."):
@@ -295,7 +295,7 @@ def _from_code(kind: Class) -> dict[str, Any]:
 _PACKED = "its weights are packed for quantized operators, which have no shapes to count"
 
 
-def _lists(kind: Class, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
     declared = kind.methods["forward"].args.args[1:]
     made = list(args)
@@ -313,16 +313,16 @@ class _Host:
         self.code = code
         self.device = device
         self.constants: dict[str, Any] = {}
-        self.machine = Machine(code, self)
+        self.machine = Interpreter(code, self)
         self.entry = ""
 
     def __deepcopy__(self, memo: Any) -> _Host:
         return self
 
-    def enter(self, twin: Twin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward of a twin; under which name it is called was said just before."""
         name, self.entry = self.entry or "forward", ""
-        kind: Class = twin.held["kind"]
+        kind: ScriptClass = twin.held["kind"]
         if twin.held["packed"]:
             raise ScriptError(_PACKED)
         if "constants" in twin.held:
@@ -338,10 +338,10 @@ class _Host:
         return made
 
     def method(
-        self, frame: Frame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Calls a method: a submodule by its hooks, anything else directly."""
-        if isinstance(value, Twin):
+        if isinstance(value, ReplayModule):
             if value is not frame.owner and _ENTRY.fullmatch(name):
                 self.entry = name
                 return value(*args, **kwargs)
@@ -360,7 +360,7 @@ class _Host:
         return self.machine.run(method, (value, *args), kwargs, owner=value)
 
     def attribute(self, value: Any, name: str) -> Any:
-        if isinstance(value, Twin):
+        if isinstance(value, ReplayModule):
             for table in (value._parameters, value._buffers, value._modules, value.held["values"]):
                 if name in table:
                     return table[name]
@@ -379,7 +379,7 @@ class _Host:
     def assign(self, value: Any, name: str, new: Any) -> None:
         if isinstance(value, _Object):
             value.values[name] = new
-        elif isinstance(value, Twin):
+        elif isinstance(value, ReplayModule):
             # state that the model keeps between calls is not kept here: every run sees the file's
             if name in value.held["values"]:
                 value.held["values"][name] = new
@@ -398,7 +398,7 @@ class _Host:
         """An instance whose attributes are still to be set."""
         return _Object(qualname, {})
 
-    def construct(self, kind: Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """An instance of a class of the file."""
         if kind.base == "NamedTuple":
             from collections import namedtuple

@@ -3,7 +3,7 @@
 A TorchScript file holds the code of its classes as text. Its grammar is a small part of Python's, so
 Python's own parser reads it; but nothing of it is ever compiled or handed to Python. What a statement
 means is written here, and the only things that code can call are its own functions, TorchScript's
-builtins on plain values (`torch_builtins`), and torch's tensor operators, without those that reach files.
+builtins on plain values (`operators`), and torch's tensor operators, without those that reach files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.torchscript import plain_name
 
-__all__ = ["Class", "Code", "Frame", "Host", "Machine", "ScriptError", "bounded", "plain_name"]
+__all__ = [
+    "ScriptClass",
+    "Code",
+    "ScriptFrame",
+    "Host",
+    "Interpreter",
+    "ScriptError",
+    "bounded",
+    "plain_name",
+]
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""
@@ -37,7 +46,7 @@ class ScriptError(Exception):
     """The code asks for what cannot be done here."""
 
 
-class Class(Struct):
+class ScriptClass(Struct):
     """A class whose code is in the file.
 
     Attributes:
@@ -71,11 +80,11 @@ class Code:
         self.read = read
         self.where = where
         self.trusted = trusted
-        self.classes: dict[str, Class] = {}
+        self.classes: dict[str, ScriptClass] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
         self.parsed: set[str] = set()
 
-    def class_of(self, qualname: str) -> Class | None:
+    def class_of(self, qualname: str) -> ScriptClass | None:
         """The class of this name, None if the file has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.classes.get(qualname)
@@ -106,9 +115,9 @@ class Code:
             elif isinstance(item, ast.FunctionDef):
                 self.functions[f"{module}.{item.name}"] = item
 
-    def _class(self, qualname: str, item: ast.ClassDef) -> Class:
+    def _class(self, qualname: str, item: ast.ClassDef) -> ScriptClass:
         base = item.bases[0] if item.bases else None
-        made = Class(qualname, base.id if isinstance(base, ast.Name) else "")
+        made = ScriptClass(qualname, base.id if isinstance(base, ast.Name) else "")
         for part in item.body:
             if isinstance(part, ast.FunctionDef):
                 made.methods[part.name] = part
@@ -141,7 +150,7 @@ def _literal(node: ast.expr) -> Any:
 # -- running it
 
 
-class Frame(Struct):
+class ScriptFrame(Struct):
     """A function that is running: its names, and the object whose method it is."""
 
     names: dict[str, Any]
@@ -162,7 +171,7 @@ class Host(Protocol):
         ...
 
     def method(
-        self, frame: Frame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Calls a method of an object of the file."""
         ...
@@ -187,7 +196,7 @@ class Host(Protocol):
         """An instance of a class of the file whose attributes are still to be set."""
         ...
 
-    def construct(self, kind: Class, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """An instance of a class of the file."""
         ...
 
@@ -203,7 +212,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, 
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
 
 
-class Machine:
+class Interpreter:
     """Runs functions of `code`; what an operator or a submodule does is asked of `host`.
 
     Args:
@@ -217,7 +226,7 @@ class Machine:
         self.steps = 0
         self.turning = 0
 
-    def __deepcopy__(self, memo: Any) -> Machine:
+    def __deepcopy__(self, memo: Any) -> Interpreter:
         return self
 
     def run(
@@ -228,7 +237,7 @@ class Machine:
         Raises:
             ScriptError: It does what cannot be done here, or its own assertion fails.
         """
-        frame = Frame(self._bind(function, args, kwargs), owner)
+        frame = ScriptFrame(self._bind(function, args, kwargs), owner)
         try:
             self._block(function.body, frame)
         except _Return as done:
@@ -246,7 +255,7 @@ class Machine:
         defaults = function.args.defaults
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
             if name not in bound:
-                bound[name] = self._value(default, Frame({}))
+                bound[name] = self._value(default, ScriptFrame({}))
         missing = [n for n in names if n not in bound]
         if missing:
             raise ScriptError(f"{function.name} was not given {', '.join(missing)}")
@@ -260,7 +269,7 @@ class Machine:
             more = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
             raise ScriptError(f"its code runs without an end{more}")
 
-    def _block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:
+    def _block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> None:
         for statement in statements:
             self._spend(1)
             handler = _STATEMENTS.get(type(statement))
@@ -268,16 +277,16 @@ class Machine:
                 raise ScriptError(f"'{type(statement).__name__}' is not TorchScript")
             handler(self, statement, frame)
 
-    def _assign(self, statement: ast.Assign, frame: Frame) -> None:
+    def _assign(self, statement: ast.Assign, frame: ScriptFrame) -> None:
         value = self._value(statement.value, frame)
         for target in statement.targets:
             self._bind_target(target, value, frame)
 
-    def _declare(self, statement: ast.AnnAssign, frame: Frame) -> None:
+    def _declare(self, statement: ast.AnnAssign, frame: ScriptFrame) -> None:
         if statement.value is not None:
             self._bind_target(statement.target, self._value(statement.value, frame), frame)
 
-    def _bind_target(self, target: ast.expr, value: Any, frame: Frame) -> None:
+    def _bind_target(self, target: ast.expr, value: Any, frame: ScriptFrame) -> None:
         if isinstance(target, ast.Name):
             frame.names[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -293,14 +302,14 @@ class Machine:
         else:
             raise ScriptError(f"nothing can be assigned to '{type(target).__name__}'")
 
-    def _expression(self, statement: ast.Expr, frame: Frame) -> None:
+    def _expression(self, statement: ast.Expr, frame: ScriptFrame) -> None:
         self._value(statement.value, frame)
 
-    def _if(self, statement: ast.If, frame: Frame) -> None:
+    def _if(self, statement: ast.If, frame: ScriptFrame) -> None:
         chosen = statement.body if bool(self._value(statement.test, frame)) else statement.orelse
         self._block(chosen, frame)
 
-    def _while(self, statement: ast.While, frame: Frame) -> None:
+    def _while(self, statement: ast.While, frame: ScriptFrame) -> None:
         self.turning += 1
         try:
             while bool(self._value(statement.test, frame)):
@@ -308,7 +317,7 @@ class Machine:
         finally:
             self.turning -= 1
 
-    def _for(self, statement: ast.For, frame: Frame) -> None:
+    def _for(self, statement: ast.For, frame: ScriptFrame) -> None:
         self.turning += 1
         try:
             for value in self._value(statement.iter, frame):
@@ -317,35 +326,35 @@ class Machine:
         finally:
             self.turning -= 1
 
-    def _return(self, statement: ast.Return, frame: Frame) -> None:
+    def _return(self, statement: ast.Return, frame: ScriptFrame) -> None:
         raise _Return(None if statement.value is None else self._value(statement.value, frame))
 
-    def _with(self, statement: ast.With, frame: Frame) -> None:
+    def _with(self, statement: ast.With, frame: ScriptFrame) -> None:
         # torch.no_grad and profiling: neither changes what is computed
         self._block(statement.body, frame)
 
-    def _pass(self, statement: ast.stmt, frame: Frame) -> None:
+    def _pass(self, statement: ast.stmt, frame: ScriptFrame) -> None:
         pass
 
     # expressions
 
-    def _value(self, node: ast.expr, frame: Frame) -> Any:
+    def _value(self, node: ast.expr, frame: ScriptFrame) -> Any:
         handler = _EXPRESSIONS.get(type(node))
         if handler is None:
             raise ScriptError(f"'{type(node).__name__}' is not TorchScript")
         return handler(self, node, frame)
 
-    def _constant(self, node: ast.Constant, frame: Frame) -> Any:
+    def _constant(self, node: ast.Constant, frame: ScriptFrame) -> Any:
         return node.value
 
-    def _name(self, node: ast.Name, frame: Frame) -> Any:
+    def _name(self, node: ast.Name, frame: ScriptFrame) -> Any:
         if node.id in frame.names:
             return frame.names[node.id]
         if node.id in _NUMBERS:
             return _NUMBERS[node.id]
         raise ScriptError(f"'{node.id}' has no value")
 
-    def _attribute(self, node: ast.Attribute, frame: Frame) -> Any:
+    def _attribute(self, node: ast.Attribute, frame: ScriptFrame) -> Any:
         dotted = _dotted(node, frame)
         if dotted is None:
             return self.host.attribute(self._value(node.value, frame), node.attr)
@@ -358,29 +367,29 @@ class Machine:
             return _Reference(dotted)
         raise ScriptError(f"'{dotted}' is no value")
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> Any:
+    def _subscript(self, node: ast.Subscript, frame: ScriptFrame) -> Any:
         value = self._value(node.value, frame)
         if isinstance(node.slice, ast.Slice):
             bounds = (node.slice.lower, node.slice.upper, node.slice.step)
             return value[slice(*(None if b is None else self._value(b, frame) for b in bounds))]
         return value[self._value(node.slice, frame)]
 
-    def _sequence(self, node: ast.Tuple | ast.List, frame: Frame) -> Any:
+    def _sequence(self, node: ast.Tuple | ast.List, frame: ScriptFrame) -> Any:
         values = [self._value(item, frame) for item in node.elts]
         return tuple(values) if isinstance(node, ast.Tuple) else values
 
-    def _mapping(self, node: ast.Dict, frame: Frame) -> Any:
+    def _mapping(self, node: ast.Dict, frame: ScriptFrame) -> Any:
         pairs = zip(node.keys, node.values, strict=True)
         return {self._value(k, frame): self._value(v, frame) for k, v in pairs if k is not None}
 
-    def _unary(self, node: ast.UnaryOp, frame: Frame) -> Any:
+    def _unary(self, node: ast.UnaryOp, frame: ScriptFrame) -> Any:
         value = self._value(node.operand, frame)
         return not value if isinstance(node.op, ast.Not) else -value
 
-    def _choice(self, node: ast.IfExp, frame: Frame) -> Any:
+    def _choice(self, node: ast.IfExp, frame: ScriptFrame) -> Any:
         return self._value(node.body if bool(self._value(node.test, frame)) else node.orelse, frame)
 
-    def _call(self, node: ast.Call, frame: Frame) -> Any:
+    def _call(self, node: ast.Call, frame: ScriptFrame) -> Any:
         target = node.func
         if isinstance(target, ast.Name) and target.id not in frame.names:
             return self._builtin(target.id, node, frame)
@@ -413,7 +422,7 @@ class Machine:
             raise ScriptError(f"its code lacks {qualname}")
         return self.host.construct(made, args, kwargs)
 
-    def _builtin(self, name: str, node: ast.Call, frame: Frame) -> Any:
+    def _builtin(self, name: str, node: ast.Call, frame: ScriptFrame) -> Any:
         if name == "uninitialized":
             return None
         if name in ("annotate", "unchecked_cast"):
@@ -497,7 +506,7 @@ def _range(*args: int) -> range:
     return range(*(int(a) for a in args))
 
 
-def _dotted(node: ast.expr, frame: Frame) -> str | None:
+def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
     """The whole name, 'torch.add', where it is a global one; None for an attribute of a value."""
     pieces: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -510,26 +519,26 @@ def _dotted(node: ast.expr, frame: Frame) -> str | None:
 
 _PLAIN: Mapping[str, Callable[..., Any]] = {"range": _range, "len": len, "min": min, "max": max}
 
-_STATEMENTS: dict[type, Callable[[Machine, Any, Frame], None]] = {
-    ast.Assign: Machine._assign,
-    ast.AnnAssign: Machine._declare,
-    ast.Expr: Machine._expression,
-    ast.If: Machine._if,
-    ast.While: Machine._while,
-    ast.For: Machine._for,
-    ast.Return: Machine._return,
-    ast.With: Machine._with,
-    ast.Pass: Machine._pass,
+_STATEMENTS: dict[type, Callable[[Interpreter, Any, ScriptFrame], None]] = {
+    ast.Assign: Interpreter._assign,
+    ast.AnnAssign: Interpreter._declare,
+    ast.Expr: Interpreter._expression,
+    ast.If: Interpreter._if,
+    ast.While: Interpreter._while,
+    ast.For: Interpreter._for,
+    ast.Return: Interpreter._return,
+    ast.With: Interpreter._with,
+    ast.Pass: Interpreter._pass,
 }
-_EXPRESSIONS: dict[type, Callable[[Machine, Any, Frame], Any]] = {
-    ast.Constant: Machine._constant,
-    ast.Name: Machine._name,
-    ast.Attribute: Machine._attribute,
-    ast.Subscript: Machine._subscript,
-    ast.Tuple: Machine._sequence,
-    ast.List: Machine._sequence,
-    ast.Dict: Machine._mapping,
-    ast.UnaryOp: Machine._unary,
-    ast.IfExp: Machine._choice,
-    ast.Call: Machine._call,
+_EXPRESSIONS: dict[type, Callable[[Interpreter, Any, ScriptFrame], Any]] = {
+    ast.Constant: Interpreter._constant,
+    ast.Name: Interpreter._name,
+    ast.Attribute: Interpreter._attribute,
+    ast.Subscript: Interpreter._subscript,
+    ast.Tuple: Interpreter._sequence,
+    ast.List: Interpreter._sequence,
+    ast.Dict: Interpreter._mapping,
+    ast.UnaryOp: Interpreter._unary,
+    ast.IfExp: Interpreter._choice,
+    ast.Call: Interpreter._call,
 }

@@ -1,4 +1,4 @@
-"""A model that is known by what its file says of it, without being built: modules, tensors, operators.
+"""Description of a model in its file, without building it: modules, tensors, operators.
 
 A pickled module whose code may not run, and a TorchScript file or exported program on a machine without
 torch: the tree, parameters, bytes, types and the values themselves are there; what needs the model to run

@@ -1,4 +1,4 @@
-"""An exported program on a machine without torch: its layer tree from the shapes in its file.
+"""Exported program on a machine without torch: its layer tree from the shapes in its file.
 
 Modules without modules inside are rows with the operators that ran in them added up, other operators are
 rows of their own, as with torch; what needs the program to run is not there.

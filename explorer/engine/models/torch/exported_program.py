@@ -1,4 +1,4 @@
-"""Programs that torch.export wrote: rebuilt as an nn.Module from their graph, which is read as data.
+"""torch.export programs: rebuilt as an nn.Module from their graph, which is read as data.
 
 Without torch, the file is known by its description: operators, shapes, modules, and what the operators that
 multiply cost by our own rules.

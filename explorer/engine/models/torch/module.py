@@ -1,4 +1,4 @@
-"""A PyTorch module as an opened model: by its name, from a file, or as an object that a program holds.
+"""PyTorch module as an opened model: by its name, from a file, or as an object that a program holds.
 
 What not every question needs (onnx, values) is imported where it is asked: that takes longer
 than many a model takes to be counted.
@@ -21,7 +21,7 @@ from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import TrainingStep as TrainingStep
 from explorer.engine.formats.torch_module import loaded as torch_module
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
 from explorer.engine.models.torch.run import run
 from explorer.engine.values import torch_tensors
@@ -79,7 +79,7 @@ class TorchModel:
             )
         return self._graph
 
-    def _bound(self) -> Bound:
+    def _bound(self) -> BoundInputs:
         return bind(self.loaded, self.options.input_shapes, self.options.dims)
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:

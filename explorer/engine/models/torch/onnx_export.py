@@ -30,14 +30,14 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.formats.torch_module.arguments import Bound, moved
+from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.graph.model import Model
 from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.facts import Progress
 from explorer.host.optional_packages import said
 
-__all__ = ["EXPORTERS", "OPSET", "Exported", "Wish", "export", "exported_graph"]
+__all__ = ["EXPORTERS", "OPSET", "ExportResult", "ExportRequest", "export", "exported_graph"]
 
 _INVENTED = ("onnx::", "val_")
 """How the names start that the two exporters give to values of their own."""
@@ -62,7 +62,7 @@ _MANY_BYTES = 1 << 30
 """Weights above this many bytes go into a file beside the model: protobuf ends at 2 GiB, graph included."""
 
 
-class Wish(Struct, frozen=True):
+class ExportRequest(Struct, frozen=True):
     """What the file should be like, where that matters to somebody.
 
     Attributes:
@@ -84,7 +84,7 @@ class Wish(Struct, frozen=True):
     shapes: Any = None
 
 
-class Exported(Struct, frozen=True):
+class ExportResult(Struct, frozen=True):
     """How a file came about: the exporter that wrote it, and the opset that was asked of it."""
 
     exporter: str
@@ -93,37 +93,33 @@ class Exported(Struct, frozen=True):
 
 def export(
     loaded: LoadedModule,
-    bound: Bound,
+    bound: BoundInputs,
     path: str,
     on_progress: Callable[[Progress], None] | None = None,
-    wish: Wish | None = None,
-) -> Exported:
+    request: ExportRequest | None = None,
+) -> ExportResult:
     """Writes the model to `path`; weights above 1 GiB may go into files beside it.
 
     Args:
         loaded: The model; its weights are made now if they are not there yet.
-        bound: The inputs. Their shapes become the file's, but for the axes that the wish names.
+        bound: The inputs. Their shapes become the file's, but for the axes that the request names.
         path: Overwritten if it exists.
         on_progress: Told the phase.
-        wish: What the file should be like.
+        request: What the file should be like.
 
     Raises:
         BadModel: No exporter that was asked for can write this model; the reason is the first one's.
         Misuse: The exporter does not know the opset.
     """
-    tell, wish = on_progress or (lambda progress: None), wish or Wish()
-    ways = _ways(wish)
+    tell, request = on_progress or (lambda progress: None), request or ExportRequest()
+    ways = _ways(request)
     tell(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
     args, kwargs = moved(bound.arguments(device="cpu"), device)
-    if not wish.inputs:
-        wish = replace(wish, inputs=tuple(info.name for info in bound.inputs))
-    if not wish.outputs:
-        found = outputs_of(loaded, bound)
-        wish = replace(wish, outputs=tuple(info.name for info in found or ()))
+    request = _with_names(request, loaded, bound)
     reasons: list[str] = []
-    made_by: Exported | None = None
+    made_by: ExportResult | None = None
     for number, (exporter, opset) in enumerate(ways):
         # a file that branches is replaced by the other exporter's only
         if made_by is not None and exporter == made_by.exporter:
@@ -132,7 +128,7 @@ def export(
         made = f"{path}.part" if made_by is not None else path
         try:
             with loaded.quiet(), _deaf():
-                _EXPORT[exporter](model, args, kwargs, made, replace(wish, opset=opset))
+                _EXPORT[exporter](model, args, kwargs, made, replace(request, opset=opset))
         except ExplorerError:
             raise
         except Exception as error:
@@ -142,7 +138,7 @@ def export(
             with contextlib.suppress(OSError):
                 os.unlink(made)
             continue
-        doubted, made_by = made_by is not None, Exported(exporter, opset)
+        doubted, made_by = made_by is not None, ExportResult(exporter, opset)
         if doubted:
             os.replace(made, path)
             break
@@ -155,8 +151,18 @@ def export(
     return made_by
 
 
+def _with_names(request: ExportRequest, loaded: LoadedModule, bound: BoundInputs) -> ExportRequest:
+    """The request with the model's own names where it gives none."""
+    if not request.inputs:
+        request = replace(request, inputs=tuple(info.name for info in bound.inputs))
+    if not request.outputs:
+        found = outputs_of(loaded, bound)
+        request = replace(request, outputs=tuple(info.name for info in found or ()))
+    return request
+
+
 def exported_graph(
-    loaded: LoadedModule, bound: Bound, path: str, on_progress: Callable[[Progress], None] | None = None
+    loaded: LoadedModule, bound: BoundInputs, path: str, on_progress: Callable[[Progress], None] | None = None
 ) -> Model:
     """The model as an ONNX graph, which is written to `path`; see `export`."""
     export(loaded, bound, path, on_progress)
@@ -170,25 +176,25 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _ways(wish: Wish) -> tuple[tuple[str, int], ...]:
+def _ways(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     """The exporters to try, each with its opset.
 
     Raises:
         Misuse: The one exporter that is left does not know the opset.
     """
-    if wish.opset is None:
-        return tuple(way for way in _WAYS if wish.exporter in (None, way[0]))
-    names = [wish.exporter] if wish.exporter else list(EXPORTERS)
-    ways = tuple((name, wish.opset) for name in names if wish.opset in _opsets(name))
+    if request.opset is None:
+        return tuple(way for way in _WAYS if request.exporter in (None, way[0]))
+    names = [request.exporter] if request.exporter else list(EXPORTERS)
+    ways = tuple((name, request.opset) for name in names if request.opset in _opsets(name))
     if not ways:
         known = [span for span in map(_opsets, names) if span]
         first, last = min(span[0] for span in known), max(span[-1] for span in known)
-        who = EXPORTERS[wish.exporter] if wish.exporter else "torch"
-        other = "--exporter dynamo writes later ones" if wish.exporter == "torchscript" else ""
+        who = EXPORTERS[request.exporter] if request.exporter else "torch"
+        other = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
         raise Misuse(
             f"{who} writes opset {first} to {last}",
-            where=f"--opset {wish.opset}",
-            hint=other if wish.opset > last else "",
+            where=f"--opset {request.opset}",
+            hint=other if request.opset > last else "",
         )
     return ways
 
@@ -211,19 +217,21 @@ def _branches(path: str) -> bool:
     return any(node.op_type in ("If", "Loop") for node in graph.node)
 
 
-def _by_trace(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
+def _by_trace(
+    model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, request: ExportRequest
+) -> None:
     axes = {
-        **dict(zip(wish.inputs, wish.axes, strict=False)),
-        **dict(zip(wish.outputs, wish.output_axes, strict=False)),
+        **dict(zip(request.inputs, request.axes, strict=False)),
+        **dict(zip(request.outputs, request.output_axes, strict=False)),
     }
     with torch.no_grad(), _no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             (*args, kwargs) if kwargs else tuple(args),
             path,
-            input_names=list(wish.inputs),
-            output_names=list(wish.outputs) or None,
-            opset_version=wish.opset,
+            input_names=list(request.inputs),
+            output_names=list(request.outputs) or None,
+            opset_version=request.opset,
             dynamic_axes={name: dict(named) for name, named in axes.items() if named} or None,
             do_constant_folding=True,
             training=torch.onnx.TrainingMode.PRESERVE,
@@ -231,7 +239,9 @@ def _by_trace(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: s
         )
 
 
-def _by_graph(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, wish: Wish) -> None:
+def _by_graph(
+    model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, request: ExportRequest
+) -> None:
     nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     with torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
@@ -239,10 +249,10 @@ def _by_graph(model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: s
             tuple(args),
             path,
             kwargs=kwargs or None,
-            input_names=list(wish.inputs),
-            output_names=list(wish.outputs) or None,
-            opset_version=wish.opset,
-            dynamic_shapes=wish.shapes,
+            input_names=list(request.inputs),
+            output_names=list(request.outputs) or None,
+            opset_version=request.opset,
+            dynamic_shapes=request.shapes,
             dynamo=True,
             external_data=nbytes > _MANY_BYTES,
             verbose=False,

@@ -10,7 +10,7 @@ import torch
 
 from explorer.base.errors import BadModel
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.arguments import Bound
+from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.host.optional_packages import said
@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(
-    loaded: LoadedModule, bound: Bound, inputs: Sequence[np.ndarray], *, dtype: str | None = None
+    loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray], *, dtype: str | None = None
 ) -> list[np.ndarray]:
     """The model's own outputs in evaluation mode, in the order of its ONNX export.
 
