@@ -22,7 +22,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import summed, whole
 from explorer.engine.graph.model import DTYPES, dtype_code
-from explorer.facts import Analysis, Status, TensorInfo
+from explorer.facts import Analysis, Layer, Status, TensorInfo
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 
 __all__ = ["StoredParameter", "LeafGradients", "TrainingStep", "check", "training"]
@@ -100,39 +100,7 @@ def training(step: TrainingStep, optimizer: Optimizer = "sgd") -> Training:
         part = parts.get(layer.id, LeafGradients(layer.id))
         own = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in seen]
         seen.update(s.identity for s in own)
-        trained = sum(s.bytes for s in own if s.trained)
-        unknown = layer.status == "unknown"
-        status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
-        if status == "exact" and layer.status == "bound":
-            status, reason = layer.status, layer.reason
-        # a branch that does not run beside the other keeps its parameters and costs nothing else
-        figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
-        elementwise: int | None = 0
-        if layer.counted:
-            failed = layer.macs is None
-            figures = (
-                layer.macs,
-                None if failed else part.input_macs,
-                None if failed else part.weight_macs,
-                layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
-            )
-            elementwise = None if failed or layer.elementwise_ops is None else part.elementwise
-        if None in figures and status != "unknown":
-            status, reason = "unknown", "the size of what it puts out is not known"
-        rows.append(
-            LayerTraining(
-                layer.id,
-                layer.path,
-                layer.kind,
-                *figures,
-                gradient_bytes=trained,
-                optimizer_bytes=trained * OPTIMIZERS[optimizer],
-                param_bytes=sum(s.bytes for s in own),
-                status=status,
-                reason=reason,
-                backward_elementwise_ops=elementwise,
-            )
-        )
+        rows.append(_row(layer, part, own, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
     input_bytes = whole(_nbytes(info) for info in inputs)
     activations = summed(row.activation_bytes for row in rows)
@@ -156,6 +124,41 @@ def training(step: TrainingStep, optimizer: Optimizer = "sgd") -> Training:
         notes=(*step.notes, *_optimizer_notes(optimizer)),
         elementwise_ops=step.analysis.info.totals.elementwise_ops,
         backward_elementwise_ops=summed(row.backward_elementwise_ops for row in rows),
+    )
+
+
+def _row(layer: Layer, part: LeafGradients, own: Sequence[StoredParameter], numbers: int) -> LayerTraining:
+    """What one layer adds; an optimizer keeps `numbers` of each parameter of its `own` that is trained."""
+    trained = sum(s.bytes for s in own if s.trained)
+    unknown = layer.status == "unknown"
+    status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
+    if status == "exact" and layer.status == "bound":
+        status, reason = layer.status, layer.reason
+    # a branch that does not run beside the other keeps its parameters and costs nothing else
+    figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
+    elementwise: int | None = 0
+    if layer.counted:
+        failed = layer.macs is None
+        figures = (
+            layer.macs,
+            None if failed else part.input_macs,
+            None if failed else part.weight_macs,
+            layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
+        )
+        elementwise = None if failed or layer.elementwise_ops is None else part.elementwise
+    if None in figures and status != "unknown":
+        status, reason = "unknown", "the size of what it puts out is not known"
+    return LayerTraining(
+        layer.id,
+        layer.path,
+        layer.kind,
+        *figures,
+        gradient_bytes=trained,
+        optimizer_bytes=trained * numbers,
+        param_bytes=sum(s.bytes for s in own),
+        status=status,
+        reason=reason,
+        backward_elementwise_ops=elementwise,
     )
 
 
