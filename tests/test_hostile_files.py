@@ -439,6 +439,7 @@ def test_a_shard_elsewhere(tmp_path: Path, bounded: Bounded) -> None:
 CUT = ("onnx", "safetensors", "gguf", "tflite", "checkpoint", "graph", "arrays", "resume")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CUT)
 def test_a_file_that_is_cut_off_anywhere(tmp_path: Path, name: str) -> None:
     target = TARGETS[name]

@@ -234,6 +234,7 @@ GRAPH = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", FILES)
 def test_no_escape_sequence_of_a_file_reaches_the_terminal(

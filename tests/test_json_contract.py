@@ -351,6 +351,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     return call
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_what_is_known_of_every_sample_keeps_the_contract(
     ask: Ask, sample: Callable[[str], Path], name: str
@@ -370,6 +371,7 @@ def test_what_is_known_of_every_sample_keeps_the_contract(
     assert sum(op["count"] for op in ops["ops"]) == info["totals"]["nodes"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["lenet", "linear_32x64x128", "bert_tiny"])
 def test_tile_verify_and_diff_keep_the_contract(
     ask: Ask, sample: Callable[[str], Path], tmp_path: Path, name: str

@@ -240,6 +240,7 @@ def test_what_no_command_opens_has_no_script(tmp_path: Path) -> None:
             session.script(str(tmp_path / "s.sh"))
 
 
+@pytest.mark.slow
 def test_a_script_of_a_module_exports_it_again_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,7 @@ async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
         assert "written to" in hands.strip(Status)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(140, 40), (80, 24), (60, 15), (40, 12)])
 async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:

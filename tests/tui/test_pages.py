@@ -57,6 +57,7 @@ def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
             assert line_width(line) <= room, line
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("width", [30, *range(34, 70)])
 @pytest.mark.parametrize("exact", [False, True])
 def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
@@ -359,6 +360,7 @@ def test_no_key_is_one_that_terminals_take() -> None:
     assert not [key for c in KEYS for key in c.keys if key.startswith("alt+")]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("width", [29, 39, 46, 59, 100])
 @pytest.mark.parametrize("on_show", [tab.id for tab in TABS])
 def test_the_tabs_fit_their_heading_and_answer_to_a_click(width: int, on_show: str) -> None:

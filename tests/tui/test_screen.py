@@ -49,6 +49,7 @@ async def test_a_model_that_cannot_be_opened_is_one_line_in_a_dialog() -> None:
         assert hands.dialog() == ""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("above", [(), ("question_mark",), ("a",)])
 async def test_o_opens_a_model_again_whatever_dialog_stands_above(above: tuple[str, ...]) -> None:
     engine = ScriptedEngine(errors={"open": BadModel("is empty", where="alexnet.onnx")})

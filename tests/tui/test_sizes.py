@@ -23,6 +23,7 @@ def engine(*names: str) -> ScriptedEngine:
     return ScriptedEngine(replace(known, info=info))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)])
 async def test_a_key_binds_open_sizes_and_the_header_says_which(size: tuple[int, int]) -> None:
     async with screen(engine("batch", "sequence"), size=size) as hands:

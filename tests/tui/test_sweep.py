@@ -152,6 +152,7 @@ async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
         assert tiles(hands) == ["32x32x32", "16x16x16", "64x64x64"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("before", "after"), [((80, 24), (140, 24)), ((140, 24), (80, 24)), ((80, 24), (60, 24))]
 )
@@ -289,6 +290,7 @@ async def test_the_tilings_are_written_as_the_command_line_prints_them(tmp_path:
         assert "the ending says the format" in hands.dialog()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (140, 40)])
 async def test_it_fits_a_small_terminal(size: tuple[int, int]) -> None:
     async with screen(SweepEngine(), size=size) as hands:

@@ -186,6 +186,7 @@ def test_figures_of_open_sizes_say_for_which_they_are() -> None:
 # by keys
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (120, 40)])
 async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:
@@ -204,6 +205,7 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
         assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15)])
 async def test_words_that_have_room_stay_where_they_are_whichever_is_chosen(size: tuple[int, int]) -> None:
     async with screen(ScriptedEngine(), size) as hands:

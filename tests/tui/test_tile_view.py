@@ -100,6 +100,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 140])
 @pytest.mark.parametrize("height", [8, 12, 21, 37])
 @pytest.mark.parametrize("shown", SHAPES, ids=lambda s: f"{s.M}x{s.K}x{s.N}")

@@ -192,6 +192,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "factory_of_nets:make"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["tiled.pt2", "tiled.pt"])
 def test_a_file_is_written_and_runs(factory: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,6 +254,7 @@ def test_the_plan_says_how_much_is_left_in_layers_without_a_tiled_twin() -> None
     }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["tiled.pt", "tiled.pt2"])
 def test_a_file_multiplies_no_more_than_the_module_with_ragged_edges(tmp_path: Path, name: str) -> None:

@@ -268,6 +268,7 @@ def test_a_tiled_model_is_tiled_again_elsewhere(tmp_path: Path) -> None:
         Session(source.replace(".onnx", "_lab_unrolled.onnx")).plan(TileSpec(tile=SMALL))
 
 
+@pytest.mark.slow
 def test_a_long_stack_unrolled_is_proved_in_columns(tmp_path: Path) -> None:
     source = model(
         tmp_path / "a.onnx",

@@ -75,6 +75,7 @@ def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, ter
         assert len({cell.fg for row in rows.values() for cell in row.values()}) >= 4
 
 
+@pytest.mark.slow
 def test_a_linux_console_is_sent_glyphs_that_it_has(sample: Sample) -> None:
     known = set(bytes(range(0x20, 0x7F)).decode() + bytes(range(0x80, 0x100)).decode("cp437") + "►◄▲▼♦•○↑↓→←")
     with ready(sample("mobilenet_small"), "features", env={"TERM": "linux"}) as terminal:
@@ -207,6 +208,7 @@ def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how
     assert not list((tmp_path / "explorer" / "sessions").iterdir()), "closed properly, it leaves nothing"
 
 
+@pytest.mark.slow
 def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tmp_path: Path) -> None:
     env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}
     with ready(sample("mobilenet_small"), "features", env=env) as terminal:
@@ -273,6 +275,7 @@ def test_there_is_nothing_to_resume_in_one_line() -> None:
         assert "there is no session to resume" in terminal.text()
 
 
+@pytest.mark.slow
 def test_meeting_the_memory_limit_is_one_line_and_the_screen_lives_on(sample: Sample) -> None:
     with ready(sample("lenet"), "conv1", "--memory", "100M") as terminal:
         terminal.press("t")

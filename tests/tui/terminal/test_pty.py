@@ -49,6 +49,7 @@ def test_a_name_is_shown_before_anybody_knows_whether_it_can_be_opened() -> None
         terminal.wait_for("no_such_model")
 
 
+@pytest.mark.slow
 def test_a_list_that_scrolls_and_a_plot_keep_to_the_same_bytes(sample: Sample) -> None:
     with open_and_ready(sample("mobilenet_small"), env=SSH) as terminal:
         costs = [terminal.key_bytes("down", quiet=0.2) for _ in range(40)]
@@ -64,6 +65,7 @@ def test_a_list_that_scrolls_and_a_plot_keep_to_the_same_bytes(sample: Sample) -
         assert terminal.settle(quiet=2.0) == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 def test_it_quits_and_leaves_the_terminal_as_it_was(sample: Sample, size: tuple[int, int]) -> None:
     with open_and_ready(sample("mobilenet_small"), columns=size[0], rows=size[1]) as terminal:

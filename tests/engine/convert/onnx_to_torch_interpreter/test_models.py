@@ -186,6 +186,7 @@ def test_a_tiled_file_converts_to_torchs_formats(ending: str, tmp_path: Path) ->
     assert torch.allclose(load(target)(x), explorer.to_torch(path, verify=False)(x), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_open_dimensions_stay_open_in_an_exported_program(tmp_path: Path) -> None:
     target = str(tmp_path / "b.pt2")
     with Session(SAMPLES / "bert_tiny.onnx") as session:

@@ -79,6 +79,7 @@ def test_pointwise(func: Any, shape: list[int], dtype: Any, order: int) -> None:
 BINARY = [f for f, rule in RULES.items() if rule.__name__ in ("_binary", "_binary_in_place")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("func", BINARY, ids=str)
 @settings(max_examples=60, deadline=None)
 @given(st.data())

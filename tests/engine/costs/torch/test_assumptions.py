@@ -220,6 +220,7 @@ def test_a_loop_that_only_a_value_ends_is_counted_once_and_not_for_ever(way: str
     assert not any("failed" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_a_loop_that_no_answer_ends_is_a_failure_that_says_so() -> None:
     analysis = on_meta(Ends("never"), (2, 3))
     assert any("a loop that only values end" in note for note in analysis.info.model.notes)

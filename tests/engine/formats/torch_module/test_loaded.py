@@ -398,6 +398,7 @@ def test_a_model_that_no_exporter_takes_leaves_no_file(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_trace_that_branches_gives_way_to_the_newer_exporter(
     nets: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ print(json.dumps([totals.macs, totals.params, [name for name in sys.argv[2:] if 
 """
 
 
+@pytest.mark.slow
 def test_a_model_of_70_billion_parameters_needs_torch_and_no_more(tmp_path: Path) -> None:
     path = tmp_path / "llama_shape.py"
     path.write_text(LLAMA)

@@ -177,6 +177,7 @@ def test_torch_export_leaves_the_batch_open(edges: Any, shown: int) -> None:
         assert torch.allclose(program.module()(x), layer(x), atol=1e-5)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_both_exporters_write_it(dynamo: bool) -> None:
