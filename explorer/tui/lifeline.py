@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from explorer.host import memory_limit
+from explorer.host import memory_limit, scratch
 from explorer.process.client import EngineProcess
 
 if TYPE_CHECKING:
@@ -133,7 +133,6 @@ class Lifeline:
 
 def _clear_left() -> None:
     """Removes what nobody resumes, and what killed processes left among the temporary files."""
-    from explorer.host import scratch
     from explorer.process import saved_sessions
 
     saved_sessions.clear_old(os.environ)

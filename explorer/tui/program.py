@@ -111,10 +111,9 @@ class ExplorerApp(App[int]):
 
     def action_help(self) -> None:
         """All keys."""
-        from explorer.tui.commands.help import help_lines  # with the dialogs, after the first paint
-        from explorer.tui.dialogs.manual import Help
+        from explorer.tui.commands.help import help_dialog  # with the dialogs, after the first paint
 
-        self.push_screen(Help(help_lines))
+        self.push_screen(help_dialog())
 
     async def action_reopen(self) -> None:
         """Open a model that is not open, whatever the dialog on top said of it."""

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.tui.dialogs.dialogs import AskPath, Confirm, Message
 from explorer.tui.terminal.slices import Slices
 from explorer.tui.text.lines import safe
 
@@ -120,6 +119,8 @@ class CommandContext:
         self, title: str, error: ExplorerError, then: Callable[[], None] | None = None, *, hint: str = ""
     ) -> None:
         """The one line of an error, in a dialog; `then` follows when it is closed."""
+        from explorer.tui.dialogs.dialogs import Message  # with what they need, when a dialog opens
+
         message = Message(title, str(error), hint=hint)
         self.app.push_screen(message, lambda _: then() if then is not None else None)
 
@@ -129,6 +130,7 @@ class CommandContext:
 
     def ask_path(self, title: str, path: str, said: str, write: Write) -> None:
         """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
+        from explorer.tui.dialogs.dialogs import AskPath, Confirm
 
         def answered(chosen: str | None) -> None:
             if chosen is None:

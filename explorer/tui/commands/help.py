@@ -5,6 +5,7 @@ from __future__ import annotations
 from explorer.tui.commands import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.history import HISTORY_KEYS
+from explorer.tui.dialogs.manual import Help
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
@@ -12,7 +13,7 @@ from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 
-__all__ = ["KEYS", "help_lines", "key_table"]
+__all__ = ["KEYS", "help_dialog", "help_lines", "key_table"]
 
 KEYS: tuple[Key, ...] = (
     *LIST_KEYS,
@@ -31,6 +32,11 @@ def key_table() -> list[tuple[str, str]]:
     groups = [LOOK, CHANGE, MOVE, *dict.fromkeys(k.group for k in KEYS)]
     ordered = sorted(KEYS, key=lambda k: len(groups) if k.group == PROGRAM else groups.index(k.group))
     return [(k.shown, f"{k.title}: {k.tip}") for k in ordered]
+
+
+def help_dialog() -> Help:
+    """All keys, and the way to the manual."""
+    return Help(help_lines)
 
 
 def help_lines(width: int) -> list[Line]:

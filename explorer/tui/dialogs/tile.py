@@ -20,6 +20,8 @@ from explorer.facts.roofline import Machine
 from explorer.settings import machines
 from explorer.settings.parse import parse_tile
 from explorer.tui.dialogs.dialogs import Dialog, Page
+from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.dialogs.tile_view import TileView
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
@@ -64,8 +66,6 @@ class Made(Page):
 
     def action_blocks(self) -> None:
         """Show the tiles of the first site."""
-        from explorer.tui.dialogs.tile_view import TileView
-
         if self._plan.sites:
             self.app.push_screen(TileView(self._plan.sites))
 
@@ -323,8 +323,6 @@ class TileDialog(Dialog[TileSpec]):
 
     def action_blocks(self) -> None:
         """The tiles of the site under the cursor; else of the chosen layer, or the first."""
-        from explorer.tui.dialogs.tile_view import TileView
-
         if self._spec is None or self.plan is None or not self.plan.sites:
             return
         sites, row = self.plan.sites, self.query_one(Figures).current
@@ -334,7 +332,6 @@ class TileDialog(Dialog[TileSpec]):
 
     def action_machine(self) -> None:
         """Ask for a machine; it holds wherever one is needed."""
-        from explorer.tui.dialogs.machine import MachineDialog
 
         def answered(machine: Machine | None) -> None:
             if machine is None:

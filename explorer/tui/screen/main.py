@@ -16,6 +16,7 @@ from textual.screen import Screen
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.tui.commands import COMMANDS, run_command
+from explorer.tui.commands.context import CommandContext
 from explorer.tui.pages.header import header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView, ViewKeeper
@@ -30,7 +31,6 @@ from explorer.tui.widgets.strips import FooterKey, Header, KeyBar
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import ScreenState
-    from explorer.tui.commands.context import CommandContext
 
 __all__ = ["MainScreen"]
 
@@ -81,7 +81,9 @@ class MainScreen(Screen[None]):
         self._filter = FilterLine(self.store, self.panes.layer_tree)
         self._loader = ModelLoader(self.store, self.panes, self._filter)
         self._saved = SavedView(self, self.store, self.panes, self._filter, self._loader, keeper, resumed)
-        self._lent: CommandContext | None = None
+        self._lent = CommandContext(
+            self, self.store, self.panes, self._filter, self._loader.reload, self._reopen
+        )
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -119,9 +121,7 @@ class MainScreen(Screen[None]):
             store.note = "stopped · o opens it again"
         except ExplorerError as error:
             store.note = "could not be opened · o tries again"
-            self.command_context.fail(
-                "Cannot open this model", error, hint="o tries again · y copy · Esc close"
-            )
+            self._lent.fail("Cannot open this model", error, hint="o tries again · y copy · Esc close")
         store.notify("model")
 
     def _reopen(self) -> None:
@@ -147,19 +147,6 @@ class MainScreen(Screen[None]):
         """The heading of the pane in use is lit."""
         self.store.notify("focus")
 
-    @property
-    def command_context(self) -> CommandContext:
-        """What commands work with."""
-        if self._lent is None:
-            from explorer.tui.commands.context import (
-                CommandContext,  # with the dialogs, after the first paint
-            )
-
-            self._lent = CommandContext(
-                self, self.store, self.panes, self._filter, self._loader.reload, self._reopen
-            )
-        return self._lent
-
     async def action_command(self, id: str) -> None:
         """Run a command."""
-        await run_command(id, self.command_context)
+        await run_command(id, self._lent)

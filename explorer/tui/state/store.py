@@ -130,27 +130,6 @@ class Store:
         """What files made of the model are called."""
         return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
 
-    # the machine
-
-    @property
-    def hardware_in_use(self) -> Hardware | None:
-        """The machine that was chosen or typed last."""
-        from explorer.settings import machines  # with its facts, not before the first paint
-
-        known = self.hardware
-        return machines.as_hardware(self.machine) if known is None and self.machine is not None else known
-
-    def use_hardware(self, hardware: Hardware | None) -> None:
-        """A machine that was chosen or typed in one place holds in all; of one without rates the tilings."""
-        from explorer.facts.roofline import Machine
-
-        self.hardware = hardware
-        if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:
-            return
-        machine = Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
-        if machine != self.machine:
-            self.use_machine(machine)
-
     def use_machine(self, machine: Machine) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base import units
+from explorer.facts import is_assumed
 from explorer.report.text.costs import live_at
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.lines import (
@@ -103,8 +104,6 @@ def _above(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[L
 
 
 def _figures(memory: Memory, width: int, exact: bool) -> list[Line]:
-    from explorer.facts import is_assumed
-
     least = {"unknown": "≥ ", "bound": "≈ " if is_assumed(memory.reason) else "≤ "}.get(memory.status, "")
     role = "warn" if least else "number"
     figures = (

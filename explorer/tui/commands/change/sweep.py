@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from explorer.facts import TileSpec
+from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
 from explorer.tui.commands.change.tile import TileModel
 from explorer.tui.commands.context import Command
 from explorer.tui.dialogs.sweep_table import Found, SweepScreen
@@ -19,12 +20,12 @@ class SweepTilings(Command):
             return
         store = self.store
         found: Found = store.examined.answers.setdefault("sweep", Found())
-        hardware = store.hardware_in_use
+        hardware = hardware_in_use(store)
 
         def answered(spec: TileSpec | None) -> None:
             asked = found.asked
             if asked is not None and asked.hardware is not None:
-                store.use_hardware(asked.hardware)
+                use_hardware(store, asked.hardware)
             if spec is not None:
                 TileModel(self.context).begin(spec)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec, states_text
 from explorer.tui.commands.change.blame import BlameLayer
+from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
 from explorer.tui.commands.context import AT_ONCE, Command
 from explorer.tui.dialogs.dialogs import Confirm, Page
 from explorer.tui.dialogs.tile import Made, TileDialog
@@ -41,11 +42,11 @@ class TileModel(Command):
             blink=not store.remote,
             layers=layers if len(layers) <= AT_ONCE else chosen,
             spec=store.tile_spec,
-            hardware=store.hardware_in_use,
+            hardware=hardware_in_use(store),
         )
 
         def answered(spec: TileSpec | None) -> None:
-            store.use_hardware(dialog.hardware)
+            use_hardware(store, dialog.hardware)
             self.begin(spec)
 
         self.context.ask(dialog, answered)
