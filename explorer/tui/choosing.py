@@ -20,7 +20,7 @@ from explorer.tui.app import is_remote
 from explorer.tui.program import ExplorerApp
 from explorer.tui.text.lines import Line, bytes_figure, fit, middle, safe
 from explorer.tui.widgets.line_view import LineList
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,13 +87,13 @@ class ChoosingScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         yield ModelList()
         yield Status()
 
     def on_mount(self) -> None:
         """Name the folder at once; its models come as they are found."""
-        self.query_one(Header).show(lambda width: (((" ", "text"), (safe(self._models.source), "strong")),))
+        self.query_one(TitleBar).show(lambda width: (((" ", "text"), (safe(self._models.source), "strong")),))
         self._say("looking…")
         self.run_worker(self._look(), exit_on_error=False)
 
@@ -112,8 +112,8 @@ class ChoosingScreen(Screen[None]):
             rows.rows_changed()
             self._say("looking…" if found else state)
 
-    @on(LineList.Chosen)
-    def _opened(self, message: LineList.Chosen) -> None:
+    @on(LineList.RowSelected)
+    def _opened(self, message: LineList.RowSelected) -> None:
         app = self.app
         assert isinstance(app, ChoosingApp)
         app.chosen = self.query_one(ModelList).rows[message.index].path.rstrip(os.sep)

@@ -15,7 +15,7 @@ from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.scripted import ScriptedEngine
 
 __all__ = ["Hands", "screen"]
@@ -66,7 +66,7 @@ class Hands:
         assert isinstance(widget, FoldList)
         return "\n".join(line_text(widget.row_line(i, 60)) for i in range(widget.row_count))
 
-    def strip(self, kind: type[Header] | type[Status] | type[PaneHead], selector: str = "") -> str:
+    def strip(self, kind: type[TitleBar] | type[Status] | type[PaneHead], selector: str = "") -> str:
         widget = self.main.query_one(selector or kind.__name__, kind)
         return "\n".join(line_text(line) for line in widget.lines)
 

@@ -15,7 +15,7 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.session import headers
 from explorer.tui.choosing import ChoosingApp, ModelList
 from explorer.tui.text.lines import line_text
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.terminal import explorer
 
 Sample = Callable[[str], Path]
@@ -40,7 +40,7 @@ class Chooser:
         rows = self.app.screen.query_one(ModelList)
         return [line_text(rows.row_line(i, rows.size.width)) for i in range(rows.row_count)]
 
-    def strip(self, kind: type[Header] | type[Status]) -> str:
+    def strip(self, kind: type[TitleBar] | type[Status]) -> str:
         return "\n".join(line_text(line) for line in self.app.screen.query_one(kind).lines)
 
 
@@ -59,7 +59,7 @@ async def test_the_models_are_listed_with_format_and_size_and_enter_chooses(samp
     async with app.run_test(size=(80, 24)) as pilot:
         hands = Chooser(app, pilot)
         await hands.rest()
-        assert "sample_models" in hands.strip(Header)
+        assert "sample_models" in hands.strip(TitleBar)
         assert "9 models" in hands.strip(Status)
         assert hands.rows()[0].split() == ["bert_tiny.onnx", "onnx", "738.24", "KiB"]
         await hands.press("down", "j", "down", "enter")

@@ -15,7 +15,7 @@ from explorer.facts.roofline import Machine
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
@@ -432,7 +432,7 @@ async def test_tab_and_shift_tab_go_from_field_to_field_of_every_dialog(
         await hands.press(opens)
         dialog = hands.pilot.app.screen
         assert isinstance(dialog, Dialog)
-        fields = [w for w in dialog.query(Widget) if isinstance(w, (Input, Options))]
+        fields = [w for w in dialog.query(Widget) if isinstance(w, (Input, OptionField))]
         assert len(fields) > 1
         start, seen = dialog.focused, []
         assert start in fields

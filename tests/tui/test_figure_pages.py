@@ -14,7 +14,7 @@ from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.tui.pages.training import layer_training_lines, model_training_lines
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, step_at, step_of
-from explorer.tui.tabs.roofline import Ranked, point_at, points_of, ranked, roofline_page
+from explorer.tui.tabs.roofline import RankedPoints, point_at, points_of, ranked, roofline_page
 from explorer.tui.text.lines import Line, flow, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, spark
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
@@ -244,7 +244,7 @@ def test_unknown_layers_lower_what_the_roofline_claims() -> None:
 
 def test_a_machine_that_no_layer_loads_still_draws_its_roof() -> None:
     nothing = replace(roofline(alexnet(), MACHINE), points=(), seconds=0.0)
-    assert "No layer takes time" in said(roofline_page(Ranked(nothing, (), ()), 0, [], 60, 34))
+    assert "No layer takes time" in said(roofline_page(RankedPoints(nothing, (), ()), 0, [], 60, 34))
 
 
 def stats(count: int = 4, **more: object) -> TensorStats:

@@ -10,13 +10,13 @@ from textual.widgets import Input
 
 from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
-from explorer.tui.dialogs.history import AskName, DiffScreen, HistoryScreen
+from explorer.tui.dialogs.history import DiffScreen, HistoryScreen, NameDialog
 from explorer.tui.pages.history import state_head, state_lines, state_row
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import proof
 
@@ -50,7 +50,7 @@ async def test_every_state_is_a_row_and_the_current_one_is_marked() -> None:
         assert [row.split()[:2] for row in rows(hands)] == [["0", "as"], ["●", "1"], ["2", "tile"]]
         assert rows(hands)[1].endswith("proven equal")
         assert "14,336" in rows(hands)[1]
-        head = "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one(Header).lines)
+        head = "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one(TitleBar).lines)
         assert "3 states, 1 to redo" in head
         assert "takes the place of what could be redone" in head
         assert "$ explorer tile alexnet.onnx" in below(hands)
@@ -67,7 +67,7 @@ async def test_enter_goes_to_any_state() -> None:
         assert isinstance(hands.pilot.app.screen, MainScreen)
         assert hands.engine.states.current == 0
         assert "this is 0 as opened" in hands.strip(Status)
-        assert "not saved" not in hands.strip(Header)
+        assert "not saved" not in hands.strip(TitleBar)
         await hands.press("H", "end", "enter")
         assert hands.engine.states.current == 2
         assert len(hands.engine.states.entries) == 3, "going back lost nothing"
@@ -93,7 +93,7 @@ async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> No
         top = hands.pilot.app.screen
         assert isinstance(top, DiffScreen)
         assert asked(hands, "diff") == [("diff", 1, 2)]
-        head = "\n".join(line_text(line) for line in top.query_one(Header).lines)
+        head = "\n".join(line_text(line) for line in top.query_one(TitleBar).lines)
         assert "1 tile 64x64x64 → 2 tile 64x64x64" in head
         changes = top.query_one(FoldList)
         assert any("3 tiled" in line_text(changes.row_line(i, 78)) for i in range(changes.row_count))
@@ -147,7 +147,7 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
     async with screen() as hands:
         await hands.tile()
         await hands.press("H", "n")
-        assert isinstance(hands.pilot.app.screen, AskName)
+        assert isinstance(hands.pilot.app.screen, NameDialog)
         await hands.press(*"int8", "enter")
         assert "int8  tile 64x64x64" in rows(hands)[1]
         assert "done   tile 64x64x64" in below(hands)

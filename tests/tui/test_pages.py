@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from explorer.base import units
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
-from explorer.tui.commands import COMMANDS
+from explorer.tui.commands import COMMANDS, CommandKey, command_class
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.help import KEYS, help_lines, key_table
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.history import HISTORY_KEYS
@@ -16,12 +17,14 @@ from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.pages.header import header_lines
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
-from explorer.tui.tabs import TABS
+from explorer.tui.state.store import ScreenStore
+from explorer.tui.tabs import TABS, TabKey, tab_class
 from explorer.tui.tabs.diff import diff_entries, diff_headline
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tabs.layer import layer_page
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries, range_text
+from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import sites_of
@@ -352,6 +355,27 @@ def test_every_key_is_told_once_and_means_one_thing() -> None:
     assert len(key_table()) == len(KEYS)
     text = said(help_lines(100))
     assert all(c.title in text and c.shown in text for c in KEYS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.id)
+def test_every_line_of_the_registry_leads_to_what_it_names(command: CommandKey) -> None:
+    assert command.runs == "app" or issubclass(command_class(command.id), ScreenCommand)
+
+
+@pytest.mark.parametrize("tab", TABS, ids=lambda tab: tab.id)
+def test_every_tab_has_its_class(tab: TabKey) -> None:
+    assert issubclass(tab_class(tab), Tab)
+
+
+def test_those_who_watch_the_store_are_told_once_and_of_nothing_else() -> None:
+    store, told = ScreenStore("model.onnx", ScriptedEngine()), []
+    store.watch(lambda: told.append("head"), "model", "history")
+    store.watch(lambda: told.append("page"), "model")
+    store.notify("history", "model")
+    assert told == ["head", "page"]
+    store.say("done")
+    assert told == ["head", "page"]
+    assert store.said == "done"
 
 
 def test_no_key_is_one_that_terminals_take() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from explorer.base.errors import BadModel
 from explorer.process.saved_sessions import ScreenState
-from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, blocks
 
@@ -87,7 +87,7 @@ async def test_what_changes_is_written_down_once_for_a_burst_of_keys() -> None:
 )
 async def test_a_view_of_another_version_or_maker_does_no_harm(view: ScreenState) -> None:
     async with screen(view=view) as hands:
-        assert "714.19 M" in hands.strip(Header)
+        assert "714.19 M" in hands.strip(TitleBar)
         assert hands.dialog() == ""
         assert hands.main.store.tab == "layer"
         assert hands.main.store.query != "macs>", "a query that cannot be read is dropped"

@@ -20,20 +20,20 @@ from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.status_line import StatusLine
-from explorer.tui.widgets.strips import Header, KeyBar, PaneHead, Status
+from explorer.tui.widgets.strips import KeyBar, PaneHead, Status, TitleBar
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
 
 
 async def test_the_name_is_shown_while_the_engine_is_still_opening() -> None:
     async with screen(ScriptedEngine(hold=("open",))) as hands:
-        assert "alexnet.onnx" in hands.strip(Header)
-        assert "opening" in hands.strip(Header)
+        assert "alexnet.onnx" in hands.strip(TitleBar)
+        assert "opening" in hands.strip(TitleBar)
         assert "opening" in hands.strip(Status)
         hands.engine.release()
         await hands.rest()
-        assert "714.19 M" in hands.strip(Header)
-        assert "opening" not in hands.strip(Header) + hands.strip(Status)
+        assert "714.19 M" in hands.strip(TitleBar)
+        assert "opening" not in hands.strip(TitleBar) + hands.strip(Status)
 
 
 async def test_what_the_screen_has_imported_is_never_searched_for_garbage_while_a_key_waits() -> None:
@@ -100,7 +100,7 @@ async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again()
         assert hands.dialog() == ""
         assert "one job at a time" in hands.strip(Status)
         await hands.press("escape")
-        assert "stopped · o opens it again" in hands.strip(Header)
+        assert "stopped · o opens it again" in hands.strip(TitleBar)
         await hands.press("t")
         assert "the model is not open; o opens it" in hands.strip(Status)
         engine.hold.clear()
@@ -108,7 +108,7 @@ async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again()
         assert "is empty" in hands.dialog()
         engine.errors.clear()
         await hands.press("escape", "o")
-        assert "714.19 M" in hands.strip(Header)
+        assert "714.19 M" in hands.strip(TitleBar)
         assert hands.at() == "features"
 
 
@@ -143,10 +143,10 @@ async def test_the_column_can_be_switched_and_sorted() -> None:
 async def test_numbers_are_rounded_or_exact() -> None:
     async with screen() as hands:
         await hands.press("e")
-        assert "714,188,480" in hands.strip(Header)
+        assert "714,188,480" in hands.strip(TitleBar)
         assert "655,566,528" in hands.tree()[0]
         await hands.press("e")
-        assert "714,188,480" not in hands.strip(Header)
+        assert "714,188,480" not in hands.strip(TitleBar)
 
 
 async def test_numbers_of_tabs_open_them_and_tab_goes_back() -> None:
@@ -229,7 +229,7 @@ async def test_filter_order_and_column_outlive_a_change_of_the_model() -> None:
         await hands.press("s", "c", "t")
         await hands.press("enter", "escape")
         head = hands.strip(PaneHead, "#tree-head")
-        assert "not saved" in hands.strip(Header)
+        assert "not saved" in hands.strip(TitleBar)
         assert "3/15  op:gemm" in head
         assert "▾ params" in head
         assert len(hands.tree()) == 4
@@ -248,7 +248,7 @@ async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after()
         assert hands.main.store.tab == "diff"
         assert "9,216 products" in hands.text("#diff")
         assert "explorer tile alexnet.onnx" in hands.strip(Status)
-        assert "tile 64x64x64 · not saved" in hands.strip(Header)
+        assert "tile 64x64x64 · not saved" in hands.strip(TitleBar)
 
 
 async def test_the_plan_follows_what_is_typed_and_a_bad_tile_cannot_be_applied() -> None:
@@ -279,7 +279,7 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
         monkeypatch.setattr(hands.pilot.app, "push_screen", watched)
         await hands.press("t")
         await hands.press("enter")
-        assert left["Made"] == 0
+        assert left["TilingResultDialog"] == 0
 
 
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
@@ -307,7 +307,7 @@ async def test_esc_stops_a_job_and_nothing_is_changed() -> None:
         assert "3/14" in hands.strip(Status)
         await hands.press("escape")
         assert "stopped, nothing was changed" in hands.strip(Status)
-        assert "not saved" not in hands.strip(Header)
+        assert "not saved" not in hands.strip(TitleBar)
 
 
 async def test_esc_in_the_filter_closes_the_filter_and_spares_the_job_behind_it() -> None:
@@ -361,10 +361,10 @@ async def test_undo_and_redo_walk_through_the_history() -> None:
         await hands.press("enter", "escape")
         await hands.press("u")
         assert "undone: tile 64x64x64" in hands.strip(Status)
-        assert "not saved" not in hands.strip(Header)
+        assert "not saved" not in hands.strip(TitleBar)
         await hands.press("r")
         assert "redone: tile 64x64x64" in hands.strip(Status)
-        assert "not saved" in hands.strip(Header)
+        assert "not saved" in hands.strip(TitleBar)
         await hands.press("r")
         assert "nothing to redo" in hands.strip(Status)
 
@@ -374,12 +374,12 @@ async def test_a_step_whose_model_cannot_be_read_is_taken_back(keys: tuple[str, 
     async with screen(size=(120, 40)) as hands:
         for key in keys[:-1]:
             await hands.press(key)
-        before = hands.strip(Header)
+        before = hands.strip(TitleBar)
         hands.engine.errors["analysis"] = BadModel("ran out of memory")
         await hands.press(keys[-1])
         assert "the step was taken back; ran out of memory" in " ".join(hands.dialog().split())
         await hands.press("escape")
-        assert hands.strip(Header) == before
+        assert hands.strip(TitleBar) == before
         assert len(hands.tree()) == 15
 
 
@@ -401,7 +401,7 @@ async def test_what_was_saved_is_no_longer_called_unsaved(tmp_path: Path) -> Non
         await hands.press("enter", "escape", "w")
         hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "out.onnx")
         await hands.press("enter")
-        assert "saved as out.onnx" in hands.strip(Header)
+        assert "saved as out.onnx" in hands.strip(TitleBar)
         await hands.press("q")
         assert hands.pilot.app.return_code == 0
 

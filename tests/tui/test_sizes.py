@@ -10,7 +10,7 @@ from explorer.base.errors import Misuse
 from explorer.facts import TensorInfo
 from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.screen.main import MainScreen
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet
 
@@ -27,13 +27,13 @@ def engine(*names: str) -> ScriptedEngine:
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (140, 40)])
 async def test_a_key_binds_open_sizes_and_the_header_says_which(size: tuple[int, int]) -> None:
     async with screen(engine("batch", "sequence"), size=size) as hands:
-        assert "batch=?" in hands.strip(Header)
+        assert "batch=?" in hands.strip(TitleBar)
         await hands.press("D")
         assert isinstance(hands.pilot.app.screen, SizesDialog)
         assert "Open: batch, sequence" in hands.dialog()
         await hands.press("8", "down", "6", "4", "enter")
         assert ("bind", ({"batch": 8, "sequence": 64},), {}) in hands.engine.asked
-        assert "batch=8" in hands.strip(Header)
+        assert "batch=8" in hands.strip(TitleBar)
         assert "bound: batch=8, sequence=64" in hands.strip(Status)
         await hands.press("D", "down")
         assert [entry.value for entry in hands.pilot.app.screen.query(Input)] == ["8", "64"]
@@ -55,7 +55,7 @@ async def test_what_is_no_size_is_said_and_not_bound() -> None:
         await hands.press("D", "3", "enter")
         assert "cannot be of that size" in hands.dialog()
         await hands.press("escape")
-        assert "batch=?" in hands.strip(Header)
+        assert "batch=?" in hands.strip(TitleBar)
 
 
 async def test_a_model_without_open_sizes_says_so_and_one_of_hundreds_can_be_scrolled() -> None:
@@ -73,4 +73,4 @@ async def test_a_model_without_open_sizes_says_so_and_one_of_hundreds_can_be_scr
         assert "36 more are bound at the start" in hands.dialog()
         await hands.press("enter")
         assert hands.engine.states.dims == {"\x1b[2J30": 7}
-        assert "\x1b" not in hands.strip(Header)
+        assert "\x1b" not in hands.strip(TitleBar)

@@ -22,7 +22,7 @@ from explorer.tui.dialogs.sweep_table import SweepScreen
 from explorer.tui.pages.sweep import Chart, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
@@ -85,7 +85,7 @@ def tiles(hands: Hands) -> list[str]:
     return [line.split()[1 if "◆" in line else 0] for line in table(hands)]
 
 
-def strip(hands: Hands, kind: type[Header] | type[Status]) -> str:
+def strip(hands: Hands, kind: type[TitleBar] | type[Status]) -> str:
     return "\n".join(line_text(line) for line in sweep_screen(hands).query(kind).first().lines)
 
 
@@ -126,8 +126,8 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         rows = sweep_screen(hands)._found.rows
         assert marked == ["x".join(map(str, one.tile)) for one in rows if one.pareto]
         assert marked
-        assert "3 tilings" in strip(hands, Header)
-        assert "4,096 MACs/cycle" in strip(hands, Header)
+        assert "3 tilings" in strip(hands, TitleBar)
+        assert "4,096 MACs/cycle" in strip(hands, TitleBar)
         assert "cycles over buffer" in page(hands, "#sweep-plot")
         places = {(one.buffer or 0, one.cycles or 0) for one in rows}
         best = [a for a in places if not any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in places)]

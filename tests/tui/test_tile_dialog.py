@@ -14,10 +14,10 @@ from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import explained
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
-from explorer.tui.dialogs.tile import Figures, TileDialog
+from explorer.tui.dialogs.tile import CostList, TileDialog
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import line_text, line_width
-from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.options import OptionField
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, plan
 
@@ -62,15 +62,15 @@ def figure(rows: list[CostRow], label: str, width: int = 90) -> str:
 
 
 def figures(hands: Hands) -> list[str]:
-    found = hands.pilot.app.screen.query_one(Figures)
+    found = hands.pilot.app.screen.query_one(CostList)
     return [line_text(found.row_line(i, 90)) for i in range(found.row_count)]
 
 
-def option(hands: Hands, name: str) -> Options:
-    return hands.pilot.app.screen.query_one(f"#{name}", Options)
+def option(hands: Hands, name: str) -> OptionField:
+    return hands.pilot.app.screen.query_one(f"#{name}", OptionField)
 
 
-async def to(hands: Hands, name: str) -> Options:
+async def to(hands: Hands, name: str) -> OptionField:
     found = option(hands, name)
     found.focus()
     await hands.rest()
@@ -199,7 +199,7 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
             region = top.query_one(name).region
             assert region.height >= 1
             assert region.bottom < box.bottom, name
-        assert top.query_one(Figures).region.height >= 3
+        assert top.query_one(CostList).region.height >= 3
         edges, grouped = option(hands, "edges").region, option(hands, "grouped").region
         assert edges.y == grouped.y
         assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
@@ -226,7 +226,7 @@ async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profi
         assert before != after
         assert "28,672 tile products" in hands.dialog()
         await hands.press("down", "down", "down", "down", "down", "down")
-        assert isinstance(hands.pilot.app.focused, Figures)
+        assert isinstance(hands.pilot.app.focused, CostList)
         await hands.press("down", "down", "down")
         assert "traffic mnk = " in hands.dialog()
         await hands.press("up", "up", "up", "up")
@@ -330,7 +330,7 @@ async def test_letters_are_keys_and_no_part_of_a_tile() -> None:
 async def test_formulas_of_the_site_under_the_cursor() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")
-        found = hands.pilot.app.screen.query_one(Figures)
+        found = hands.pilot.app.screen.query_one(CostList)
         at = next(i for i, row in enumerate(found.rows) if row.site == "classifier.6")
         found.focus()
         found.move_to(at)

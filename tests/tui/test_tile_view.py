@@ -22,7 +22,7 @@ from explorer.tui.pages.blocks import (
 )
 from explorer.tui.tabs.model import model_page
 from explorer.tui.text.lines import line_text, line_width
-from explorer.tui.tree.tile_blocks import Axis, Blocks, Place, Scale
+from explorer.tui.tree.tile_blocks import Scale, TileAxis, TileGrid, TilePlace
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan
@@ -48,12 +48,12 @@ def site(
 def test_every_element_is_in_one_product_and_the_shares_add_up(
     M: int, K: int, N: int, tile: tuple[int, int, int], batch: int
 ) -> None:
-    blocks = Blocks.of(site(M, K, N, tile, batch))
+    blocks = TileGrid.of(site(M, K, N, tile, batch))
     seen: dict[tuple[int, int, int], int] = {}
     used = 0.0
     places = itertools.product(range(blocks.m.count), range(blocks.n.count))
     for row, col in places:
-        place = Place(0, row, col)
+        place = TilePlace(0, row, col)
         products = [blocks.product(place, k) for k in range(blocks.k.count)]
         block = blocks.block(place)
         assert block.used == pytest.approx(sum(p.used for p in products) / len(products))
@@ -80,14 +80,14 @@ def test_cells_stand_for_every_tile_once_and_fit(count: int, room: int) -> None:
 
 
 def test_the_rest_of_an_axis() -> None:
-    assert (Axis(130, 64).count, Axis(130, 64).rest, Axis(128, 64).rest) == (3, 2, 64)
-    assert Axis(130, 64).span(2) == (128, 130)
+    assert (TileAxis(130, 64).count, TileAxis(130, 64).rest, TileAxis(128, 64).rest) == (3, 2, 64)
+    assert TileAxis(130, 64).span(2) == (128, 130)
 
 
 def test_places_stop_at_the_edges() -> None:
-    blocks = Blocks.of(site(130, 65, 64, batch=2))
-    assert blocks.moved(Place(), row=-1, col=5, depth=1, batch=9) == Place(1, 0, 0, 1)
-    assert blocks.moved(Place(), row=99) == Place(0, 2, 0, 0)
+    blocks = TileGrid.of(site(130, 65, 64, batch=2))
+    assert blocks.moved(TilePlace(), row=-1, col=5, depth=1, batch=9) == TilePlace(1, 0, 0, 1)
+    assert blocks.moved(TilePlace(), row=99) == TilePlace(0, 2, 0, 0)
 
 
 SHAPES = [
@@ -105,9 +105,9 @@ SHAPES = [
 @pytest.mark.parametrize("height", [8, 12, 21, 37])
 @pytest.mark.parametrize("shown", SHAPES, ids=lambda s: f"{s.M}x{s.K}x{s.N}")
 def test_no_page_leaves_its_pane_whichever_block_is_chosen(shown: SitePlan, width: int, height: int) -> None:
-    blocks = Blocks.of(shown)
-    last = blocks.moved(Place(), row=10**10, col=10**10, depth=10**10, batch=10**10)
-    for place in (Place(), last):
+    blocks = TileGrid.of(shown)
+    last = blocks.moved(TilePlace(), row=10**10, col=10**10, depth=10**10, batch=10**10)
+    for place in (TilePlace(), last):
         pages = [grid_page(shown, place, width, height), block_page(shown, place, width, height)]
         for page in pages:
             assert all(line_width(line) <= width for line in page)
@@ -120,14 +120,14 @@ def test_no_page_leaves_its_pane_whichever_block_is_chosen(shown: SitePlan, widt
 
 
 def test_a_cell_that_stands_for_several_blocks_says_so() -> None:
-    text = "\n".join(map(line_text, grid_page(site(1, 64, 64 * 200), Place(), 50, 20)))
+    text = "\n".join(map(line_text, grid_page(site(1, 64, 64 * 200), TilePlace(), 50, 20)))
     assert "1 × 5 a cell" in text
-    assert "a cell" not in "\n".join(map(line_text, grid_page(site(1, 64, 64 * 20), Place(), 50, 20)))
+    assert "a cell" not in "\n".join(map(line_text, grid_page(site(1, 64, 64 * 20), TilePlace(), 50, 20)))
 
 
 def test_how_much_is_used_is_told_by_a_sign_and_not_by_colour_alone() -> None:
     shown = site(64 + 48, 64, 64 + 33)
-    rows = [line_text(line) for line in grid_page(shown, Place(), 60, 20)]
+    rows = [line_text(line) for line in grid_page(shown, TilePlace(), 60, 20)]
     drawn = [row.split()[1:] for row in rows if row.strip()[:1] in ("0", "1") and len(row.split()) == 3]
     assert drawn == [["◆◆◆", "▒▒▒"], ["▓▓▓", "░░░"]]
     assert "last row 48 of 64" in " ".join(rows)
@@ -137,8 +137,8 @@ def test_how_much_is_used_is_told_by_a_sign_and_not_by_colour_alone() -> None:
 @pytest.mark.parametrize("shown", SHAPES[:3], ids=lambda s: f"{s.M}x{s.K}x{s.N}")
 def test_a_click_chooses_the_block_that_is_drawn_there(shown: SitePlan) -> None:
     width, height = 60, 20
-    blocks = Blocks.of(shown)
-    for place in (Place(), blocks.moved(Place(), row=10**6, col=10**6)):
+    blocks = TileGrid.of(shown)
+    for place in (TilePlace(), blocks.moved(TilePlace(), row=10**6, col=10**6)):
         page = grid_page(shown, place, width, height)
         y = next(i for i, line in enumerate(page) if any(role == "mark" for _, role in line))
         x = len("".join(text for text, _ in page[y]).split("◆")[0])
@@ -152,10 +152,10 @@ def test_a_click_chooses_the_block_that_is_drawn_there(shown: SitePlan) -> None:
 
 
 def test_the_product_in_words_names_its_slices() -> None:
-    assert product_text(site(130, 70, 130), Place(0, 2, 1, 1)) == (
+    assert product_text(site(130, 70, 130), TilePlace(0, 2, 1, 1)) == (
         "out[128:130, 64:128] += A[128:130, 64:70] @ w[64:70, 64:128]"
     )
-    heads = product_text(site(130, 70, 130, batch=4, weight=""), Place(3, 0, 0, 0))
+    heads = product_text(site(130, 70, 130, batch=4, weight=""), TilePlace(3, 0, 0, 0))
     assert heads == "out[3][0:64, 0:64] += A[3][0:64, 0:64] @ B[3][0:64, 0:64]"
 
 
@@ -178,7 +178,7 @@ async def test_a_layer_that_is_not_tiled_is_shown_as_it_would_become(size: tuple
         assert view.site.name == "classifier.6"
         assert "1 × 16 blocks" in pane(hands, "grid")
         await hands.press("right", "right", "right_square_bracket")
-        assert view.place == Place(0, 0, 2, 1)
+        assert view.place == TilePlace(0, 0, 2, 1)
         assert "lies at [0:1, 128:192]" in pane(hands, "block")
         assert "A [0:1, 64:128]" in pane(hands, "block")
         assert "B [64:128, 128:192]" in pane(hands, "block")
@@ -195,15 +195,15 @@ async def test_every_key_of_the_view_moves_within_the_site() -> None:
         await hands.press("end")
         assert view.place.col == 15
         await hands.press("right", "down", "G")
-        assert view.place == Place(0, 0, 15, 0)
+        assert view.place == TilePlace(0, 0, 15, 0)
         await hands.press("home", "pagedown")
         assert view.place.col == 1, "there is one row: a tenth of its columns"
         await hands.press("right_curly_bracket")
         assert view.place.depth == 6
         await hands.press("left_square_bracket", "comma", "full_stop", "up", "left")
-        assert view.place == Place(0, 0, 0, 5)
+        assert view.place == TilePlace(0, 0, 0, 5)
         await hands.press("n")
-        assert (view.site.name, view.place) == ("classifier.1", Place())
+        assert (view.site.name, view.place) == ("classifier.1", TilePlace())
         await hands.press("p")
         assert view.site.name == "classifier.6"
         await hands.press("y")
@@ -273,7 +273,7 @@ async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         assert view.site.tile == (8, 8, 8)
-        assert "site 3 of 3" in "\n".join(line_text(x) for x in view.query_one("Header").lines)  # type: ignore[attr-defined]
+        assert "site 3 of 3" in "\n".join(line_text(x) for x in view.query_one("TitleBar").lines)  # type: ignore[attr-defined]
         assert not [m for m, _, _ in hands.engine.asked if m == "plan"]
 
 

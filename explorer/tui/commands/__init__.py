@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.tui.tabs import TABS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
@@ -16,7 +16,7 @@ from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
-__all__ = ["COMMANDS", "CommandKey", "run_command"]
+__all__ = ["COMMANDS", "CommandKey", "command_class", "run_command"]
 
 
 class CommandKey(Key, frozen=True):
@@ -42,97 +42,102 @@ class CommandKey(Key, frozen=True):
 # fmt: off
 COMMANDS: tuple[CommandKey, ...] = (
     CommandKey("fold_all", ("minus",), "-", "Close all groups", "Close every group of the tree", MOVE,
-        "look.view.FoldAll"),
+        "look.view.FoldAllCommand"),
     CommandKey("next_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the tree and the tabs",
-        MOVE, "look.view.NextPane", footer="pane"),
+        MOVE, "look.view.NextPaneCommand", footer="pane"),
     *(
-        CommandKey(f"tab:{t.id}", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK, "look.view.ShowTab")
+        CommandKey(f"tab:{t.id}", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK, "look.view.TabCommand")
         for t in TABS
     ),
     CommandKey("filter", ("slash",), "/", "Filter the layers",
-        "By words, op:Conv, macs>1e6, params>=1k, -term", LOOK, "look.view.Filter", footer="filter"),
+        "By words, op:Conv, macs>1e6, params>=1k, -term", LOOK, "look.view.FilterCommand", footer="filter"),
     CommandKey("column", ("c",), "c", "Next column", "MACs, params, weight bytes, activation bytes", LOOK,
-        "look.view.NextColumn", footer="column"),
+        "look.view.NextColumnCommand", footer="column"),
     CommandKey("column_back", ("C",), "C", "Previous column", "The same, the other way round", LOOK,
-        "look.view.PreviousColumn"),
+        "look.view.PreviousColumnCommand"),
     CommandKey("sort", ("s",), "s", "Sort by cost or order", "By the column shown, or as executed", LOOK,
-        "look.view.Sort", footer="sort"),
+        "look.view.SortCommand", footer="sort"),
     CommandKey("weights", ("n",), "n", "Numbers in the weights",
         "Range, mean, spread, zeros, quantiles and histogram of the chosen layer's weights", LOOK,
-        "look.values.WeightValues", menu=True),
+        "look.values.WeightsCommand", menu=True),
     CommandKey("activations", ("f",), "f", "Forward: activations",
         "Run the model and tell the same of what the chosen layer puts out", LOOK,
-        "look.values.ActivationValues", menu=True),
+        "look.values.ActivationsCommand", menu=True),
     CommandKey("training", ("b",), "b", "Training…",
         "Backward, gradients and optimizer for a batch size, of the layer and of the model", LOOK,
-        "look.training.TrainingStep", menu=True),
+        "look.training.TrainingCommand", menu=True),
     CommandKey("machine", ("m",), "m", "Machine…", "Peak MACs/s and bandwidth for the Roofline tab", LOOK,
-        "look.machine.ChooseMachine", menu=True),
+        "look.machine.MachineCommand", menu=True),
     CommandKey("sizes", ("D",), "D", "Open sizes…",
         "What the model leaves open (batch, sequence), bound to a size or left open", LOOK,
-        "look.sizes.BindSizes", menu=True),
+        "look.sizes.SizesCommand", menu=True),
     CommandKey("blocks", ("i",), "i", "Into the tiles",
         "The chosen product as a grid of blocks, and which tile products make each", LOOK,
-        "look.blocks.ShowTiles", menu=True),
+        "look.blocks.BlocksCommand", menu=True),
     CommandKey("peak", ("p",), "p", "Peak of the memory", "Show the step at which most is alive", LOOK,
-        "look.view.ShowPeak"),
+        "look.view.PeakCommand"),
     CommandKey("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK,
-        "look.view.ExactNumbers"),
+        "look.view.ExactCommand"),
     CommandKey("zoom", ("z",), "z", "Zoom the pane", "Give the focused pane the whole width, or take it back",
-        LOOK, "look.view.Zoom", footer="zoom"),
+        LOOK, "look.view.ZoomCommand", footer="zoom"),
     CommandKey("actions", ("a",), "a", "Actions…", "Menu of what can be done to the model", CHANGE,
-        "program.ActionMenu", footer="actions"),
+        "program.ActionsCommand", footer="actions"),
     CommandKey("tile", ("t",), "t", "Tile…", "Split matrix products into hardware-sized tiles", CHANGE,
-        "change.tile.TileModel", menu=True),
+        "change.tile.TileCommand", menu=True),
     CommandKey("sweep", ("S",), "S", "Sweep…",
         "Many tilings side by side: cycles, traffic, buffer, and which of them nothing else beats", CHANGE,
-        "change.sweep.SweepTilings", menu=True),
+        "change.sweep.SweepCommand", menu=True),
     CommandKey("verify", ("v",), "v", "Verify", "Prove that the model still computes what it did when opened",
-        CHANGE, "change.compare.Verify", menu=True),
+        CHANGE, "change.compare.VerifyCommand", menu=True),
     CommandKey("blame", ("B",), "B", "Blame",
         "Which layer departs from the model as opened, and how the error grows from there", CHANGE,
-        "change.blame.BlameLayer", menu=True),
+        "change.blame.BlameCommand", menu=True),
     CommandKey("diff", ("d",), "d", "Diff", "Compare with the model as opened", CHANGE,
-        "change.compare.ShowDiff", menu=True),
+        "change.compare.DiffCommand", menu=True),
     CommandKey("undo", ("u",), "u", "Undo", "Back to the model before the last change", CHANGE,
-        "change.undo.Undo", menu=True),
-    CommandKey("redo", ("r",), "r", "Redo", "Forward again", CHANGE, "change.undo.Redo", menu=True),
+        "change.undo.UndoCommand", menu=True),
+    CommandKey("redo", ("r",), "r", "Redo", "Forward again", CHANGE, "change.undo.RedoCommand", menu=True),
     CommandKey("history", ("H",), "H", "History…",
         "Every state: go to it, compare any two, name it, keep all as a script", CHANGE,
-        "change.history.ShowHistory", menu=True),
+        "change.history.HistoryCommand", menu=True),
     CommandKey("keep_choices", ("K",), "K", "Keep the tilings…",
-        "Write how each product was tiled as a TOML file for --config", CHANGE, "change.save.KeepTilings",
-        menu=True),
+        "Write how each product was tiled as a TOML file for --config", CHANGE,
+        "change.save.KeepTilingsCommand", menu=True),
     CommandKey("save", ("w",), "w", "Save…", "Write the current model as ONNX", CHANGE,
-        "change.save.SaveModel", menu=True),
+        "change.save.SaveCommand", menu=True),
     CommandKey("convert", ("W",), "W", "Convert…",
         "Write the opened model as another kind of file, and show that it is the same", CHANGE,
-        "change.convert.ConvertModel", menu=True),
+        "change.convert.ConvertCommand", menu=True),
     CommandKey("export", ("x",), "x", "Export…", "Write the layer table as CSV or JSON", CHANGE,
-        "change.save.ExportLayers", menu=True),
+        "change.save.ExportCommand", menu=True),
     CommandKey("copy", ("y",), "y", "Copy", "Send the last command, or the layer's path, to the terminal",
-        PROGRAM, "program.Copy"),
+        PROGRAM, "program.CopyCommand"),
     CommandKey("escape", ("escape",), "Esc", "Stop, clear, close",
-        "Stop the job, clear the filter, close the dialog", PROGRAM, "program.Escape"),
+        "Stop the job, clear the filter, close the dialog", PROGRAM, "program.EscapeCommand"),
     CommandKey("reopen", ("o",), "o", "Open again", "After the opening was stopped, or failed", PROGRAM,
-        "program.Reopen"),
+        "program.ReopenCommand"),
     CommandKey("palette", ("colon", "ctrl+p"), ": Ctrl+P", "Palette", "Every command by name", PROGRAM,
-        "program.Palette"),
+        "program.PaletteCommand"),
     CommandKey("theme", ("T",), "T", "Light or dark", "For a terminal with a light background", PROGRAM,
         "app"),
     CommandKey("help", ("question_mark",), "?", "Help", "All keys", PROGRAM, "app", footer="help"),
     CommandKey("quit", ("q",), "q", "Quit", "Leave; asks if a changed model is not saved", PROGRAM,
-        "program.Quit", footer="quit"),
+        "program.QuitCommand", footer="quit"),
 )
 # fmt: on
 
 _RUNS = {command.id: command.runs for command in COMMANDS}
 
 
+def command_class(id: str) -> type[Any]:
+    """The class that does a command."""
+    module, _, name = _RUNS[id].rpartition(".")
+    found: type[Any] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found
+
+
 async def run_command(id: str, context: CommandContext) -> None:
     """Run the command `id`: of 'tab:model' the class of that line, handed 'model'."""
-    module, _, name = _RUNS[id].rpartition(".")
-    command = getattr(import_module(f"{__name__}.{module}"), name)(context)
-    done = command.run(*id.split(":")[1:])
+    done = command_class(id)(context).run(*id.split(":")[1:])
     if isawaitable(done):
         await done

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from explorer.facts import Layer
     from explorer.tui.state.jobs import Jobs
-    from explorer.tui.state.store import Store
+    from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
     from explorer.tui.tree.widget import LayerTree
 
-__all__ = ["AT_ONCE", "Command", "CommandContext"]
+__all__ = ["AT_ONCE", "CommandContext", "ScreenCommand"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class CommandContext:
     def __init__(
         self,
         screen: Screen[None],
-        store: Store,
+        store: ScreenStore,
         panes: Panes,
         filter_line: FilterLine,
         reload: Callable[[], Awaitable[None]],
@@ -119,9 +119,9 @@ class CommandContext:
         self, title: str, error: ExplorerError, then: Callable[[], None] | None = None, *, hint: str = ""
     ) -> None:
         """The one line of an error, in a dialog; `then` follows when it is closed."""
-        from explorer.tui.dialogs.dialogs import Message  # with what they need, when a dialog opens
+        from explorer.tui.dialogs.dialogs import MessageDialog  # with what they need, when a dialog opens
 
-        message = Message(title, str(error), hint=hint)
+        message = MessageDialog(title, str(error), hint=hint)
         self.app.push_screen(message, lambda _: then() if then is not None else None)
 
     def ask(self, dialog: Screen[T], then: Callable[[T | None], None]) -> None:
@@ -130,7 +130,7 @@ class CommandContext:
 
     def ask_path(self, title: str, path: str, said: str, write: Write) -> None:
         """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
-        from explorer.tui.dialogs.dialogs import AskPath, Confirm
+        from explorer.tui.dialogs.dialogs import ConfirmDialog, PathDialog
 
         def answered(chosen: str | None) -> None:
             if chosen is None:
@@ -147,11 +147,11 @@ class CommandContext:
 
             there = os.path.isfile(chosen)
             if there:
-                self.ask(Confirm("Replace the file?", f"{chosen} exists. Replace it?"), go)
+                self.ask(ConfirmDialog("Replace the file?", f"{chosen} exists. Replace it?"), go)
             else:
                 go(True)
 
-        self.ask(AskPath(title, path, said, blink=not self.store.remote), answered)
+        self.ask(PathDialog(title, path, said, blink=not self.store.remote), answered)
 
     # the model
 
@@ -210,7 +210,7 @@ class CommandContext:
             self.panes.to_layer(found)
 
 
-class Command:
+class ScreenCommand:
     """One thing that a user can do; its line in the registry says by which key.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.tui.commands import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.history import HISTORY_KEYS
-from explorer.tui.dialogs.manual import Help
+from explorer.tui.dialogs.manual import HelpDialog
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
@@ -34,9 +34,9 @@ def key_table() -> list[tuple[str, str]]:
     return [(k.shown, f"{k.title}: {k.tip}") for k in ordered]
 
 
-def help_dialog() -> Help:
+def help_dialog() -> HelpDialog:
     """All keys, and the way to the manual."""
-    return Help(help_lines)
+    return HelpDialog(help_lines)
 
 
 def help_lines(width: int) -> list[Line]:

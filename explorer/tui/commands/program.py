@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from explorer.facts import states_text
 from explorer.tui.commands import COMMANDS
-from explorer.tui.commands.context import Command
-from explorer.tui.dialogs.dialogs import Choice, Confirm, Pick
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
 
-__all__ = ["ActionMenu", "Copy", "Escape", "Palette", "Quit", "Reopen"]
+__all__ = ["ActionsCommand", "CopyCommand", "EscapeCommand", "PaletteCommand", "QuitCommand", "ReopenCommand"]
 
 
-class _Menu(Command):
+class _Menu(ScreenCommand):
     """A list of commands."""
 
     def picked(self, id: str | None) -> None:
@@ -20,26 +20,26 @@ class _Menu(Command):
             screen.run_worker(screen.run_action(action), exit_on_error=False)
 
 
-class Palette(_Menu):
+class PaletteCommand(_Menu):
     """Every command by name."""
 
     def run(self) -> None:
         """Show them."""
-        choices = [Choice(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.id != "palette"]
-        pick = Pick("Commands", choices, typed=True, blink=not self.store.remote)
+        choices = [MenuItem(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.id != "palette"]
+        pick = PickDialog("Commands", choices, typed=True, blink=not self.store.remote)
         self.context.ask(pick, self.picked)
 
 
-class ActionMenu(_Menu):
+class ActionsCommand(_Menu):
     """What can be done to the model."""
 
     def run(self) -> None:
         """Show it."""
-        choices = [Choice(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
-        self.context.ask(Pick("Actions", choices), self.picked)
+        choices = [MenuItem(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
+        self.context.ask(PickDialog("Actions", choices), self.picked)
 
 
-class Copy(Command):
+class CopyCommand(ScreenCommand):
     """The command on show, or the path of the layer."""
 
     def run(self) -> None:
@@ -51,7 +51,7 @@ class Copy(Command):
             store.say("sent to terminal: " + text)
 
 
-class Escape(Command):
+class EscapeCommand(ScreenCommand):
     """Closes the filter's line; else stops the job, clears the filter, the status line, the zoom."""
 
     def run(self) -> None:
@@ -67,7 +67,7 @@ class Escape(Command):
             self.panes.zoom = ""
 
 
-class Reopen(Command):
+class ReopenCommand(ScreenCommand):
     """Opens the model after all: its opening was stopped, or failed for a reason that is gone."""
 
     def run(self) -> None:
@@ -78,7 +78,7 @@ class Reopen(Command):
             self.context.reopen()
 
 
-class Quit(Command):
+class QuitCommand(ScreenCommand):
     """Leaves; asks if something would be lost."""
 
     def run(self) -> None:
@@ -93,4 +93,4 @@ class Quit(Command):
 
     def _ask(self, question: str) -> None:
         app = self.context.app
-        self.context.ask(Confirm("Quit?", question), lambda yes: app.exit(0) if yes else None)
+        self.context.ask(ConfirmDialog("Quit?", question), lambda yes: app.exit(0) if yes else None)

@@ -9,12 +9,12 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from explorer.report.text.blame import how
-from explorer.tui.dialogs.dialogs import Page
+from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import fit, safe, wrap
 from explorer.tui.widgets.plot_view import PlotView
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
@@ -56,14 +56,14 @@ class BlameScreen(Screen[str]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         yield PlotView(id="growth")
         yield Status(id="blame-keys")
 
     def on_mount(self) -> None:
         """Show the plot, the cursor on the first layer that introduces error."""
         fact, shown = self.fact, self._shown
-        self.query_one(Header).show(lambda width: blame_head(fact, width))
+        self.query_one(TitleBar).show(lambda width: blame_head(fact, width))
         self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
         begin = fact.first if fact.first is not None else fact.worst or 0
         self.plot.show_plot(
@@ -78,7 +78,7 @@ class BlameScreen(Screen[str]):
         """The plot, and the list below it."""
         return self.query_one(PlotView)
 
-    def on_plot_view_chosen(self, event: PlotView.Chosen) -> None:
+    def on_plot_view_point_selected(self, event: PlotView.PointSelected) -> None:
         """To the layer under the cursor."""
         event.stop()
         self.dismiss(self.fact.probes[event.source.cursor].layer)
@@ -112,7 +112,7 @@ class BlameScreen(Screen[str]):
             *([(f"and {more:,} more", "warn")] if more > 0 else []),
         ]
         self.app.push_screen(
-            Page(
+            PageDialog(
                 "How this was found",
                 lambda width: [
                     line for text, role in said for line in (*wrap(((safe(text), role),), width - 1), ())

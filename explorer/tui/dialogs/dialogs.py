@@ -18,7 +18,7 @@ from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.text_input import text_input
 
-__all__ = ["AskPath", "Choice", "Confirm", "Dialog", "Message", "Page", "Pick"]
+__all__ = ["ConfirmDialog", "Dialog", "MenuItem", "MessageDialog", "PageDialog", "PathDialog", "PickDialog"]
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Dialog(ModalScreen[T], Generic[T]):
         self.dismiss(None)
 
 
-class Page(Dialog[bool]):
+class PageDialog(Dialog[bool]):
     """Lines to read; Enter closes it with yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -94,7 +94,7 @@ class Page(Dialog[bool]):
             self.query_one("#box").border_subtitle = "sent to terminal · Esc close"
 
 
-class Message(Page):
+class MessageDialog(PageDialog):
     """One line that went wrong, or a word that needs no answer."""
 
     def __init__(self, title: str, said: str, *, tone: str = "bad", hint: str = "") -> None:
@@ -108,7 +108,7 @@ class Message(Page):
         )
 
 
-class Confirm(Dialog[bool]):
+class ConfirmDialog(Dialog[bool]):
     """A question that y or Enter answers with yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -140,7 +140,7 @@ class Confirm(Dialog[bool]):
         self.dismiss(True)
 
 
-class AskPath(Dialog[str]):
+class PathDialog(Dialog[str]):
     """Where to write a file."""
 
     HINT = "Enter write · Esc cancel"
@@ -172,7 +172,7 @@ class AskPath(Dialog[str]):
             self.dismiss(os.path.expanduser(event.value.strip()))
 
 
-class Choice(Struct, frozen=True):
+class MenuItem(Struct, frozen=True):
     """A row of a `Pick`: what it returns, the key beside it, its title and a word more."""
 
     id: str
@@ -184,7 +184,7 @@ class Choice(Struct, frozen=True):
 class _Choices(LineList):
     """The rows of a `Pick`."""
 
-    choices: Sequence[Choice] = ()
+    choices: Sequence[MenuItem] = ()
 
     @property
     def row_count(self) -> int:
@@ -203,7 +203,7 @@ class _Choices(LineList):
         )
 
 
-class Pick(Dialog[str]):
+class PickDialog(Dialog[str]):
     """A list to choose from: by cursor, by key, or, with `typed`, by writing part of the name."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -212,7 +212,7 @@ class Pick(Dialog[str]):
     ]
 
     def __init__(
-        self, title: str, choices: Sequence[Choice], *, typed: bool = False, blink: bool = False
+        self, title: str, choices: Sequence[MenuItem], *, typed: bool = False, blink: bool = False
     ) -> None:
         super().__init__()
         self.TITLE_TEXT = title
@@ -255,7 +255,7 @@ class Pick(Dialog[str]):
     def _submitted(self) -> None:
         self._choose()
 
-    @on(LineList.Chosen)
+    @on(LineList.RowSelected)
     def _chosen(self) -> None:
         self._choose()
 

@@ -19,13 +19,13 @@ from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from explorer.tui.widgets.text_input import text_input
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-__all__ = ["HISTORY_KEYS", "AskName", "DiffScreen", "HistoryScreen", "Wish"]
+__all__ = ["HISTORY_KEYS", "DiffScreen", "HistoryRequest", "HistoryScreen", "NameDialog"]
 
 _KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
 
@@ -44,7 +44,7 @@ HISTORY_KEYS = key_group(
 # fmt: on
 
 
-class Wish(Struct, frozen=True):
+class HistoryRequest(Struct, frozen=True):
     """What the user wants of the state `at`; `other` is the earlier one of a pair."""
 
     what: Literal["go", "compare", "prove", "script"]
@@ -73,7 +73,7 @@ class _States(LineList):
         return state_row(entry, index, self.history.current, self.marked, width)
 
 
-class AskName(Dialog[str]):
+class NameDialog(Dialog[str]):
     """What a state is to be called."""
 
     TITLE_TEXT = "Name"
@@ -105,7 +105,7 @@ class AskName(Dialog[str]):
         self.dismiss(event.value.strip())
 
 
-class HistoryScreen(Screen[Wish]):
+class HistoryScreen(Screen[HistoryRequest]):
     """The states of the session.
 
     Args:
@@ -135,7 +135,7 @@ class HistoryScreen(Screen[Wish]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         yield PaneHead(id="states-head")
         yield _States(self._history)
         yield LineView(id="state")
@@ -159,7 +159,7 @@ class HistoryScreen(Screen[Wish]):
         rows = max(3, (self.size.height - 4) // 2)
         self.query_one(_States).styles.height = min(self.query_one(_States).row_count, rows)
 
-    @on(LineList.Moved)
+    @on(LineList.RowHighlighted)
     def _tell(self) -> None:
         states = self.query_one(_States)
         history, at = states.history, states.cursor
@@ -175,17 +175,17 @@ class HistoryScreen(Screen[Wish]):
         def head(width: int) -> tuple[Line, ...]:
             return ((" History", "strong"), (f"  {said}", "dim")), ((fit(f" {about}", width), "dim"),)
 
-        self.query_one(Header).show(head)
+        self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
         page.show(lambda width: [BLANK, *state_lines(entry, at, history.current, width)], top=True)
         self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
 
-    @on(LineList.Chosen)
+    @on(LineList.RowSelected)
     def _chosen(self) -> None:
         self._wish("go")
 
     def _wish(self, what: Literal["go", "compare", "prove", "script"], other: int = 0) -> None:
-        self.dismiss(Wish(what, self.query_one(_States).cursor, other))
+        self.dismiss(HistoryRequest(what, self.query_one(_States).cursor, other))
 
     def action_go(self) -> None:
         """Go to the state under the cursor; the list says so itself when it has the focus."""
@@ -246,7 +246,7 @@ class HistoryScreen(Screen[Wish]):
             if name is not None:
                 self.run_worker(rename(name), exit_on_error=False)
 
-        dialog = AskName(entry.name, "as opened" if at == 0 else safe(entry.label), blink=self._blink)
+        dialog = NameDialog(entry.name, "as opened" if at == 0 else safe(entry.label), blink=self._blink)
         self.app.push_screen(dialog, answered)
 
     def action_leave(self) -> None:
@@ -272,14 +272,16 @@ class DiffScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         yield FoldList(id="changes")
         yield Status(id="diff-keys")
 
     def on_mount(self) -> None:
         """Show the differences."""
         names = ((" ", "text"), (self._before, "strong"), (" → ", "dim"), (self._after, "strong"))
-        self.query_one(Header).show(lambda width: (names, ((" What changed from one to the other", "dim"),)))
+        self.query_one(TitleBar).show(
+            lambda width: (names, ((" What changed from one to the other", "dim"),))
+        )
         changes = self.query_one(FoldList)
         changes.set_entries(diff_entries(self._changes, self._exact))
         keys = " ↑↓ Enter open a row · Esc back to the history"

@@ -18,7 +18,7 @@ from explorer.settings import machines
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, safe, wrap
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import text_input
 
 __all__ = ["MachineDialog"]
@@ -55,7 +55,7 @@ class MachineDialog(Dialog[Machine]):
     def body(self) -> ComposeResult:
         """What is in the box."""
         first = self._machine or next(iter(self._profiles.values()), None)
-        options = Options("profile", [safe(name) for name in self._names], id="profile")
+        options = OptionField("profile", [safe(name) for name in self._names], id="profile")
         if first is not None and self._profiles.get(first.name) == first:
             options.index = self._names.index(first.name)
         yield options
@@ -76,10 +76,10 @@ class MachineDialog(Dialog[Machine]):
     def on_mount(self) -> None:
         """Go to the first field in which something is to be done."""
         self.query_one("#said", LineView).can_focus = False
-        (self.query_one(Options) if self._profiles else self.query_one("#peak", Input)).focus()
+        (self.query_one(OptionField) if self._profiles else self.query_one("#peak", Input)).focus()
         self._tell()
 
-    @on(Options.Changed)
+    @on(OptionField.OptionChanged)
     def _take_profile(self) -> None:
         """Write the profile's rates into the fields."""
         chosen = self._profile()
@@ -96,8 +96,8 @@ class MachineDialog(Dialog[Machine]):
         except ExplorerError:
             same = False
         if not same:
-            self.query_one(Options).index = 0
-            self.query_one(Options).refresh()
+            self.query_one(OptionField).index = 0
+            self.query_one(OptionField).refresh()
         self._tell()
 
     def _rates(self) -> tuple[float, float]:
@@ -118,7 +118,7 @@ class MachineDialog(Dialog[Machine]):
         return Machine("", *rates, origin="screen")
 
     def _profile(self) -> Machine | None:
-        return self._profiles.get(self._names[self.query_one(Options).index])
+        return self._profiles.get(self._names[self.query_one(OptionField).index])
 
     def _tell(self) -> None:
         lines: list[tuple[str, str]] = []

@@ -9,13 +9,13 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from explorer.manual import page, titles
-from explorer.tui.dialogs.dialogs import Choice, Page, Pick
+from explorer.tui.dialogs.dialogs import MenuItem, PageDialog, PickDialog
 from explorer.tui.text.lines import BLANK, Line, cut, head, text, wrap
 
-__all__ = ["Help", "manual_lines"]
+__all__ = ["HelpDialog", "manual_lines"]
 
 
-class Help(Page):
+class HelpDialog(PageDialog):
     """All keys; m opens the manual, a page of it over another."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "manual", show=False)]
@@ -25,12 +25,12 @@ class Help(Page):
 
     def action_manual(self) -> None:
         """Choose a page of the manual."""
-        choices = [Choice(topic, "", title, f"explorer help {topic}") for topic, title in titles().items()]
-        self.app.push_screen(Pick("Manual", choices), self._show)
+        choices = [MenuItem(topic, "", title, f"explorer help {topic}") for topic, title in titles().items()]
+        self.app.push_screen(PickDialog("Manual", choices), self._show)
 
     def _show(self, topic: str | None) -> None:
         if topic:
-            self.app.push_screen(Page(titles()[topic], lambda width: manual_lines(topic, width)))
+            self.app.push_screen(PageDialog(titles()[topic], lambda width: manual_lines(topic, width)))
 
 
 def manual_lines(topic: str, width: int) -> list[Line]:

@@ -21,15 +21,15 @@ from explorer.settings.parse import parse_sizes, parse_tiles
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import safe, wrap
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import text_input
 
-__all__ = ["Asked", "SweepDialog"]
+__all__ = ["SweepDialog", "SweepRequest"]
 
 _EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
 
 
-class Asked(Struct, frozen=True):
+class SweepRequest(Struct, frozen=True):
     """What is to be swept, as it was typed, and as it was read.
 
     Attributes:
@@ -44,7 +44,7 @@ class Asked(Struct, frozen=True):
     typed: tuple[str, ...] = ()
 
 
-class SweepDialog(Dialog[Asked]):
+class SweepDialog(Dialog[SweepRequest]):
     """Asks for tiles, edges, a machine, and whether each is to be proved.
 
     Args:
@@ -63,7 +63,7 @@ class SweepDialog(Dialog[Asked]):
 
     def __init__(
         self,
-        asked: Asked | None,
+        asked: SweepRequest | None,
         base: TileSpec,
         *,
         hardware: Hardware | None = None,
@@ -95,8 +95,8 @@ class SweepDialog(Dialog[Asked]):
             with Horizontal(classes="form-row"):
                 yield Static(label, classes="form-label", markup=False)
                 yield text_input(value, placeholder=hint, blink=self._blink, id=f"sweep-{name}")
-        edges = Options("edges", ("ragged", "padded", "both"), id="sweep-edges")
-        prove = Options("prove", ("no", "each"), id="sweep-prove")
+        edges = OptionField("edges", ("ragged", "padded", "both"), id="sweep-edges")
+        prove = OptionField("prove", ("no", "each"), id="sweep-prove")
         if self._asked is not None:
             edges.index = _EDGES.index(self._asked.spec.edges)
             prove.index = int(self._asked.verify)
@@ -111,7 +111,7 @@ class SweepDialog(Dialog[Asked]):
         self._tell()
 
     @on(Input.Changed)
-    @on(Options.Changed)
+    @on(OptionField.OptionChanged)
     def _tell(self) -> None:
         """How many tilings these are, or what cannot be read."""
         try:
@@ -121,7 +121,7 @@ class SweepDialog(Dialog[Asked]):
             said, role = str(error), "bad"
         self.query_one("#said", LineView).show(lambda width: wrap(((safe(said), role),), width))
 
-    def asked(self) -> Asked:
+    def asked(self) -> SweepRequest:
         """What the fields say.
 
         Raises:
@@ -134,11 +134,11 @@ class SweepDialog(Dialog[Asked]):
             parse_sizes(text, name) if text else None for text, name in zip(sides, names[1:4], strict=True)
         ]
         tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
-        edges = _EDGES[self.query_one("#sweep-edges", Options).index]
-        return Asked(
+        edges = _EDGES[self.query_one("#sweep-edges", OptionField).index]
+        return SweepRequest(
             spec=SweepSpec(tiles, edges, base=self._base),
             hardware=self._machine(machine),
-            verify=self.query_one("#sweep-prove", Options).index == 1,
+            verify=self.query_one("#sweep-prove", OptionField).index == 1,
             output=os.path.expanduser(kept),
             typed=typed,
         )

@@ -28,17 +28,17 @@ from explorer.facts.sweep import (
     with_front,
 )
 from explorer.report.table_file import write_sweep
-from explorer.tui.dialogs.dialogs import AskPath, Confirm, Message
-from explorer.tui.dialogs.sweep import Asked, SweepDialog
+from explorer.tui.dialogs.dialogs import ConfirmDialog, MessageDialog, PathDialog
+from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
 from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.state.jobs import EngineProtocol, Jobs
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.status_line import job_line
-from explorer.tui.widgets.strips import Header, PaneHead, Status
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
-__all__ = ["SWEEP_KEYS", "Found", "SweepScreen"]
+__all__ = ["SWEEP_KEYS", "SweepScreen", "SweepState"]
 
 BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
@@ -67,10 +67,10 @@ SWEEP_KEYS = key_group(
 # fmt: on
 
 
-class Found(Struct):
+class SweepState(Struct):
     """What a sweep has shown so far; the main screen keeps it while the model is the same."""
 
-    asked: Asked | None = None
+    asked: SweepRequest | None = None
     rows: tuple[SweepRow, ...] = ()
     by: str = "asked"
     reverse: bool = False
@@ -148,7 +148,7 @@ class SweepScreen(Screen[TileSpec]):
         self,
         source: str,
         engine: EngineProtocol,
-        found: Found,
+        found: SweepState,
         base: TileSpec,
         *,
         hardware: Hardware | None = None,
@@ -168,7 +168,7 @@ class SweepScreen(Screen[TileSpec]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         yield PaneHead(id="sweep-head")
         with Container(id="sweep"):
             yield _Rows()
@@ -215,18 +215,18 @@ class SweepScreen(Screen[TileSpec]):
             table.cursor = marks.index(mark) if mark in marks else 0
         table.rows_changed()
         self._show_head()
-        self.query_one(Header).show(self._title)
+        self.query_one(TitleBar).show(self._title)
         self._tell()
         self._show_status()
 
-    @on(LineList.Resized)
+    @on(LineList.SizeChanged)
     def _show_head(self) -> None:
         """The headings over the columns, as wide as the table is."""
         table, found = self.query_one(_Rows), self._found
         fields, by, reverse = table.fields(table.size.width), found.by, found.reverse
         self.query_one("#sweep-head", PaneHead).show(lambda width: (sweep_head(fields, by, reverse, width),))
 
-    @on(LineList.Moved)
+    @on(LineList.RowHighlighted)
     def _tell(self) -> None:
         row = self.current
         self.query_one("#sweep-facts", LineView).show(
@@ -290,14 +290,14 @@ class SweepScreen(Screen[TileSpec]):
         dialog = SweepDialog(self._found.asked, self._base, hardware=self._hardware, blink=not self._remote)
         self.app.push_screen(dialog, self._begin)
 
-    def _begin(self, asked: Asked | None) -> None:
+    def _begin(self, asked: SweepRequest | None) -> None:
         if asked is not None:
             self._hardware = asked.hardware
             self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
         elif self._found.asked is None:
             self.dismiss(None)
 
-    async def _sweep(self, asked: Asked) -> None:
+    async def _sweep(self, asked: SweepRequest) -> None:
         before = self._found.asked
         # rows of another machine, or of other sites, are no rivals of what comes now
         alike = before is not None and (before.hardware, before.spec.base) == (
@@ -339,7 +339,7 @@ class SweepScreen(Screen[TileSpec]):
         except Cancelled:
             self._say(f"stopped: {len(self._open):,} tiles are open; n goes on")
         except ExplorerError as error:
-            self.app.push_screen(Message("Sweep", str(error)))
+            self.app.push_screen(MessageDialog("Sweep", str(error)))
         finally:
             self._open = []
 
@@ -355,7 +355,7 @@ class SweepScreen(Screen[TileSpec]):
 
     # choosing
 
-    @on(LineList.Chosen)
+    @on(LineList.RowSelected)
     def _chosen(self) -> None:
         self.action_sweep_apply()
 
@@ -414,7 +414,7 @@ class SweepScreen(Screen[TileSpec]):
 
     def _ask_path(self, path: str) -> None:
         said = "All tilings with their figures; the ending says the format, .csv or .json"
-        self.app.push_screen(AskPath("Write the tilings", path, said, blink=not self._remote), self._write)
+        self.app.push_screen(PathDialog("Write the tilings", path, said, blink=not self._remote), self._write)
 
     def _write(self, path: str | None) -> None:
         if path is None:
@@ -427,7 +427,7 @@ class SweepScreen(Screen[TileSpec]):
                 self._ask_path(path)
 
         if os.path.isfile(path):
-            self.app.push_screen(Confirm("Replace the file?", f"{path} exists. Replace it?"), go)
+            self.app.push_screen(ConfirmDialog("Replace the file?", f"{path} exists. Replace it?"), go)
         else:
             go(True)
 
@@ -438,7 +438,7 @@ class SweepScreen(Screen[TileSpec]):
         try:
             await asyncio.to_thread(write_sweep, Sweep(rows, hardware), path)
         except ExplorerError as error:
-            self.app.push_screen(Message("Write", str(error)), lambda _: self._ask_path(path))
+            self.app.push_screen(MessageDialog("Write", str(error)), lambda _: self._ask_path(path))
             return
         self._say(f"{len(rows):,} tilings written to {path}")
 

@@ -19,17 +19,17 @@ from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.facts.roofline import Machine
 from explorer.settings import machines
 from explorer.settings.parse import parse_tile
-from explorer.tui.dialogs.dialogs import Dialog, Page
+from explorer.tui.dialogs.dialogs import Dialog, PageDialog
 from explorer.tui.dialogs.machine import MachineDialog
 from explorer.tui.dialogs.tile_view import TileView
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import TextInput
 
-__all__ = ["AskCost", "AskPlan", "Figures", "Made", "TileDialog"]
+__all__ = ["AskCost", "AskPlan", "CostList", "TileDialog", "TilingResultDialog"]
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
@@ -55,7 +55,7 @@ class _TileEntry(TextInput):
         return character is not None and character in "0123456789xX,"
 
 
-class Made(Page):
+class TilingResultDialog(PageDialog):
     """What was tiled, with its proof; the tiles are one key away."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "blocks", show=False)]
@@ -70,7 +70,7 @@ class Made(Page):
             self.app.push_screen(TileView(self._plan.sites))
 
 
-class Figures(LineList):
+class CostList(LineList):
     """The rows of a plan; above the first lies the field before it."""
 
     rows: Sequence[CostRow] = ()
@@ -168,15 +168,15 @@ class TileDialog(Dialog[TileSpec]):
             yield self._options("edges", _EDGES, self._begin.edges)
             yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
         yield self._options("form", _FORMS, self._begin.form)
-        yield Options("sites", _SITES, id="sites")
+        yield OptionField("sites", _SITES, id="sites")
         names = [safe(name) for name in self._machines]
         yield self._options("machine", names, names[self._first_machine])
         yield LineView(id="plan")
-        yield Figures(id="figures")
+        yield CostList(id="figures")
         yield LineView(id="about")
 
-    def _options(self, name: str, words: Sequence[str], value: str, **how: int) -> Options:
-        made = Options(name, words, id=name, **how)
+    def _options(self, name: str, words: Sequence[str], value: str, **how: int) -> OptionField:
+        made = OptionField(name, words, id=name, **how)
         made.index = words.index(value)
         return made
 
@@ -196,10 +196,10 @@ class TileDialog(Dialog[TileSpec]):
     @property
     def hardware(self) -> Hardware | None:
         """The machine that is chosen."""
-        return list(self._machines.values())[self.query_one("#machine", Options).index]
+        return list(self._machines.values())[self.query_one("#machine", OptionField).index]
 
     @on(Input.Changed)
-    @on(Options.Changed)
+    @on(OptionField.OptionChanged)
     def _ask(self) -> None:
         self._spec = None  # what is on show is no longer what would be done
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
@@ -249,20 +249,20 @@ class TileDialog(Dialog[TileSpec]):
         return next(iter(found.sites), None)
 
     def _show_rows(self, rows: Sequence[CostRow]) -> None:
-        figures = self.query_one(Figures)
+        figures = self.query_one(CostList)
         figures.rows = rows
         figures.rows_changed()
         self._tell()
 
-    @on(LineList.Moved)
+    @on(LineList.RowHighlighted)
     def _tell(self) -> None:
-        row = self.query_one(Figures).current
+        row = self.query_one(CostList).current
         self.query_one("#about", LineView).show(lambda width: row.about(width) if row is not None else ())
 
     def _name_sites(self, every: Sequence[SitePlan]) -> None:
         counts = (len(every), len(self._here(every)), len(self._kind(every)))
         words = [f"{word} {count:,}" for word, count in zip(_SITES, counts, strict=True)]
-        self.query_one("#sites", Options).set_words(words)
+        self.query_one("#sites", OptionField).set_words(words)
 
     def _here(self, every: Sequence[SitePlan]) -> list[SitePlan]:
         return sites_of(self._chosen, every, by_value=self._by_value)
@@ -276,7 +276,7 @@ class TileDialog(Dialog[TileSpec]):
 
     @property
     def _grouped(self) -> str:
-        return self.query_one("#grouped", Options).value
+        return self.query_one("#grouped", OptionField).value
 
     def spec(self) -> TileSpec:
         """What the fields say.
@@ -285,7 +285,7 @@ class TileDialog(Dialog[TileSpec]):
             ExplorerError: The tile is not a tile, or no site lies in what was chosen.
         """
         tile = parse_tile(self.query_one("#tile", Input).value, "tile")
-        which = self.query_one("#sites", Options).index
+        which = self.query_one("#sites", OptionField).index
         sites: tuple[str, ...] = ()
         if which:
             every = self._every.get(self._grouped, ())
@@ -294,7 +294,7 @@ class TileDialog(Dialog[TileSpec]):
                 where = self._chosen[0].path if self._chosen else "no layer"
                 raise ExplorerError("no matrix product here that can be tiled", where=where)
             sites = tuple(site.name for site in found)
-        said = {name: self.query_one(f"#{name}", Options).value for name in ("edges", "form", "grouped")}
+        said = {name: self.query_one(f"#{name}", OptionField).value for name in ("edges", "form", "grouped")}
         return replace(self._begin, tile=tile, sites=sites, **said)
 
     def action_focus_step(self, step: int) -> None:
@@ -303,12 +303,12 @@ class TileDialog(Dialog[TileSpec]):
 
     def action_plan_page(self, step: int) -> None:
         """A page of the figures on or back."""
-        figures = self.query_one(Figures)
+        figures = self.query_one(CostList)
         (figures.action_page_down if step > 0 else figures.action_page_up)()
 
     def action_formulas(self) -> None:
         """How every figure of the site under the cursor comes about; of the largest if none is."""
-        row = self.query_one(Figures).current
+        row = self.query_one(CostList).current
         name = row.site if row is not None and row.site else self._example.name if self._example else ""
         if self._spec is not None and name:
             self.run_worker(self._show_formulas(self._spec, name), group="formulas", exit_on_error=False)
@@ -319,13 +319,15 @@ class TileDialog(Dialog[TileSpec]):
         except ExplorerError:
             return
         if site is not None:
-            self.app.push_screen(Page("How the figures come about", lambda width: formula_page(site, width)))
+            self.app.push_screen(
+                PageDialog("How the figures come about", lambda width: formula_page(site, width))
+            )
 
     def action_blocks(self) -> None:
         """The tiles of the site under the cursor; else of the chosen layer, or the first."""
         if self._spec is None or self.plan is None or not self.plan.sites:
             return
-        sites, row = self.plan.sites, self.query_one(Figures).current
+        sites, row = self.plan.sites, self.query_one(CostList).current
         named = [site for site in sites if row is not None and site.name == row.site]
         first = (named or self._here(sites) or list(sites))[0]
         self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._layers)))
@@ -336,7 +338,7 @@ class TileDialog(Dialog[TileSpec]):
         def answered(machine: Machine | None) -> None:
             if machine is None:
                 return
-            options, hardware = self.query_one("#machine", Options), machines.as_hardware(machine)
+            options, hardware = self.query_one("#machine", OptionField), machines.as_hardware(machine)
             if hardware not in self._machines.values():
                 self._machines["as typed"] = hardware
             options.set_words([safe(name) for name in self._machines])

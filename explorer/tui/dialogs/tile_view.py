@@ -23,9 +23,9 @@ from explorer.tui.pages.blocks import (
 )
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
-from explorer.tui.tree.tile_blocks import Blocks, Place
+from explorer.tui.tree.tile_blocks import TileGrid, TilePlace
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.strips import Header, Status
+from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
@@ -66,7 +66,7 @@ class _Pane(LineView):
 
     can_focus = False
 
-    class Clicked(Message):
+    class BlockClicked(Message):
         """A click in it."""
 
         def __init__(self, source: _Pane, x: int, y: int) -> None:
@@ -86,7 +86,7 @@ class _Pane(LineView):
         self.again()
 
     async def _on_click(self, event: events.Click) -> None:
-        self.post_message(self.Clicked(self, event.x, event.y))
+        self.post_message(self.BlockClicked(self, event.x, event.y))
 
 
 class TileView(Screen[None]):
@@ -119,8 +119,8 @@ class TileView(Screen[None]):
     ) -> None:
         super().__init__()
         self._sites, self._at, self._given = tuple(sites), at, given or {}
-        self._blocks = Blocks.of(self.site)
-        self.place = Place()
+        self._blocks = TileGrid.of(self.site)
+        self.place = TilePlace()
 
     @property
     def site(self) -> SitePlan:
@@ -129,7 +129,7 @@ class TileView(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         with Horizontal(id="blocks"):
             yield _Pane(self._grid, id="grid")
             yield _Pane(self._block, id="block")
@@ -148,14 +148,14 @@ class TileView(Screen[None]):
         return block_page(self.site, self.place, width, height, self._given.get(self.site.output))
 
     def _show_site(self) -> None:
-        self.query_one(Header).show(lambda width: site_lines(self._sites, self._at, width))
+        self.query_one(TitleBar).show(lambda width: site_lines(self._sites, self._at, width))
         self._show_place()
 
     def _show_place(self) -> None:
         for pane in self.query(_Pane):
             pane.again()
 
-    def _go(self, place: Place) -> None:
+    def _go(self, place: TilePlace) -> None:
         if place != self.place:
             self.place = place
             self._show_place()
@@ -183,7 +183,7 @@ class TileView(Screen[None]):
         """The site before or behind."""
         if len(self._sites) > 1:
             self._at = (self._at + step) % len(self._sites)
-            self._blocks, self.place = Blocks.of(self.site), Place()
+            self._blocks, self.place = TileGrid.of(self.site), TilePlace()
             self._show_site()
 
     def action_tile_copy(self) -> None:
@@ -196,7 +196,7 @@ class TileView(Screen[None]):
         """Back to where it was opened."""
         self.dismiss(None)
 
-    def on__pane_clicked(self, event: _Pane.Clicked) -> None:
+    def on__pane_block_clicked(self, event: _Pane.BlockClicked) -> None:
         """A click on a block chooses it."""
         if event.source.id == "grid":
             size = event.source.size

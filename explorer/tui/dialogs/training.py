@@ -14,7 +14,7 @@ from explorer.facts.training import OPTIMIZERS, Optimizer
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, wrap
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.options import Options
+from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import text_input
 
 __all__ = ["TrainingDialog", "TrainingRequest", "parse_batch"]
@@ -61,7 +61,7 @@ class TrainingDialog(Dialog[TrainingRequest]):
         with Horizontal(classes="form-row"):
             yield Static("batch", classes="form-label", markup=False)
             yield text_input(self._batch, placeholder="as opened", blink=self._blink, id="batch")
-        options = Options("optimizer", tuple(OPTIMIZERS), id="optimizer")
+        options = OptionField("optimizer", tuple(OPTIMIZERS), id="optimizer")
         options.index = list(OPTIMIZERS).index(self._optimizer)
         yield options
         yield LineView(id="said")
@@ -73,7 +73,7 @@ class TrainingDialog(Dialog[TrainingRequest]):
         self._tell()
 
     @on(Input.Changed)
-    @on(Options.Changed)
+    @on(OptionField.OptionChanged)
     def _tell(self) -> None:
         """What the optimizer keeps, or what is wrong with the batch."""
         view = self.query_one("#said", LineView)
@@ -87,7 +87,7 @@ class TrainingDialog(Dialog[TrainingRequest]):
         view.show(lambda width: _said(said, width, "dim"))
 
     def _chosen(self) -> Optimizer:
-        return list(OPTIMIZERS)[self.query_one(Options).index]
+        return list(OPTIMIZERS)[self.query_one(OptionField).index]
 
     def _request(self) -> TrainingRequest | None:
         text = self.query_one("#batch", Input).value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base import units
 from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
-from explorer.tui.tree.tile_blocks import Blocks, Place, Scale
+from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
@@ -40,7 +40,7 @@ def _shade(used: float) -> tuple[str, str]:
 def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Line]:
     """The two lines above: which site of how many, and how it is cut."""
     site = sites[at]
-    blocks = Blocks.of(site)
+    blocks = TileGrid.of(site)
     number = f"site {at + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
@@ -92,7 +92,7 @@ _TALL, _OPERANDS = 26, 8
 class _Frame:
     """Where the grid lies in its pane: the same for drawing it and for finding what was clicked."""
 
-    def __init__(self, blocks: Blocks, width: int, height: int) -> None:
+    def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
         self.brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
@@ -107,9 +107,9 @@ class _Frame:
         self.top = 2
 
 
-def grid_page(site: SitePlan, place: Place, width: int, height: int) -> list[Line]:
+def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list[Line]:
     """The blocks of the output, and the depth of the chosen one."""
-    blocks = Blocks.of(site)
+    blocks = TileGrid.of(site)
     frame = _Frame(blocks, width, height)
     lines = [_title(blocks, place, frame, width), _columns(blocks, place, frame)]
     here = place.row // frame.rows.per
@@ -141,7 +141,7 @@ def _put(spans: list[Span], sign: str, role: str, across: int, chosen: bool) -> 
         spans.append((" ", "text"))
 
 
-def _title(blocks: Blocks, place: Place, frame: _Frame, width: int) -> Line:
+def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Line:
     counts = f"{blocks.m.count:,} × {blocks.n.count:,}"
     said: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
     if blocks.batch > 1:
@@ -151,7 +151,7 @@ def _title(blocks: Blocks, place: Place, frame: _Frame, width: int) -> Line:
     return cut(said, width)
 
 
-def _columns(blocks: Blocks, place: Place, frame: _Frame) -> Line:
+def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
     """Above the grid: the first and the last column, and the chosen one."""
     cells = frame.cols.cells
     line = [" "] * (cells * frame.across)
@@ -174,7 +174,7 @@ def _columns(blocks: Blocks, place: Place, frame: _Frame) -> Line:
     return tuple(spans)
 
 
-def _edges(site: SitePlan, blocks: Blocks) -> list[Span]:
+def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
     """How large the last tile of each axis is, where it is not a whole one."""
     short = [
         f"last {word} {axis.rest:,} of {axis.tile:,}"
@@ -187,7 +187,7 @@ def _edges(site: SitePlan, blocks: Blocks) -> list[Span]:
     return [(f" {made}: ", "dim"), (" · ".join(short), "warn")]
 
 
-def _depth(blocks: Blocks, place: Place, frame: _Frame, width: int) -> list[Line]:
+def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
     """The slices of the depth that are summed up, as a strip."""
     per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
     said = f"{_many(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
@@ -200,7 +200,7 @@ def _depth(blocks: Blocks, place: Place, frame: _Frame, width: int) -> list[Line
     return [cut(title, width), tuple(spans)]
 
 
-def _operands(blocks: Blocks, place: Place, width: int, height: int) -> list[Line]:
+def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
     """What makes the chosen block: a band of rows of A, one of columns of B, and the chosen pair in them."""
     half = width // 2
     a = _banded("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
@@ -234,13 +234,13 @@ def _legend(width: int) -> Line:
     return cut((flow(pieces, width, 0) or [BLANK])[0], width)
 
 
-def block_at(site: SitePlan, place: Place, x: int, y: int, width: int, height: int) -> Place | None:
+def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, height: int) -> TilePlace | None:
     """What a click at a column and a row of the grid's page chooses; None beside the grid and its strip."""
-    blocks = Blocks.of(site)
+    blocks = TileGrid.of(site)
     frame = _Frame(blocks, width, height)
     row, col = y - frame.top, (x - frame.margin) // frame.across
     if 0 <= row < frame.rows.cells and 0 <= col < frame.cols.cells:
-        return Place(place.batch, frame.rows.tiles(row)[0], frame.cols.tiles(col)[0], place.depth)
+        return TilePlace(place.batch, frame.rows.tiles(row)[0], frame.cols.tiles(col)[0], place.depth)
     return None
 
 
@@ -248,7 +248,7 @@ def block_at(site: SitePlan, place: Place, x: int, y: int, width: int, height: i
 
 
 def block_page(
-    site: SitePlan, place: Place, width: int, height: int, given: Mapping[str, str] | None = None
+    site: SitePlan, place: TilePlace, width: int, height: int, given: Mapping[str, str] | None = None
 ) -> list[Line]:
     """The chosen block: where it lies, how much of it is used, and the products that make it.
 
@@ -259,7 +259,7 @@ def block_page(
         height: In cells; the list of products is cut to it and follows the chosen one.
         given: Names of the operands 'A' and 'B', where they are known.
     """
-    blocks = Blocks.of(site)
+    blocks = TileGrid.of(site)
     block, product = blocks.block(place), blocks.product(place, place.depth)
     width -= 1
     rows, cols = block.rows, block.cols
@@ -299,9 +299,9 @@ def block_page(
     return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
 
 
-def product_text(site: SitePlan, place: Place) -> str:
+def product_text(site: SitePlan, place: TilePlace) -> str:
     """The chosen product as an assignment, with the names that the plan knows."""
-    blocks = Blocks.of(site)
+    blocks = TileGrid.of(site)
     p = blocks.product(place, place.depth)
     at = f"[{place.batch}]" if blocks.batch > 1 else ""
     to = f"{safe(site.output) or 'C'}{at}{_range(p.rows, p.cols)}"
@@ -309,7 +309,7 @@ def product_text(site: SitePlan, place: Place) -> str:
     return f"{to} += A{at}{_range(p.rows, p.depth)} @ {right}"
 
 
-def _products(blocks: Blocks, place: Place, width: int, room: int) -> list[Line]:
+def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
     """The products that are summed up in the block, around the chosen one."""
     count = blocks.k.count
     start = max(0, min(place.depth - room // 2, count - room))

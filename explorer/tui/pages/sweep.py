@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["AXES", "Chart", "Field", "axes_of", "fields_for", "sweep_facts", "sweep_head", "sweep_line"]
 
 Axes = tuple[str, str]
-Place = tuple[int, int]
+TilePlace = tuple[int, int]
 
 AXES: tuple[Axes, ...] = (
     ("buffer", "cycles"),
@@ -196,7 +196,7 @@ class Chart:
         }
         places = [point for point, _ in self._points.values()]
         self._bounds = [_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
-        self._dots: tuple[tuple[int, int], set[Place], list[Place]] | None = None
+        self._dots: tuple[tuple[int, int], set[TilePlace], list[TilePlace]] | None = None
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
         """The plot in so many cells; where it has no room, its title."""
@@ -238,10 +238,10 @@ class Chart:
             ),
         ]
 
-    def _dot(self, point: tuple[float, float], across: int, rows: int) -> Place:
+    def _dot(self, point: tuple[float, float], across: int, rows: int) -> TilePlace:
         return spread(point[0], *self._bounds[0], 2 * across), spread(point[1], *self._bounds[1], 4 * rows)
 
-    def _spots(self, across: int, rows: int) -> tuple[set[Place], list[Place]]:
+    def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Where the others are, and the front from left to right; each place once."""
         if self._dots is None or self._dots[0] != (across, rows):
             found = [(self._dot(point, across, rows), best) for point, best in self._points.values()]

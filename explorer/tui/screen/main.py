@@ -21,13 +21,13 @@ from explorer.tui.pages.header import header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView, ViewKeeper
 from explorer.tui.state.jobs import EngineProtocol
-from explorer.tui.state.store import Store
+from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs.panes import Panes
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.keys import bindings
 from explorer.tui.tree.filter_line import FilterLine
 from explorer.tui.widgets.status_line import StatusLine
-from explorer.tui.widgets.strips import FooterKey, Header, KeyBar
+from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import ScreenState
@@ -76,7 +76,7 @@ class MainScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self._opening = opening
-        self.store = Store(source, engine, remote=remote)
+        self.store = ScreenStore(source, engine, remote=remote)
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
         self._filter = FilterLine(self.store, self.panes.layer_tree)
         self._loader = ModelLoader(self.store, self.panes, self._filter)
@@ -87,7 +87,7 @@ class MainScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        yield Header()
+        yield TitleBar()
         yield self.panes
         yield self._filter
         yield StatusLine(self.store)
@@ -137,7 +137,7 @@ class MainScreen(Screen[None]):
         store = self.store
         name, note = short_name(store.source), store.note or store.state_note
         info, exact = store.analysis.info if store.analysis else None, store.exact
-        self.query_one(Header).show(lambda width: header_lines(name, info, note, exact, width))
+        self.query_one(TitleBar).show(lambda width: header_lines(name, info, note, exact, width))
 
     def on_resize(self) -> None:
         """Headings depend on the width."""

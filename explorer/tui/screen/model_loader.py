@@ -7,13 +7,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from explorer.tui.pages.outline import preview_totals
-from explorer.tui.state.store import Examined
+from explorer.tui.state.store import OnDemandCache
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.tree.model import TreeModel
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat
-    from explorer.tui.state.store import Store
+    from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
 
@@ -29,7 +29,7 @@ class ModelLoader:
         filter_line: What is looked for in it.
     """
 
-    def __init__(self, store: Store, panes: Panes, filter_line: FilterLine) -> None:
+    def __init__(self, store: ScreenStore, panes: Panes, filter_line: FilterLine) -> None:
         self._store, self._panes, self._filter = store, panes, filter_line
 
     async def preview(self) -> None:
@@ -96,7 +96,7 @@ class ModelLoader:
             model.grow_from(tree.model)
         elif shape.opened or not tree.model.count:
             model.take_shape(shape, ids)
-        store.analysis, store.ops, store.changes, store.examined = analysis, ops, None, Examined()
+        store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()
         store.outlined = None
         tree.set_model(model, analysis.info.totals, keep_cursor=same)
         await self._filter.filter_again()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.tui.tabs import TABS
-from explorer.tui.tree.model import Shape
+from explorer.tui.tree.model import TreeShape
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from explorer.process.saved_sessions import ScreenState
     from explorer.tui.screen.model_loader import ModelLoader
-    from explorer.tui.state.store import Store
+    from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
 
@@ -51,7 +51,7 @@ class SavedView:
     def __init__(
         self,
         screen: Screen[None],
-        store: Store,
+        store: ScreenStore,
         panes: Panes,
         filter_line: FilterLine,
         loader: ModelLoader,
@@ -143,7 +143,7 @@ class SavedView:
             await self._screen.app.run_action("theme")
         store.machine = view.machine or store.machine
         store.exact = view.exact
-        tree.model.take_shape(Shape(view.metric, view.by_cost, frozenset(view.opened)))
+        tree.model.take_shape(TreeShape(view.metric, view.by_cost, frozenset(view.opened)))
         store.query = view.query
         try:
             await self._filter.filter_again()

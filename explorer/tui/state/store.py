@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights
     from explorer.process.client import Outlined
 
-__all__ = ["Examined", "Store", "Topic"]
+__all__ = ["OnDemandCache", "ScreenStore", "Topic"]
 
 Topic = Literal["model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said"]
 """What can change: the model on show, the history, what was computed on demand, the form of the numbers,
 the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word."""
 
 
-class Examined(Struct):
+class OnDemandCache(Struct):
     """What was computed on demand for the model on show; another model has another one.
 
     Attributes:
@@ -50,7 +50,7 @@ class Examined(Struct):
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
 
 
-class Store:
+class ScreenStore:
     """What is known and what is on show.
 
     Args:
@@ -74,7 +74,7 @@ class Store:
         self.ops: tuple[OpStat, ...] | None = None
         self.changes: Diff | None = None
         self.history: History | None = None
-        self.examined = Examined()
+        self.on_demand = OnDemandCache()
         self.machine: Machine | None = None
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None
@@ -133,5 +133,5 @@ class Store:
     def use_machine(self, machine: Machine) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine
-        self.examined.answers.pop("roofline", None)
-        self.examined.refused.pop("roofline", None)
+        self.on_demand.answers.pop("roofline", None)
+        self.on_demand.refused.pop("roofline", None)

@@ -27,10 +27,7 @@ from explorer.tui.widgets.line_view import LineView
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = [
-    "LayerTab",
-    "layer_page",
-]
+__all__ = ["LayerTab", "layer_page"]
 
 
 class LayerTab(Tab[LineView]):
@@ -56,15 +53,15 @@ class LayerTab(Tab[LineView]):
             self._path = ""
             self.view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
-        more = self._examined(chosen[0].path)
+        more = self._on_demand(chosen[0].path)
         if len(chosen) > 1:
             more.insert(0, lambda width: run_lines(model, row, width, exact))
         another, self._path = chosen[0].path != self._path, chosen[0].path
         self.view.show(lambda width: layer_page(chosen, totals, width, exact, more), top=another)
 
-    def _examined(self, path: str) -> list[Callable[[int], list[Line]]]:
+    def _on_demand(self, path: str) -> list[Callable[[int], list[Line]]]:
         """What was computed on demand of a layer, as parts of its page."""
-        seen, exact = self.store.examined, self.store.exact
+        seen, exact = self.store.on_demand, self.store.exact
         # over SSH histograms are sent once, when they are asked for
         brief = self.store.remote and path != self.store.asked_path
         parts: list[Callable[[int], list[Line]]] = []

@@ -54,7 +54,7 @@ class ModelTab(Tab[LineView]):
             store.analysis.info,
             store.history,
             store.exact,
-            store.examined.training,
+            store.on_demand.training,
         )
         more = None if training is None else partial(model_training_lines, training, exact=exact)
         self.view.show(

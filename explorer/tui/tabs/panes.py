@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from explorer.tui.state.store import Store
+from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import METRICS, TreeModel
@@ -38,7 +38,7 @@ class TabPane(Vertical):
         ask: Runs a command, by its id.
     """
 
-    def __init__(self, store: Store, panes: Panes, ask: Callable[[str], object]) -> None:
+    def __init__(self, store: ScreenStore, panes: Panes, ask: Callable[[str], object]) -> None:
         super().__init__(id="right")
         self._store, self._panes, self._ask = store, panes, ask
         self._tabs: dict[str, Any] = {}
@@ -83,7 +83,7 @@ class TabPane(Vertical):
     def open(self, tab: str, *, focus: bool = True) -> None:
         """Show a tab, and with `focus` go there."""
         self._store.tab = tab
-        self._store.examined.refused.pop(tab, None)  # who asks again wants it tried again
+        self._store.on_demand.refused.pop(tab, None)  # who asks again wants it tried again
         shown = self.widget(tab)
         for other in TABS:
             for widget in self.query(f"#{other.id}"):
@@ -122,8 +122,8 @@ class TabPane(Vertical):
         lit = focused is not None and focused.id in _KEYS
         self.query_one(PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=lit),))
 
-    @on(PaneHead.Clicked)
-    def _head_clicked(self, event: PaneHead.Clicked) -> None:
+    @on(PaneHead.HeadingClicked)
+    def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         tab = tab_at(TABS, self._store.tab, event.x, event.source.size.width)
         if tab is not None:
             self.open(tab)
@@ -137,7 +137,7 @@ class Panes(Horizontal):
         ask: Runs a command, by its id.
     """
 
-    def __init__(self, store: Store, ask: Callable[[str], object]) -> None:
+    def __init__(self, store: ScreenStore, ask: Callable[[str], object]) -> None:
         super().__init__(id="panes")
         self._store = store
         self.layer_tree = LayerTree(id="tree")
@@ -205,22 +205,22 @@ class Panes(Horizontal):
 
     # the mouse, and the cursor
 
-    @on(PaneHead.Clicked)
-    def _head_clicked(self, event: PaneHead.Clicked) -> None:
+    @on(PaneHead.HeadingClicked)
+    def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         if event.source.id == "tree-head":
             self.next_column()
 
-    @on(LineList.Moved)
-    def _moved(self, event: LineList.Moved) -> None:
+    @on(LineList.RowHighlighted)
+    def _moved(self, event: LineList.RowHighlighted) -> None:
         if event.source is self.layer_tree:
             self._store.notify("layer")
 
-    @on(LineList.Chosen)
-    def _chosen(self, event: LineList.Chosen) -> None:
+    @on(LineList.RowSelected)
+    def _chosen(self, event: LineList.RowSelected) -> None:
         if event.source is self.layer_tree:
             self.tabs.open("layer")
 
-    def on_plot_view_chosen(self, event: Any) -> None:
+    def on_plot_view_point_selected(self, event: Any) -> None:
         """Show the layer of the plot's cursor in the tree."""
         layer = self.tabs.tab(event.source.id).chosen(event.source.cursor)
         if layer is None:

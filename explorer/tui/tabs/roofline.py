@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
     from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 
-__all__ = ["RooflineTab", "Ranked", "no_machine_page", "point_at", "points_of", "ranked", "roofline_page"]
+__all__ = [
+    "RankedPoints",
+    "RooflineTab",
+    "no_machine_page",
+    "point_at",
+    "points_of",
+    "ranked",
+    "roofline_page",
+]
 
 _LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
 
@@ -93,7 +101,7 @@ def _only_machine() -> Machine | None:
     return known[0] if len(known) == 1 else None
 
 
-class Ranked(Struct, frozen=True):
+class RankedPoints(Struct, frozen=True):
     """A roofline in the order in which it is shown.
 
     Attributes:
@@ -111,11 +119,11 @@ _STEPS = 200
 """Places a decade: more than any terminal has dots."""
 
 
-def ranked(roofline: Roofline) -> Ranked:
+def ranked(roofline: Roofline) -> RankedPoints:
     """Order the layers by time and place them, once."""
     points = sorted(roofline.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
     places = (round(_STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
-    return Ranked(roofline, tuple(points), tuple(places))
+    return RankedPoints(roofline, tuple(points), tuple(places))
 
 
 def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
@@ -130,7 +138,9 @@ def no_machine_page(key: str, width: int) -> list[Line]:
     return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
 
 
-def roofline_page(shown: Ranked, at: int, chosen: Collection[int], width: int, height: int) -> list[Line]:
+def roofline_page(
+    shown: RankedPoints, at: int, chosen: Collection[int], width: int, height: int
+) -> list[Line]:
     """The machine, the bounds, the plot, and the layers by time.
 
     Args:
@@ -154,7 +164,7 @@ def roofline_page(shown: Ranked, at: int, chosen: Collection[int], width: int, h
 
 
 def point_at(
-    shown: Ranked, at: int, chosen: Collection[int], row: int, width: int, height: int
+    shown: RankedPoints, at: int, chosen: Collection[int], row: int, width: int, height: int
 ) -> int | None:
     """The layer in a row of the page that `roofline_page` makes of the same."""
     above, rows = _above(shown, width - 1, height)
@@ -168,7 +178,7 @@ _AROUND = 3
 """Lines around the plot: its unit, and the axis with the words under it."""
 
 
-def _above(shown: Ranked, width: int, height: int) -> tuple[list[Line], int]:
+def _above(shown: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
     """What stands above the plot, and the rows that it takes."""
     lines = _figures(shown.roofline, width, brief=height < 14)
     lines += [BLANK] if height > 18 else []
@@ -245,7 +255,7 @@ class _Scale(Struct, frozen=True):
         return self.dot(x, min(self.ceiling, self.ceiling - (self.ridge - x)))
 
 
-def _plot(shown: Ranked, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
+def _plot(shown: RankedPoints, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
     """The roof with every layer that has a place on it; the cursor's on a stem, marked ones as diamonds."""
     ridge, peak = math.log10(shown.roofline.ridge), math.log10(2 * shown.roofline.machine.peak_macs)
     dots, diamonds = _spots(shown, range(len(shown.points))), _spots(shown, marked)
@@ -302,7 +312,7 @@ def _plot(shown: Ranked, at: int, marked: Collection[int], width: int, rows: int
     return [((fit(" " * (margin + 2) + unit, width), "dim"),), *framed(picture, labels, below)]
 
 
-def _spots(shown: Ranked, indices: Iterable[int]) -> set[tuple[str, int]]:
+def _spots(shown: RankedPoints, indices: Iterable[int]) -> set[tuple[str, int]]:
     """Where layers are on the roof, each place once."""
     return {(shown.points[i].limit, place) for i in indices if (place := shown.places[i]) is not None}
 
@@ -326,7 +336,7 @@ def _together(points: Sequence[RooflinePoint], roofline: Roofline, width: int) -
     return ((fit(said, width), "accent"),)
 
 
-def _list(shown: Ranked, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
+def _list(shown: RankedPoints, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
     """A window on the layers by time, around the cursor."""
     points, roofline = shown.points, shown.roofline
     kind = 14 if width >= 60 else 0

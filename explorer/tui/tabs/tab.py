@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.tui.state.store import Examined, Store
+from explorer.tui.state.store import OnDemandCache, ScreenStore
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.widgets.plot_view import PlotView
 
@@ -32,7 +32,7 @@ class Tab(Generic[View]):
     """
 
     def __init__(
-        self, store: Store, tree: LayerTree, view: View, key: str, ask: Callable[[str], object]
+        self, store: ScreenStore, tree: LayerTree, view: View, key: str, ask: Callable[[str], object]
     ) -> None:
         self.store, self.tree, self.view, self.key, self.ask = store, tree, view, key, ask
 
@@ -70,7 +70,7 @@ class PlotTab(Tab[PlotView]):
     @property
     def answer(self) -> Any:
         """What the engine answered; None if it was not asked."""
-        return self.store.examined.answers.get(self.id)
+        return self.store.on_demand.answers.get(self.id)
 
     def request(self) -> tuple[Any, ...] | None:
         """What the engine's method is called with; None if that is not known yet."""
@@ -86,7 +86,7 @@ class PlotTab(Tab[PlotView]):
 
     def demand(self) -> None:
         """Ask for what is lacking, if it was not refused and nothing else runs."""
-        store, seen = self.store, self.store.examined
+        store, seen = self.store, self.store.on_demand
         if self.answer is not None or self.id in seen.refused or self.id in seen.asking:
             return
         if store.analysis is None or store.jobs.current is not None:
@@ -96,7 +96,7 @@ class PlotTab(Tab[PlotView]):
             seen.asking.add(self.id)
             self.view.screen.run_worker(self._fetch(seen, request), group="job", exit_on_error=False)
 
-    async def _fetch(self, seen: Examined, request: tuple[Any, ...]) -> None:
+    async def _fetch(self, seen: OnDemandCache, request: tuple[Any, ...]) -> None:
         try:
             seen.answers[self.id] = self.taken(await self.store.jobs.run(self.work, self.id, *request))
         except Cancelled:
@@ -110,7 +110,7 @@ class PlotTab(Tab[PlotView]):
     def show_wait(self) -> None:
         """Ask for what is lacking, and say why there is nothing yet."""
         self.demand()
-        refused = self.store.examined.refused.get(self.id)
+        refused = self.store.on_demand.refused.get(self.id)
         if refused is not None:
             self.view.show_page(note_page(f"{refused}. Press {self.key} to try again.", "warn"))
         else:

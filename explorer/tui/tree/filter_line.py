@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
     from explorer.facts import Layer
-    from explorer.tui.state.store import Store
+    from explorer.tui.state.store import ScreenStore
     from explorer.tui.tree.model import TreeModel
     from explorer.tui.tree.widget import LayerTree
 
@@ -37,7 +37,7 @@ class FilterLine(Horizontal):
         tree: Shows what is found.
     """
 
-    def __init__(self, store: Store, tree: LayerTree) -> None:
+    def __init__(self, store: ScreenStore, tree: LayerTree) -> None:
         super().__init__(id="filter-row")
         self._store, self._tree = store, tree
         self._complaint = ""

@@ -21,7 +21,7 @@ from explorer.process.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN,
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = ["MATCHES", "METRICS", "Metric", "Shape", "TreeModel"]
+__all__ = ["MATCHES", "METRICS", "Metric", "TreeModel", "TreeShape"]
 
 
 class Metric(Struct, frozen=True):
@@ -48,7 +48,7 @@ MATCHES = 2_000
 """Layers found by a filter that are shown; what is found beyond is counted."""
 
 
-class Shape(Struct, frozen=True):
+class TreeShape(Struct, frozen=True):
     """How a tree is laid out, whatever its layers.
 
     Attributes:
@@ -367,12 +367,12 @@ class TreeModel:
         self.rebuild()
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> TreeShape:
         """Column, order and open rows."""
         opened = frozenset(
             (self._path(self.first(row)), row < 0) for row in self.opened if not self.is_range(row)
         )
-        return Shape(self._metric_id, self.by_cost, opened)
+        return TreeShape(self._metric_id, self.by_cost, opened)
 
     @property
     def _metric_id(self) -> str:
@@ -390,7 +390,7 @@ class TreeModel:
             path = self._paths[layer] = self.layers[layer].path
         return path
 
-    def take_shape(self, shape: Shape, ids: Mapping[str, int] | None = None) -> None:
+    def take_shape(self, shape: TreeShape, ids: Mapping[str, int] | None = None) -> None:
         """Take over another tree's column, order and open rows: what follows a change looks alike.
 
         Rows are known by their path (`ids`: where those are, if that is known); where none is known, the

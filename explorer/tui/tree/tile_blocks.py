@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from explorer.facts import SitePlan
 
-__all__ = ["Axis", "Block", "Blocks", "Place", "Product", "Scale"]
+__all__ = ["Scale", "TileAxis", "TileBlock", "TileGrid", "TilePlace", "TileProduct"]
 
 Span = tuple[int, int]
 
 
-class Axis(Struct, frozen=True):
+class TileAxis(Struct, frozen=True):
     """One side of a product, cut into tiles."""
 
     size: int
@@ -44,7 +44,7 @@ class Axis(Struct, frozen=True):
         return (last - first) / (((stop or index + 1) - index) * self.tile)
 
 
-class Place(Struct, frozen=True):
+class TilePlace(Struct, frozen=True):
     """What is chosen: which product of the batch, which block of its output, which slice of the depth."""
 
     batch: int = 0
@@ -53,7 +53,7 @@ class Place(Struct, frozen=True):
     depth: int = 0
 
 
-class Block(Struct, frozen=True):
+class TileBlock(Struct, frozen=True):
     """A block of the output: its elements, and the share of the matrix unit's arithmetic that it needs."""
 
     rows: Span
@@ -61,7 +61,7 @@ class Block(Struct, frozen=True):
     used: float
 
 
-class Product(Struct, frozen=True):
+class TileProduct(Struct, frozen=True):
     """One tile product: A[rows, depth] times B[depth, cols]."""
 
     index: int
@@ -92,7 +92,7 @@ class Scale(Struct, frozen=True):
         return cls(count, max(1, -(-count // max(1, room))))
 
 
-class Blocks(Struct, frozen=True):
+class TileGrid(Struct, frozen=True):
     """A site as a grid of blocks.
 
     Attributes:
@@ -100,16 +100,16 @@ class Blocks(Struct, frozen=True):
         batch: Products of this size side by side.
     """
 
-    m: Axis
-    k: Axis
-    n: Axis
+    m: TileAxis
+    k: TileAxis
+    n: TileAxis
     batch: int = 1
 
     @classmethod
-    def of(cls, site: SitePlan) -> Blocks:
+    def of(cls, site: SitePlan) -> TileGrid:
         """The grid of a site."""
         tm, tk, tn = site.tile
-        return cls(Axis(site.M, tm), Axis(site.K, tk), Axis(site.N, tn), max(1, site.batch))
+        return cls(TileAxis(site.M, tm), TileAxis(site.K, tk), TileAxis(site.N, tn), max(1, site.batch))
 
     @property
     def products(self) -> int:
@@ -121,22 +121,22 @@ class Blocks(Struct, frozen=True):
         """Share of the arithmetic of all tiles that the site needs."""
         return self.cell(0, self.m.count, 0, self.n.count)
 
-    def block(self, place: Place) -> Block:
+    def block(self, place: TilePlace) -> TileBlock:
         """The chosen block of the output."""
         row, col = place.row, place.col
-        return Block(self.m.span(row), self.n.span(col), self.cell(row, row + 1, col, col + 1))
+        return TileBlock(self.m.span(row), self.n.span(col), self.cell(row, row + 1, col, col + 1))
 
-    def product(self, place: Place, index: int) -> Product:
+    def product(self, place: TilePlace, index: int) -> TileProduct:
         """The product of the slice `index` of the depth for the chosen block."""
         used = self.m.used(place.row) * self.k.used(index) * self.n.used(place.col)
-        return Product(index, self.m.span(place.row), self.k.span(index), self.n.span(place.col), used)
+        return TileProduct(index, self.m.span(place.row), self.k.span(index), self.n.span(place.col), used)
 
     def cell(self, row: int, row_stop: int, col: int, col_stop: int) -> float:
         """Share of the arithmetic of some blocks, all of their products together, that is needed."""
         depth = self.k.used(0, self.k.count)
         return self.m.used(row, row_stop) * depth * self.n.used(col, col_stop)
 
-    def moved(self, place: Place, **by: int) -> Place:
+    def moved(self, place: TilePlace, **by: int) -> TilePlace:
         """Another place, `by` so much further along an axis, held at the edges."""
         to = {axis: max(0, min(getattr(place, axis) + by[axis], self.count(axis) - 1)) for axis in by}
         return replace(place, **to)

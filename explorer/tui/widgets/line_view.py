@@ -200,7 +200,7 @@ class LineList(_Scrolled, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(LIST_KEYS)
 
-    class Moved(Message):
+    class RowHighlighted(Message):
         """The cursor is on another row."""
 
         def __init__(self, source: LineList, index: int) -> None:
@@ -209,12 +209,12 @@ class LineList(_Scrolled, can_focus=True):
 
         def can_replace(self, message: Message) -> bool:
             """A newer move of the same list says it all."""
-            return isinstance(message, LineList.Moved) and message.source is self.source
+            return isinstance(message, LineList.RowHighlighted) and message.source is self.source
 
-    class Resized(Message):
+    class SizeChanged(Message):
         """The list has another size: what stands above its columns is in its place no more."""
 
-    class Chosen(Message):
+    class RowSelected(Message):
         """Enter, or a second click, on a row that does not open."""
 
         def __init__(self, source: LineList, index: int) -> None:
@@ -269,7 +269,7 @@ class LineList(_Scrolled, can_focus=True):
         """Lay out for the new width."""
         self.measure(self.row_count)
         self._keep_in_view()
-        self.post_message(self.Resized())
+        self.post_message(self.SizeChanged())
 
     def move_to(self, index: int, *, force: bool = False) -> None:
         """Put the cursor on `index`, bring it into view, and say so."""
@@ -280,7 +280,7 @@ class LineList(_Scrolled, can_focus=True):
         self.refresh_line(old)
         self.refresh_line(index)
         self._keep_in_view()
-        self.post_message(self.Moved(self, index))
+        self.post_message(self.RowHighlighted(self, index))
 
     def _keep_in_view(self) -> None:
         height, top = self.size.height, self.scroll_offset.y
@@ -330,7 +330,7 @@ class LineList(_Scrolled, can_focus=True):
         if self.toggle_row(self.cursor):
             self.rows_changed()
         else:
-            self.post_message(self.Chosen(self, self.cursor))
+            self.post_message(self.RowSelected(self, self.cursor))
 
     def action_unfold(self) -> None:
         """Open the row; step into it if it is open."""

@@ -12,22 +12,22 @@ from textual.message import Message
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import RoleLines
 
-__all__ = ["Options"]
+__all__ = ["OptionField"]
 
 _LABEL = 12
 """Cells before what a field says; a word has one of them for its own highlight."""
 
 
-class Options(RoleLines, can_focus=True):
+class OptionField(RoleLines, can_focus=True):
     """One of a few words; left and right change it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", show=False),
         Binding("right,l,space", "step(1)", show=False),
     ]
-    DEFAULT_CSS = "Options { height: 1; width: 1fr; }"
+    DEFAULT_CSS = "OptionField { height: 1; width: 1fr; }"
 
-    class Changed(Message):
+    class OptionChanged(Message):
         """Another word was chosen."""
 
     def __init__(self, label: str, words: Sequence[str], *, id: str, label_width: int = _LABEL) -> None:
@@ -66,7 +66,7 @@ class Options(RoleLines, can_focus=True):
         """The word beside."""
         self.index = (self.index + step) % len(self.words)
         self.refresh()
-        self.post_message(self.Changed())
+        self.post_message(self.OptionChanged())
 
     async def _on_click(self, event: events.Click) -> None:
         x, start = self._room - 1, self._start()
@@ -74,6 +74,6 @@ class Options(RoleLines, can_focus=True):
             if x <= event.x < x + len(word) + 2:
                 self.index = i
                 self.refresh()
-                self.post_message(self.Changed())
+                self.post_message(self.OptionChanged())
                 return
             x += len(word) + 3

@@ -16,7 +16,7 @@ from explorer.tui.widgets.line_view import LineView
 __all__ = ["PLOT_KEYS", "PlotView"]
 
 Draw = Callable[[int, int, int], Sequence[Line]]
-Pick = Callable[[int, int, int, int], "int | None"]
+PickDialog = Callable[[int, int, int, int], "int | None"]
 
 _BELOW = 2
 """Lines under the name of what the cursor is on that belong to it: a long name goes on, figures follow."""
@@ -42,7 +42,7 @@ class PlotView(LineView):
         Binding("end,G", "edge(1)", show=False),
     ]
 
-    class Chosen(Message):
+    class PointSelected(Message):
         """Enter."""
 
         def __init__(self, source: PlotView) -> None:
@@ -52,10 +52,10 @@ class PlotView(LineView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor = self.count = 0
-        self._pick: Pick = lambda x, y, width, height: None
+        self._pick: PickDialog = lambda x, y, width, height: None
         self._draw: Draw = lambda cursor, width, height: ()
 
-    def show_plot(self, draw: Draw, count: int, cursor: int, pick: Pick | None = None) -> None:
+    def show_plot(self, draw: Draw, count: int, cursor: int, pick: PickDialog | None = None) -> None:
         """Show `draw(cursor, width, height)`, whose cursor goes from 0 to `count` - 1.
 
         `pick(column, row, width, height)` is where a click puts the cursor, if anywhere.
@@ -118,4 +118,4 @@ class PlotView(LineView):
     def action_choose(self) -> None:
         """Say that this is the one."""
         if self.count:
-            self.post_message(self.Chosen(self))
+            self.post_message(self.PointSelected(self))

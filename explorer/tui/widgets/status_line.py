@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from explorer.facts import Progress
-    from explorer.tui.state.store import Store
+    from explorer.tui.state.store import ScreenStore
 
 __all__ = ["StatusLine", "done_line", "elapsed_text", "job_line"]
 
@@ -28,7 +28,7 @@ class StatusLine(Status):
         store: Whose jobs.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ScreenStore) -> None:
         super().__init__()
         self._store = store
         self._timer: Timer | None = None

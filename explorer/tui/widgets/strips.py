@@ -11,7 +11,7 @@ from textual.message import Message
 from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
-__all__ = ["FooterKey", "Header", "KeyBar", "PaneHead", "Status"]
+__all__ = ["FooterKey", "KeyBar", "PaneHead", "Status", "TitleBar"]
 
 
 class _Lines(RoleLines):
@@ -39,7 +39,7 @@ class _Lines(RoleLines):
         return self._make(self.size.width)
 
 
-class Header(_Lines):
+class TitleBar(_Lines):
     """The model's name and its totals."""
 
 
@@ -50,7 +50,7 @@ class Status(_Lines):
 class PaneHead(_Lines):
     """The heading of a pane; on the right one a tab a word, to click."""
 
-    class Clicked(Message):
+    class HeadingClicked(Message):
         """A click at a column of a heading."""
 
         def __init__(self, source: PaneHead, x: int) -> None:
@@ -58,7 +58,7 @@ class PaneHead(_Lines):
             self.source, self.x = source, x
 
     async def _on_click(self, event: events.Click) -> None:
-        self.post_message(self.Clicked(self, event.x))
+        self.post_message(self.HeadingClicked(self, event.x))
 
 
 class FooterKey(NamedTuple):

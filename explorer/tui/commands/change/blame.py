@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.blame import BlameScreen
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
 
-__all__ = ["BlameLayer"]
+__all__ = ["BlameCommand"]
 
 
-class BlameLayer(Command):
+class BlameCommand(ScreenCommand):
     """Where one model departs from another."""
 
     def run(self) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.change.blame import BlameLayer
-from explorer.tui.commands.context import Command
-from explorer.tui.dialogs.dialogs import Page
+from explorer.tui.commands.change.blame import BlameCommand
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
 
 if TYPE_CHECKING:
     from explorer.facts import Verification
 
-__all__ = ["ShowDiff", "Verify", "proof_dialog"]
+__all__ = ["DiffCommand", "VerifyCommand", "proof_dialog"]
 
 
-def proof_dialog(proof: Verification, title: str = "") -> Page:
+def proof_dialog(proof: Verification, title: str = "") -> PageDialog:
     """A proof to read; of one that failed Enter leads to the layer to blame."""
-    return Page(
+    return PageDialog(
         verdict_title(proof) + title,
         lambda width: verdict_lines(proof, width),
         hint="" if proof.passed else TO_BLAME,
@@ -25,7 +25,7 @@ def proof_dialog(proof: Verification, title: str = "") -> Page:
     )
 
 
-class Verify(Command):
+class VerifyCommand(ScreenCommand):
     """Proves the current model equal to the one opened."""
 
     def run(self) -> None:
@@ -39,13 +39,13 @@ class Verify(Command):
 
     async def _verify(self) -> None:
         proof: Verification = await self.jobs.run("verifying", "verify")
-        blame = BlameLayer(self.context)
+        blame = BlameCommand(self.context)
         self.context.ask(
             proof_dialog(proof), lambda more: blame.begin() if more and not proof.passed else None
         )
 
 
-class ShowDiff(Command):
+class DiffCommand(ScreenCommand):
     """Compares with the model as opened."""
 
     def run(self) -> None:

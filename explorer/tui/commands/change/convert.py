@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError
 from explorer.base.verdicts import VERDICTS
-from explorer.tui.commands.context import Command
-from explorer.tui.dialogs.dialogs import Page
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.conversion import conversion_lines
 from explorer.tui.pages.verdict import TONES
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from explorer.facts.conversion import Conversion
 
-__all__ = ["ConvertModel"]
+__all__ = ["ConvertCommand"]
 
 
-class ConvertModel(Command):
+class ConvertCommand(ScreenCommand):
     """Writes the opened model as another kind of file."""
 
     def run(self) -> None:
@@ -51,5 +51,5 @@ class ConvertModel(Command):
         refused = VERDICTS[fact.verdict_kind].capitalize()
         title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
         tone = TONES[fact.verdict_kind]
-        page = Page(title, lambda width: conversion_lines(fact, width), tone=tone, copy=fact.command)
+        page = PageDialog(title, lambda width: conversion_lines(fact, width), tone=tone, copy=fact.command)
         self.context.app.push_screen(page)

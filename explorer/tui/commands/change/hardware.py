@@ -9,18 +9,18 @@ from explorer.settings import machines
 
 if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
-    from explorer.tui.state.store import Store
+    from explorer.tui.state.store import ScreenStore
 
 __all__ = ["hardware_in_use", "use_hardware"]
 
 
-def hardware_in_use(store: Store) -> Hardware | None:
+def hardware_in_use(store: ScreenStore) -> Hardware | None:
     """The machine that was chosen or typed last."""
     known, machine = store.hardware, store.machine
     return machines.as_hardware(machine) if known is None and machine is not None else known
 
 
-def use_hardware(store: Store, hardware: Hardware | None) -> None:
+def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
     """Take a machine for all that is weighed from now on; one without rates for the tilings only."""
     store.hardware = hardware
     if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:

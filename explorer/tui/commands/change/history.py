@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.change.blame import BlameLayer
+from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.change.save import write_file
-from explorer.tui.commands.context import Command
-from explorer.tui.dialogs.history import DiffScreen, HistoryScreen, Wish
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.history import DiffScreen, HistoryRequest, HistoryScreen
 from explorer.tui.pages.history import state_name
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History, Verification
 
-__all__ = ["ShowHistory"]
+__all__ = ["HistoryCommand"]
 
 
-class ShowHistory(Command):
+class HistoryCommand(ScreenCommand):
     """Every state of the session."""
 
     def run(self, at: int | None = None) -> None:
@@ -38,7 +38,7 @@ class ShowHistory(Command):
         self.store.notify("history")
         return history
 
-    def _answered(self, wish: Wish | None) -> None:
+    def _answered(self, wish: HistoryRequest | None) -> None:
         if wish is None:
             return
         if wish.what == "script":
@@ -57,7 +57,7 @@ class ShowHistory(Command):
         assert self.store.history is not None
         return f"{at} {state_name(self.store.history.entries[at], at)}"
 
-    async def _go(self, wish: Wish) -> None:
+    async def _go(self, wish: HistoryRequest) -> None:
         assert self.store.history is not None
         before = self.store.history.current
         if wish.at == before:
@@ -68,17 +68,17 @@ class ShowHistory(Command):
         if self.store.tab == "diff":
             self.panes.tabs.open("diff", focus=False)
 
-    async def _compare(self, wish: Wish) -> None:
+    async def _compare(self, wish: HistoryRequest) -> None:
         changes: Diff = await self.jobs.run("comparing", "diff", wish.other, wish.at)
         names = self._name(wish.other), self._name(wish.at)
         self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.at))
 
-    async def _prove(self, wish: Wish) -> None:
+    async def _prove(self, wish: HistoryRequest) -> None:
         proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)
 
         def answered(more: bool | None) -> None:
             if more and not proof.passed:
-                BlameLayer(self.context).begin(before=wish.other, after=wish.at)
+                BlameCommand(self.context).begin(before=wish.other, after=wish.at)
             else:
                 self.run(wish.at)
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from explorer.report.table_file import write_layers
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
-__all__ = ["ExportLayers", "KeepTilings", "SaveModel", "write_file"]
+__all__ = ["ExportCommand", "KeepTilingsCommand", "SaveCommand", "write_file"]
 
 
 def write_file(context: CommandContext, title: str, path: str, said: str, method: str, **how: Any) -> None:
@@ -25,7 +25,7 @@ def write_file(context: CommandContext, title: str, path: str, said: str, method
     context.ask_path(title, path, said, write)
 
 
-class SaveModel(Command):
+class SaveCommand(ScreenCommand):
     """Writes the current model."""
 
     def run(self) -> None:
@@ -43,7 +43,7 @@ class SaveModel(Command):
         self.store.say(f"saved as {saved}")
 
 
-class ExportLayers(Command):
+class ExportCommand(ScreenCommand):
     """Writes the layer table."""
 
     def run(self) -> None:
@@ -59,7 +59,7 @@ class ExportLayers(Command):
         self.store.say(f"{len(analysis.layers):,} layers written to {path}")
 
 
-class KeepTilings(Command):
+class KeepTilingsCommand(ScreenCommand):
     """Writes what was tiled as a file for --config."""
 
     def run(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from explorer.facts import TileSpec
 from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
-from explorer.tui.commands.change.tile import TileModel
-from explorer.tui.commands.context import Command
-from explorer.tui.dialogs.sweep_table import Found, SweepScreen
+from explorer.tui.commands.change.tile import TileCommand
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.sweep_table import SweepScreen, SweepState
 
-__all__ = ["SweepTilings"]
+__all__ = ["SweepCommand"]
 
 
-class SweepTilings(Command):
+class SweepCommand(ScreenCommand):
     """Many tilings of the current model beside each other."""
 
     def run(self) -> None:
@@ -19,7 +19,7 @@ class SweepTilings(Command):
         if not self.context.ready():
             return
         store = self.store
-        found: Found = store.examined.answers.setdefault("sweep", Found())
+        found: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
         hardware = hardware_in_use(store)
 
         def answered(spec: TileSpec | None) -> None:
@@ -27,7 +27,7 @@ class SweepTilings(Command):
             if asked is not None and asked.hardware is not None:
                 use_hardware(store, asked.hardware)
             if spec is not None:
-                TileModel(self.context).begin(spec)
+                TileCommand(self.context).begin(spec)
 
         screen = SweepScreen(
             store.source, self.jobs.engine, found, TileSpec(), hardware=hardware, remote=store.remote

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec, states_text
-from explorer.tui.commands.change.blame import BlameLayer
+from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
-from explorer.tui.commands.context import AT_ONCE, Command
-from explorer.tui.dialogs.dialogs import Confirm, Page
-from explorer.tui.dialogs.tile import Made, TileDialog
+from explorer.tui.commands.context import AT_ONCE, ScreenCommand
+from explorer.tui.dialogs.dialogs import ConfirmDialog, PageDialog
+from explorer.tui.dialogs.tile import TileDialog, TilingResultDialog
 from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
 from explorer.tui.terminal.slices import after_paint
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, Plan, TileResult
     from explorer.facts.cost import Hardware, PlanCost
 
-__all__ = ["TileModel"]
+__all__ = ["TileCommand"]
 
 
-class TileModel(Command):
+class TileCommand(ScreenCommand):
     """Splits matrix products into tiles."""
 
     def run(self) -> None:
@@ -74,7 +74,7 @@ class TileModel(Command):
 
         if lost:
             said = f"{states_text(lost)} was undone and not saved, and this takes its place. Tile without it?"
-            self.context.ask(Confirm("Drop what was undone?", said), go)
+            self.context.ask(ConfirmDialog("Drop what was undone?", said), go)
         else:
             go(True)
 
@@ -93,14 +93,14 @@ class TileModel(Command):
         if not result.output:
             kind = proof.verdict_kind if proof is not None else "different"
             why = "the result differs" if kind == "different" else "the result could not be proved"
-            refused = Page(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=TONES[kind])
-            blame = BlameLayer(self.context)
+            refused = PageDialog(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=TONES[kind])
+            blame = BlameCommand(self.context)
             self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
             return
         await self.context.show_current("undo")
         self.store.say("", result.command)
         await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
-        dialog = Made(
+        dialog = TilingResultDialog(
             "Tiled, not verified" if proof is None else verdict_title(proof),
             page,
             result.plan,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 
-__all__ = ["Redo", "Undo"]
+__all__ = ["RedoCommand", "UndoCommand"]
 
 
-class _Step(Command):
+class _Step(ScreenCommand):
     """Goes to the state beside."""
 
     async def go(self, way: Literal["undo", "redo"]) -> None:
@@ -24,7 +24,7 @@ class _Step(Command):
             self.panes.tabs.open("diff", focus=False)
 
 
-class Undo(_Step):
+class UndoCommand(_Step):
     """One step back."""
 
     def run(self) -> None:
@@ -35,7 +35,7 @@ class Undo(_Step):
             self.context.start("Undo", self.go("undo"))
 
 
-class Redo(_Step):
+class RedoCommand(_Step):
     """One step forward."""
 
     def run(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec
-from explorer.tui.commands.context import AT_ONCE, Command
+from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.dialogs.tile_view import TileView
 from explorer.tui.tree.sites import operands_of, sites_of, within
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from explorer.facts import Layer, Plan, SitePlan, SkippedSite
 
-__all__ = ["ShowTiles"]
+__all__ = ["BlocksCommand"]
 
 _MOST = 1 << 48
 """No product has more rows, columns or depth than this."""
 
 
-class ShowTiles(Command):
+class BlocksCommand(ScreenCommand):
     """The tiles of the chosen layer, or of the row of the diff."""
 
     def run(self) -> None:

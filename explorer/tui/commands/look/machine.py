@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.machine import MachineDialog
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
 
-__all__ = ["ChooseMachine"]
+__all__ = ["MachineCommand"]
 
 
-class ChooseMachine(Command):
+class MachineCommand(ScreenCommand):
     """Asks for a machine."""
 
     def run(self) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from explorer.base import units
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.pages.header import sizes_of
 
-__all__ = ["BindSizes"]
+__all__ = ["SizesCommand"]
 
 
-class BindSizes(Command):
+class SizesCommand(ScreenCommand):
     """Asks for the sizes that the model leaves open."""
 
     def run(self) -> None:

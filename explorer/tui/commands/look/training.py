@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.training import TrainingDialog, TrainingRequest
 
 if TYPE_CHECKING:
     from explorer.facts.training import Optimizer
 
-__all__ = ["TrainingStep"]
+__all__ = ["TrainingCommand"]
 
 
-class TrainingStep(Command):
+class TrainingCommand(ScreenCommand):
     """Asks for batch size and optimizer, and tells what a step costs."""
 
     def run(self) -> None:
@@ -29,7 +29,7 @@ class TrainingStep(Command):
             self.context.start("Training", self._count(batch, self.store.optimizer))
 
     async def _count(self, batch: int | None, optimizer: Optimizer) -> None:
-        seen, tabs = self.store.examined, self.panes.tabs
+        seen, tabs = self.store.on_demand, self.panes.tabs
         seen.training = await self.jobs.run(
             "counting a training step", "training", batch=batch, optimizer=optimizer
         )

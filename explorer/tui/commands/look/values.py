@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.values import Activations, Weights
 
-__all__ = ["ActivationValues", "WeightValues"]
+__all__ = ["ActivationsCommand", "WeightsCommand"]
 
 MOST = 12
 """Tensors or layers of a group whose values are read at a time."""
@@ -21,7 +21,7 @@ _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 """Operators that are groups, and yet put something out."""
 
 
-class _Values(Command):
+class _Values(ScreenCommand):
     """Shows values on the layer's page."""
 
     title: str
@@ -49,7 +49,7 @@ class _Values(Command):
         self.panes.tabs.reveal(self.title)
 
 
-class WeightValues(_Values):
+class WeightsCommand(_Values):
     """Statistics of the chosen layer's weights."""
 
     title = "Values of the weights"
@@ -59,7 +59,7 @@ class WeightValues(_Values):
         if not self.context.ready():
             return
         path = self.path
-        if path in self.store.examined.weights:
+        if path in self.store.on_demand.weights:
             self.show(path)
             return
 
@@ -72,7 +72,7 @@ class WeightValues(_Values):
         self.context.with_layers(*self.inside(), lambda layer: layer.weights, go)
 
     async def _read(self, path: str, having: Sequence[Layer]) -> None:
-        seen = self.store.examined
+        seen = self.store.on_demand
         if self.store.by_value:
             # an initializer has one name, however many layers use it
             names = list(dict.fromkeys(weight.name for layer in having for weight in layer.weights))
@@ -84,7 +84,7 @@ class WeightValues(_Values):
         self.show(path)
 
 
-class ActivationValues(_Values):
+class ActivationsCommand(_Values):
     """Runs the model and tells what the chosen layer puts out."""
 
     title = "Values of the activations"
@@ -94,7 +94,7 @@ class ActivationValues(_Values):
         if not self.context.ready():
             return
         path = self.path
-        if path in self.store.examined.activations:
+        if path in self.store.on_demand.activations:
             self.show(path)
             return
 
@@ -110,7 +110,7 @@ class ActivationValues(_Values):
         )
 
     async def _read(self, path: str, leaves: Sequence[Layer]) -> None:
-        seen, chosen = self.store.examined, self.tree.current_layer
+        seen, chosen = self.store.on_demand, self.tree.current_layer
         # what the bodies put out stays inside; what the operator around them does is a value like any other
         own = [path] if chosen is not None and chosen.path == path and chosen.kind in _WITH_BODIES else []
         paths = [*own, *(layer.path for layer in leaves)]

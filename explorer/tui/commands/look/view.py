@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from explorer.tui.commands.context import Command
+from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.tree.model import TreeModel
 
 __all__ = [
-    "ExactNumbers",
-    "Filter",
-    "FoldAll",
-    "NextColumn",
-    "NextPane",
-    "PreviousColumn",
-    "ShowPeak",
-    "ShowTab",
-    "Sort",
-    "Zoom",
+    "ExactCommand",
+    "FilterCommand",
+    "FoldAllCommand",
+    "NextColumnCommand",
+    "NextPaneCommand",
+    "PeakCommand",
+    "PreviousColumnCommand",
+    "SortCommand",
+    "TabCommand",
+    "ZoomCommand",
 ]
 
 
-class NextColumn(Command):
+class NextColumnCommand(ScreenCommand):
     """The next column of the tree."""
 
     def run(self) -> None:
@@ -27,7 +27,7 @@ class NextColumn(Command):
         self.panes.next_column()
 
 
-class PreviousColumn(Command):
+class PreviousColumnCommand(ScreenCommand):
     """The column before."""
 
     def run(self) -> None:
@@ -35,7 +35,7 @@ class PreviousColumn(Command):
         self.panes.next_column(-1)
 
 
-class Sort(Command):
+class SortCommand(ScreenCommand):
     """By cost, or as executed."""
 
     def run(self) -> None:
@@ -43,7 +43,7 @@ class Sort(Command):
         self.panes.rearrange(lambda model: model.set_order(by_cost=not model.by_cost))
 
 
-class FoldAll(Command):
+class FoldAllCommand(ScreenCommand):
     """Closes every group."""
 
     def run(self) -> None:
@@ -51,7 +51,7 @@ class FoldAll(Command):
         self.panes.rearrange(TreeModel.fold_all)
 
 
-class NextPane(Command):
+class NextPaneCommand(ScreenCommand):
     """From the tree to the tab, and back."""
 
     def run(self) -> None:
@@ -61,7 +61,7 @@ class NextPane(Command):
         self.store.notify("focus")
 
 
-class Zoom(Command):
+class ZoomCommand(ScreenCommand):
     """Gives the focused pane the whole width, or takes it back."""
 
     def run(self) -> None:
@@ -72,7 +72,7 @@ class Zoom(Command):
             self.panes.zoom = "zoom-left" if self.tree.has_focus else "zoom-right"
 
 
-class ExactNumbers(Command):
+class ExactCommand(ScreenCommand):
     """Exact or rounded numbers."""
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ class ExactNumbers(Command):
         self.store.notify("numbers")
 
 
-class ShowTab(Command):
+class TabCommand(ScreenCommand):
     """A tab, with the focus."""
 
     def run(self, tab: str = "layer") -> None:
@@ -89,7 +89,7 @@ class ShowTab(Command):
         self.panes.tabs.open(tab)
 
 
-class ShowPeak(Command):
+class PeakCommand(ScreenCommand):
     """The Memory tab, with its cursor at the peak."""
 
     def run(self) -> None:
@@ -98,7 +98,7 @@ class ShowPeak(Command):
         self.panes.tabs.tab("memory").to_peak()
 
 
-class Filter(Command):
+class FilterCommand(ScreenCommand):
     """The filter's line."""
 
     async def run(self) -> None:
