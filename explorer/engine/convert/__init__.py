@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, ConversionResult
@@ -249,11 +250,11 @@ def write(
         opening: Opens the model.
         path: What the user named it; None for an nn.Module object.
         target: The file to make; its ending says what it is to be.
+        overwrite: Whether an existing file may be replaced.
         asked: How it should be.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs in place of the model's own.
         trust: Code in the source may run.
-        overwrite: Whether an existing file may be replaced.
         verify: Compare; a result that is not the same is not kept, and the fact's `output` is empty.
         draws: Random inputs to run both on.
         seed: Of the first draw.
@@ -266,47 +267,44 @@ def write(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    if path is not None and os.path.exists(path):
-        # a pair that does not exist is refused before anything is opened
-        format = recognise(path).name
-        if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
-            find(format, path, target, asked, module=None)
-    output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
-    opened = opening()
-    files = getattr(opened, "files", ())
-    output_files.check_target(target, overwrite=overwrite, models=files, weights=files)
-    converter = find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
-    made, size = None, 0
-    with contextlib.suppress(_Different), output_files.atomic_write(target, overwrite=overwrite) as temporary:
-        module, _, name = converter.function.partition(":")
-        made = getattr(require(f"{__name__}.{module}", target), name)(
-            ConversionJob(
-                opened=opened,
-                source=opened.source,
-                dims=dims,
-                input_shapes=input_shapes,
-                asked=asked,
-                path=temporary,
-                target=target,
-                trust=trust,
-                verify=verify,
-                draws=draws,
-                seed=seed,
-                on_progress=on_progress,
-                cancel=cancel,
-            )
-        )
-        size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
-        if not _held(made):
+    opened, converter = _opened(opening, path, target, asked, overwrite=overwrite)
+    job = ConversionJob(
+        opened,
+        opened.source,
+        dims,
+        input_shapes,
+        asked,
+        "",
+        target,
+        trust=trust,
+        verify=verify,
+        draws=draws,
+        seed=seed,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+    return _written(converter, job, started, overwrite=overwrite)
+
+
+def _written(converter: Converter, job: ConversionJob, started: float, *, overwrite: bool) -> Conversion:
+    """Has a model converted; what is not the same is not kept."""
+    module, _, name = converter.function.partition(":")
+    convert: Callable[[ConversionJob], ConversionResult]
+    made, size = None, None
+    written = output_files.atomic_write(job.target, overwrite=overwrite)
+    with contextlib.suppress(_Different), written as temporary:
+        convert = getattr(require(f"{__name__}.{module}", job.target), name)
+        made = convert(replace(job, path=temporary))
+        if not all(one is None or one.passed for one in (made.verification, made.stored)):
             raise _Different
+        size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
     assert made is not None
-    kept = _held(made)
     return Conversion(
-        source=opened.source,
-        source_format=opened.format,
+        source=job.source,
+        source_format=job.opened.format,
         format=converter.format,
-        output=target if kept else "",
-        file_bytes=size if kept else None,
+        output="" if size is None else job.target,
+        file_bytes=size,
         how=made.how,
         opset=made.opset,
         inputs=made.inputs,
@@ -318,8 +316,24 @@ def write(
     )
 
 
-def _held(made: ConversionResult) -> bool:
-    return all(one is None or one.passed for one in (made.verification, made.stored))
+def _opened(
+    opening: Callable[[], Opened],
+    path: str | None,
+    target: str,
+    asked: ConversionOptions,
+    *,
+    overwrite: bool,
+) -> tuple[Opened, Converter]:
+    """The model and who converts it; what can be refused is, before anything is opened."""
+    if path is not None and os.path.exists(path):
+        format = recognise(path).name
+        if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
+            find(format, path, target, asked, module=None)
+    output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
+    opened = opening()
+    files = getattr(opened, "files", ())
+    output_files.check_target(target, overwrite=overwrite, models=files, weights=files)
+    return opened, find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
 
 
 class _Different(Exception):
