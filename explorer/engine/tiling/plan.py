@@ -79,16 +79,7 @@ def make_plan(
         Misuse: The tile size is impossible, a glob matches no site, or no site is left.
     """
     tile = check_tile(spec.tile)
-    if spec.form not in ("auto", "lab", "scan", "unrolled", "batched"):
-        raise Misuse(
-            f"there is no form '{spec.form}'",
-            where="--form",
-            hint=nearest(spec.form, ("auto", "lab", "scan", "unrolled", "batched")),
-        )
-    if spec.edges not in ("ragged", "padded"):
-        raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
-    if spec.form == "scan" and opset < 9:
-        raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
+    _check(spec, opset)
     chosen: list[Site] = []
     plans: list[SitePlan] = []
     small: dict[int, int] = {}
@@ -106,12 +97,8 @@ def make_plan(
             small[len(plans) - 1] = plans[-1].products
     if sum(small.values()) > LAB_TOGETHER and opset >= 9:
         plans = [replace(p, form="scan") if at in small else p for at, p in enumerate(plans)]
-    if not chosen and len(left) > len(skipped):
-        why = left[-1].reason
-        if "switched off" not in why:
-            raise Misuse(f"no matrix product can be tiled ({why})")
     if not chosen:
-        raise Misuse("every matrix product is switched off", hint="switch one on in the rules")
+        raise _nothing_left(left[len(skipped) :])
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -126,6 +113,27 @@ def make_plan(
         free=tuple(free) if any(site.dynamic for site in chosen) else (),
     )
     return plan, chosen
+
+
+def _check(spec: TileSpec, opset: int) -> None:
+    """Refuses a form or edges that there are none of, or that the operator set cannot write."""
+    if spec.form not in ("auto", "lab", "scan", "unrolled", "batched"):
+        raise Misuse(
+            f"there is no form '{spec.form}'",
+            where="--form",
+            hint=nearest(spec.form, ("auto", "lab", "scan", "unrolled", "batched")),
+        )
+    if spec.edges not in ("ragged", "padded"):
+        raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
+    if spec.form == "scan" and opset < 9:
+        raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
+
+
+def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
+    """Says why none of the sites that were chosen is tiled."""
+    if refused and "switched off" not in refused[-1].reason:
+        return Misuse(f"no matrix product can be tiled ({refused[-1].reason})")
+    return Misuse("every matrix product is switched off", hint="switch one on in the rules")
 
 
 def _part_of(site: Site, node: str) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from explorer.engine.graph.model import Node
+from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.convolution_windows import (
     ConvWindow,
@@ -51,12 +51,9 @@ def convolution(
         return out
     opened = context.opened(node.inputs[0])
     sized = bool(opened - {0})
-    if sized:
-        closed = context.static(node.inputs[0])
-        strided = any(s != 1 for s in node.attributes.get("strides") or ())
-        same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
-        if isinstance(closed, str) and (1 in opened or backwards or (same and strided)):
-            return closed
+    closed = context.static(node.inputs[0])
+    if sized and isinstance(closed, str) and _needs_sizes(node, opened):
+        return closed
     stored = context.constants.resolve(node.inputs[1])
     kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else context.static(node.inputs[1])
     if isinstance(kernel, str):
@@ -83,18 +80,35 @@ def convolution(
         if backwards:
             return "a transposed convolution with a computed kernel: left as it was"
         return _site(node, window, shape, kernel[2:], dtype, _computed(window), bool(opened), around)
+    right = _stored_kernel(node, stored, window)
+    return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
+
+
+def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
+    """Whether open channels or sizes of an image cannot be left open."""
+    strided = any(s != 1 for s in node.attributes.get("strides") or ())
+    same = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
+    return 1 in opened or node.op == "ConvTranspose" or (same and strided)
+
+
+def _stored_kernel(
+    node: Node,
+    stored: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]],
+    window: ConvWindow,
+) -> Weight:
+    """The operand from a stored kernel: as it lies where it can be, else cut from it tile by tile."""
     tensor, name, order, chain = stored
+    backwards = node.op == "ConvTranspose"
+    groups = window.groups
     lies = order == tuple(range(len(order))) and not backwards
-    if lies and count == 1 and (window.taps == 1 or given == 1):
+    if lies and groups.count == 1 and (window.taps == 1 or groups.given == 1):
         # (output channels, input channels) or (output channels, taps): as it is stored
-        weight = Weight(tensor, name, True, window.K, window.N, chain)
-    else:
-        cut = Kernel(tensor, order, window, backwards)
-        layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in axes))
-        if backwards:
-            layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in axes))
-        weight = Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
-    return _site(node, window, shape, kernel[2:], dtype, weight, bool(opened), around)
+        return Weight(tensor, name, True, window.K, window.N, chain)
+    layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in window.axes))
+    if backwards:
+        layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in window.axes))
+    cut = Kernel(tensor, order, window, backwards)
+    return Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
 
 
 def _misfit(

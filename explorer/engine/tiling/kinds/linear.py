@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
 from explorer.engine.graph.model import Node, dtype_code
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import Site, SiteContext, Weight
 
 __all__ = ["FLOATS", "KINDS", "product", "scaled"]
 
@@ -171,6 +172,63 @@ def _side(context: SiteContext, name: str, at: int, turn: bool, left: bool) -> _
     return _Side(at, (*shape, 1), opened, False, True)
 
 
+class _Pairs(Struct, frozen=True):
+    """The pairs of matrices of two stacks that are multiplied.
+
+    Attributes:
+        a, b: The stacks.
+        lead: For each axis of the broadcast batch the side that gives its length, and the axis from behind.
+        dynamic: As in `Site`.
+        shared: Every matrix of the left meets the same right: they are rows of one product.
+        stack: Products.
+        rows: Of the left operand of one.
+    """
+
+    a: _Side
+    b: _Side
+    lead: tuple[tuple[_Side, int], ...]
+    dynamic: tuple[str, ...]
+    shared: bool
+    stack: int
+    rows: int
+
+    def operand(self, side: _Side, label: str, builder: GraphBuilder, inputs: Sequence[str]) -> str:
+        """Makes one operand, a matrix or a stack of them."""
+        x, count = inputs[side.at], len(side.shape)
+        if side.turn:
+            x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
+        r, c = (side.size(axis, inputs) for axis in side.matrix)
+        if self.shared:
+            if side is self.a and self.lead:
+                r = -1 if "M" in self.dynamic else self.rows
+            wanted = [r, c]
+            arrives: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
+            arrives += [side.size(axis, inputs) for axis in side.matrix]
+            if arrives == wanted and not side.vector:
+                return x
+            return builder.reshape(x, wanted, f"{label}_matrix")
+        if not all(_has(side, gives, axis) for gives, axis in self.lead):
+            each = [other.size(axis, inputs) for other, axis in self.lead]
+            x = builder.expand(x, (*each, r, c), f"{label}_each")
+        if len(self.lead) == 1 and not side.vector:
+            return x
+        return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
+
+    def shaped(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
+        """The products in the shape of the output, and the other way round where they were made so."""
+        a, b = self.a, self.b
+        wanted: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
+        wanted += [] if a.vector else [a.size(a.matrix[0], inputs)]
+        wanted += [] if b.vector else [b.size(b.matrix[1], inputs)]
+        stacked = self.stack != 1 or "batch" in self.dynamic
+        made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
+        z = z if made else builder.reshape(z, wanted, "shaped")
+        if not turned or a.vector or b.vector:
+            return z
+        count = len(self.lead)
+        return builder.transpose(z, (*range(count), count + 1, count), "turned")
+
+
 def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site | str:
     """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
 
@@ -184,15 +242,12 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     left, right = node.inputs[1::-1] if turned else node.inputs[:2]
+    same = left == right
     turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
     turns = [not turn for turn in reversed(turns)] if turned else turns
-    same = left == right
-    a = _side(context, left, 0, turns[0], True)
-    b = _side(context, right, 0 if same else 1, turns[1], False)
-    if isinstance(a, str):
-        return a
-    if isinstance(b, str):
-        return b
+    a, b = _side(context, left, 0, turns[0], True), _side(context, right, 0 if same else 1, turns[1], False)
+    if isinstance(a, str) or isinstance(b, str):
+        return a if isinstance(a, str) else str(b)
     (rows, deep), (depth, columns) = a.matrix, b.matrix
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
@@ -205,55 +260,18 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     # every matrix of the left meets the same right: rows of one product
     shared = math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
     stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
-    dynamic = []
-    if open_batch and not shared:
-        dynamic.append("batch")
-    if _is_open(a, rows) or (open_batch and shared):
-        dynamic.append("M")
-    if _is_open(a, deep) or _is_open(b, depth):
-        dynamic.append("K")
-    if _is_open(b, columns):
-        dynamic.append("N")
-    stacked = stack != 1 or "batch" in dynamic
-
-    def operand(side: _Side, label: str) -> OperandBuilder:
-        complete = all(_has(side, gives, axis) for gives, axis in lead)
-
-        def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
-            x = inputs[side.at]
-            count = len(side.shape)
-            if side.turn:
-                x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
-            r, c = (side.size(axis, inputs) for axis in side.matrix)
-            if shared:
-                if side is a and lead:
-                    r = -1 if "M" in dynamic else M * heap
-                wanted = [r, c]
-                arrives: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
-                arrives += [side.size(axis, inputs) for axis in side.matrix]
-                if arrives == wanted and not side.vector:
-                    return x
-                return builder.reshape(x, wanted, f"{label}_matrix")
-            if not complete:
-                each = [other.size(axis, inputs) for other, axis in lead]
-                x = builder.expand(x, (*each, r, c), f"{label}_each")
-            if len(lead) == 1 and not side.vector:
-                return x
-            return builder.reshape(x, (-1 if "batch" in dynamic else stack, r, c), f"{label}_matrix")
-
-        return make
+    opened = {
+        "batch": open_batch and not shared,
+        "M": _is_open(a, rows) or (open_batch and shared),
+        "K": _is_open(a, deep) or _is_open(b, depth),
+        "N": _is_open(b, columns),
+    }
+    dynamic = tuple(name for name, is_open in opened.items() if is_open)
+    pairs = _Pairs(a, b, tuple(lead), dynamic, shared, stack, M * heap)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         z = scaled(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
-        wanted: list[Size] = [side.size(axis, inputs) for side, axis in lead]
-        wanted += [] if a.vector else [a.size(rows, inputs)]
-        wanted += [] if b.vector else [b.size(columns, inputs)]
-        made = len(wanted) == (3 if stacked else 2) and not (a.vector or b.vector)
-        z = z if made else builder.reshape(z, wanted, "shaped")
-        if not turned or a.vector or b.vector:
-            return z
-        count = len(lead)
-        return builder.transpose(z, (*range(count), count + 1, count), "turned")
+        return pairs.shaped(builder, z, inputs, turned)
 
     activations = (left,) if same else (left, right)
     return Site(
@@ -265,11 +283,11 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
         N=N,
         dtype=dtype,
         inputs=(*activations, bias) if bias else activations,
-        left=operand(a, "x"),
-        right=operand(b, "w"),
+        left=partial(pairs.operand, a, "x"),
+        right=partial(pairs.operand, b, "w"),
         finish=finish,
         bias=bool(bias),
-        dynamic=tuple(dynamic),
+        dynamic=dynamic,
     )
 
 
