@@ -15,7 +15,7 @@ __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
     *("tutorial", "counting", "tiling", "proof", "cost", "formats", "python", "ssh", "cluster"),
-    *("verbs", "options", "keys", "json", "speed"),
+    *("verbs", "options", "keys", "json", "speed", "changes"),
 )
 """The pages, in the order in which one would read them."""
 
