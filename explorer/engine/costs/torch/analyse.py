@@ -23,7 +23,7 @@ from explorer.engine.costs.aten.packed_weights import is_packed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
-from explorer.engine.costs.torch.records import Row, StoredParameter, Trace, is_leaf, is_opaque, parameters
+from explorer.engine.costs.torch.records import ModuleParameter, Row, Trace, is_leaf, is_opaque, parameters
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
@@ -380,11 +380,11 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
     row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
 
 
-def _facts(stored: Iterable[StoredParameter]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
+def _facts(stored: Iterable[ModuleParameter]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
     return tuple((s.identity, s.elements, s.bytes) for s in stored)
 
 
-def _weight(stored: StoredParameter, path: str) -> TensorInfo:
+def _weight(stored: ModuleParameter, path: str) -> TensorInfo:
     """A parameter, called as its layer calls it, or by its whole path when it is another's."""
     full = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
     name = full.removeprefix(f"{path}.")
@@ -466,13 +466,13 @@ def _failing(
     leaves.append(layer_tree.LayerLeaf(scopes.around(path), _blank(layer)))
 
 
-def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[StoredParameter]:
+def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
     """Parameters that no row uses, each once: they are stored, so they count and are shown."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     return list({s.identity: s for s in seen.parameters.values() if s.identity not in used}.values())
 
 
-def _parameter(stored: StoredParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
+def _parameter(stored: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
     path = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
     reason = "no operator uses it in evaluation mode"
     layer = Layer(
@@ -565,7 +565,7 @@ def stored(model: nn.Module, *, source: str) -> Info:
     return Info(about, {"dims": {}}, totals)
 
 
-def _trainable(parameters: Mapping[str, StoredParameter]) -> int:
+def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
     return sum({s.identity: s.elements for s in parameters.values() if s.trained}.values())
 
 

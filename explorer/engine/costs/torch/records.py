@@ -32,7 +32,7 @@ __all__ = [
     "OPAQUE",
     "OperatorEvent",
     "Row",
-    "StoredParameter",
+    "ModuleParameter",
     "Trace",
     "call_attributes",
     "function_inputs",
@@ -46,7 +46,7 @@ OPAQUE = (nn.MultiheadAttention,)
 """Modules with children that compute as one: attention never calls its own projection as a module."""
 
 
-class StoredParameter(Struct, frozen=True):
+class ModuleParameter(Struct, frozen=True):
     """A parameter: where it lives, its name in the model, and whether it is trained."""
 
     identity: tuple[int, int, int]
@@ -83,7 +83,7 @@ class Row(Struct, eq=False):
     activation: int = 0
     formulas: Counter[str] = field(default_factory=Counter)
     free: str = ""
-    stored: dict[tuple[int, int, int], StoredParameter] = field(default_factory=dict)
+    stored: dict[tuple[int, int, int], ModuleParameter] = field(default_factory=dict)
     bound: str = ""
     sized: str = ""
     asked: str = ""
@@ -145,7 +145,7 @@ class Trace(Struct):
     rows: list[Row]
     modules: dict[str, Row]
     events: list[OperatorEvent]
-    parameters: dict[str, StoredParameter]
+    parameters: dict[str, ModuleParameter]
     named: dict[str, nn.Module]
     result: Any = None
     failed: tuple[str, str] | None = None
@@ -171,9 +171,9 @@ def is_leaf(module: nn.Module) -> bool:
     return not any(child is not None for child in module._modules.values()) or is_opaque(module)
 
 
-def parameters(model: nn.Module) -> dict[str, StoredParameter]:
+def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Every parameter by its path, first name of a tied one first."""
-    found: dict[str, StoredParameter] = {}
+    found: dict[str, ModuleParameter] = {}
     for owner, module in registered(model):
         for name, p in module._parameters.items():
             if p is None or is_lazy(p):
@@ -181,7 +181,7 @@ def parameters(model: nn.Module) -> dict[str, StoredParameter]:
             identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
             info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
-            found[path] = StoredParameter(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
+            found[path] = ModuleParameter(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
         if is_packed(module):
             for name, tensor in unpacked(module):
                 path = f"{owner}.{name}" if owner else name
@@ -189,7 +189,7 @@ def parameters(model: nn.Module) -> dict[str, StoredParameter]:
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
                 # its memory is native code's: no storage has the negative of an address
                 identity = (-id(module), len(found), tensor.numel())
-                found[path] = StoredParameter(
+                found[path] = ModuleParameter(
                     identity, tensor.numel(), tensor.nbytes, owner, name, info, False
                 )
     return found

@@ -30,9 +30,9 @@ from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
 from explorer.engine.costs.torch.hooks import Functions, Operators, hide, listening, modes, show
 from explorer.engine.costs.torch.operator_detail import detail_of, seen_among
 from explorer.engine.costs.torch.records import (
+    ModuleParameter,
     OperatorEvent,
     Row,
-    StoredParameter,
     Trace,
     call_attributes,
     function_inputs,
@@ -122,7 +122,7 @@ class _Watch:
         self.modes = (0, 0)
         self.unseen = 0
         self.parameters = parameters(model)
-        self.weights: dict[int, list[StoredParameter]] = {}
+        self.weights: dict[int, list[ModuleParameter]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
         held = [b for m in self.named.values() for b in m._buffers.values() if b is not None]

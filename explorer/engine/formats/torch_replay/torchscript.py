@@ -31,10 +31,10 @@ from explorer.engine.formats.torch_replay.storages import (
 )
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
     Code,
-    Interpreter,
     ScriptClass,
     ScriptError,
     ScriptFrame,
+    ScriptInterpreter,
     bounded,
     plain_name,
 )
@@ -313,7 +313,7 @@ class _Host:
         self.code = code
         self.device = device
         self.constants: dict[str, Any] = {}
-        self.machine = Interpreter(code, self)
+        self.machine = ScriptInterpreter(code, self)
         self.entry = ""
 
     def __deepcopy__(self, memo: Any) -> _Host:

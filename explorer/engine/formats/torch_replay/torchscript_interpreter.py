@@ -23,7 +23,7 @@ __all__ = [
     "Code",
     "ScriptFrame",
     "Host",
-    "Interpreter",
+    "ScriptInterpreter",
     "ScriptError",
     "bounded",
     "plain_name",
@@ -212,7 +212,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, 
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
 
 
-class Interpreter:
+class ScriptInterpreter:
     """Runs functions of `code`; what an operator or a submodule does is asked of `host`.
 
     Args:
@@ -226,7 +226,7 @@ class Interpreter:
         self.steps = 0
         self.turning = 0
 
-    def __deepcopy__(self, memo: Any) -> Interpreter:
+    def __deepcopy__(self, memo: Any) -> ScriptInterpreter:
         return self
 
     def run(
@@ -519,26 +519,26 @@ def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
 
 _PLAIN: Mapping[str, Callable[..., Any]] = {"range": _range, "len": len, "min": min, "max": max}
 
-_STATEMENTS: dict[type, Callable[[Interpreter, Any, ScriptFrame], None]] = {
-    ast.Assign: Interpreter._assign,
-    ast.AnnAssign: Interpreter._declare,
-    ast.Expr: Interpreter._expression,
-    ast.If: Interpreter._if,
-    ast.While: Interpreter._while,
-    ast.For: Interpreter._for,
-    ast.Return: Interpreter._return,
-    ast.With: Interpreter._with,
-    ast.Pass: Interpreter._pass,
+_STATEMENTS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], None]] = {
+    ast.Assign: ScriptInterpreter._assign,
+    ast.AnnAssign: ScriptInterpreter._declare,
+    ast.Expr: ScriptInterpreter._expression,
+    ast.If: ScriptInterpreter._if,
+    ast.While: ScriptInterpreter._while,
+    ast.For: ScriptInterpreter._for,
+    ast.Return: ScriptInterpreter._return,
+    ast.With: ScriptInterpreter._with,
+    ast.Pass: ScriptInterpreter._pass,
 }
-_EXPRESSIONS: dict[type, Callable[[Interpreter, Any, ScriptFrame], Any]] = {
-    ast.Constant: Interpreter._constant,
-    ast.Name: Interpreter._name,
-    ast.Attribute: Interpreter._attribute,
-    ast.Subscript: Interpreter._subscript,
-    ast.Tuple: Interpreter._sequence,
-    ast.List: Interpreter._sequence,
-    ast.Dict: Interpreter._mapping,
-    ast.UnaryOp: Interpreter._unary,
-    ast.IfExp: Interpreter._choice,
-    ast.Call: Interpreter._call,
+_EXPRESSIONS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], Any]] = {
+    ast.Constant: ScriptInterpreter._constant,
+    ast.Name: ScriptInterpreter._name,
+    ast.Attribute: ScriptInterpreter._attribute,
+    ast.Subscript: ScriptInterpreter._subscript,
+    ast.Tuple: ScriptInterpreter._sequence,
+    ast.List: ScriptInterpreter._sequence,
+    ast.Dict: ScriptInterpreter._mapping,
+    ast.UnaryOp: ScriptInterpreter._unary,
+    ast.IfExp: ScriptInterpreter._choice,
+    ast.Call: ScriptInterpreter._call,
 }
