@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node, Tensor
 
-__all__ = ["TensorBundle", "Nodes", "NodeRun", "Tensors", "gathered", "held"]
+__all__ = ["WeightBundle", "Nodes", "NodeRun", "Tensors", "gathered", "held"]
 
 
 class NodeRun(Node):
@@ -107,7 +107,7 @@ def held(nodes: Sequence[Node]) -> Sequence[Node]:
     return nodes.held if isinstance(nodes, Nodes) else nodes
 
 
-class TensorBundle(Struct, frozen=True):
+class WeightBundle(Struct, frozen=True):
     """Tensors of one type that are written one behind the other.
 
     Attributes:
@@ -139,7 +139,7 @@ class Tensors(Mapping[str, Tensor]):
         bundles: The others.
     """
 
-    def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[TensorBundle]) -> None:
+    def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[WeightBundle]) -> None:
         self.single = single
         self.bundles = bundles
         self._all: dict[str, Tensor] | None = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.costs.training.step import TrainingStep as TrainingStep
+    from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
@@ -88,7 +88,7 @@ class OnnxModel:
 
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> TrainingStep:
+    ) -> StepGradients:
         """See `Opened`."""
         from explorer.engine.costs.training import onnx
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.onnx_rules import Rules
-    from explorer.engine.costs.training.step import TrainingStep as TrainingStep
+    from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
@@ -95,7 +95,7 @@ class Opened(Protocol):
 
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> TrainingStep:
+    ) -> StepGradients:
         """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
         ...
 

@@ -22,7 +22,7 @@ from explorer.host.gc_pause import uncollected
 
 if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.costs.training.step import TrainingStep as TrainingStep
+    from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
@@ -145,7 +145,7 @@ class TensorFile:
 
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> TrainingStep:
+    ) -> StepGradients:
         """See `Opened`.
 
         Raises:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.costs.training.step import TrainingStep as TrainingStep
+    from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
@@ -116,7 +116,7 @@ class TfliteModel:
 
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> TrainingStep:
+    ) -> StepGradients:
         """See `Opened`.
 
         Raises:

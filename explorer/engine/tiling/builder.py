@@ -23,7 +23,7 @@ from explorer.engine.graph.model import (
     int64_tensor,
     tensor_from_array,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, TensorBundle, gathered
+from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, gathered
 from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
 
 __all__ = ["Emission", "GraphBuilder", "Size"]
@@ -52,7 +52,7 @@ class Emission(Struct):
     stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
-    bundles: dict[tuple[Any, ...], TensorBundle] = field(default_factory=dict)
+    bundles: dict[tuple[Any, ...], WeightBundle] = field(default_factory=dict)
     quantized: bool = False
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, tensor_from_array
-from explorer.engine.graph.repeated_nodes import NodeRun, Nodes, TensorBundle, Tensors, gathered, held
+from explorer.engine.graph.repeated_nodes import NodeRun, Nodes, Tensors, WeightBundle, gathered, held
 
 TILES = [np.full((2, 3), at, np.float32) for at in range(4)]
 
@@ -29,12 +29,12 @@ def run(stem: str = "p") -> NodeRun:
     )
 
 
-def bundle() -> TensorBundle:
+def bundle() -> WeightBundle:
     def data() -> Iterator[memoryview]:
         return (tile.reshape(-1).view(np.uint8).data for tile in TILES)
 
     names = [f"w{i}" for i in range(len(TILES))]
-    return TensorBundle(
+    return WeightBundle(
         "float32", names, [t.shape for t in TILES], lambda at: tensor_from_array(names[at], TILES[at]), data
     )
 

@@ -16,7 +16,14 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.decode.sequence_scaling import TwoTexts
 from explorer.engine.costs.layer_tree import Bounds, summed
-from explorer.engine.costs.memory.liveness import Detail, Examined, Schedule, Step, described, live_peak
+from explorer.engine.costs.memory.liveness import (
+    Detail,
+    Examined,
+    ExecutionStep,
+    Schedule,
+    described,
+    live_peak,
+)
 from explorer.facts import Analysis, Layer, ModelInfo, Shape, TensorInfo, is_assumed
 
 __all__ = ["derive"]
@@ -69,7 +76,7 @@ class _Derivation(TwoTexts):
         order = self.schedule(whole)
         return Examined.of(self.analysis(layers, rows, order), order, _bounds(layers))
 
-    def book(self, at: int, step: Step, pair: tuple[Detail, Detail], row: _Row, whole: bool) -> None:
+    def book(self, at: int, step: ExecutionStep, pair: tuple[Detail, Detail], row: _Row, whole: bool) -> None:
         """Adds what a step takes of an operator to its row."""
         a, b = pair
 
@@ -99,7 +106,7 @@ class _Derivation(TwoTexts):
         done: list[Layer] = []
         for layer, other in zip(self.long.analysis.layers, self.other.analysis.layers, strict=True):
             row = rows.get(layer.id, _Row())
-            step = Step(layer.path, (), ())
+            step = ExecutionStep(layer.path, (), ())
             attends = row.cached is not None and self.is_operator(layer)
             shown = replace(
                 layer,

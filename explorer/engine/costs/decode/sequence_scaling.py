@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.position_roles import ADDED_FIRST, FACTORS, HIDING, LOOKUPS, ROLES, Role
-from explorer.engine.costs.memory.liveness import Detail, Examined, Step, TensorAccess
+from explorer.engine.costs.memory.liveness import Detail, Examined, ExecutionStep, TensorAccess
 from explorer.facts import Shape
 
 __all__ = ["Cached", "TwoTexts"]
@@ -74,7 +74,7 @@ class TwoTexts:
         self.whole_reads: set[tuple[int, int]] = set()
         self.masks = 0
 
-    def pair(self, at: int, a: Step, b: Step) -> tuple[Detail, Detail] | None:
+    def pair(self, at: int, a: ExecutionStep, b: ExecutionStep) -> tuple[Detail, Detail] | None:
         """The operator of a step in both passes; None for the inputs."""
         if not at:
             return None
@@ -98,7 +98,7 @@ class TwoTexts:
                 found.add(id(step))
         return found
 
-    def mixed(self, step: Step, how: str) -> Misuse:
+    def mixed(self, step: ExecutionStep, how: str) -> Misuse:
         """The refusal that names a layer."""
         op = step.detail.op.removeprefix("aten::") if step.detail else ""
         name = f"{step.label} ({op})" if op else step.label
@@ -115,7 +115,7 @@ class TwoTexts:
                 return power
         return None
 
-    def one(self, a: int | None, b: int | None, step: Step, apart: bool = False) -> int:
+    def one(self, a: int | None, b: int | None, step: ExecutionStep, apart: bool = False) -> int:
         """What one row takes of a figure; `apart` for a row that has nothing of the text."""
         power = self.degree(a, b)
         if a is not None and b is not None and power is None and (apart or id(step) in self.apart):
@@ -129,7 +129,7 @@ class TwoTexts:
         """What grows evenly with the text, for a text of one position."""
         return a - (a - b) * (self.tokens - 1) // (self.tokens - self.length)
 
-    def power(self, a: TensorAccess | None, b: TensorAccess | None, step: Step) -> int:
+    def power(self, a: TensorAccess | None, b: TensorAccess | None, step: ExecutionStep) -> int:
         """With which power of the length a tensor grows."""
         if a is None or b is None:
             return 0
@@ -191,7 +191,7 @@ class TwoTexts:
         elif role == "attention":
             self.attention(at, a, b, reads)
 
-    def whole_or_one(self, step: Step, tensor: TensorAccess, power: int) -> None:
+    def whole_or_one(self, step: ExecutionStep, tensor: TensorAccess, power: int) -> None:
         """Refuses what reads a part of a text: neither all of it nor a single position."""
         held, row = self.held.get(tensor.key, (0, 0))
         if power < held and (held > 1 or (tensor.size or 0) > row):

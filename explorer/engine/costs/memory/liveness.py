@@ -27,7 +27,7 @@ __all__ = [
     "Named",
     "Peak",
     "Schedule",
-    "Step",
+    "ExecutionStep",
     "live_peak",
     "described",
     "lives",
@@ -76,7 +76,7 @@ Named = tuple[Mapping[str, TensorInfo], str]
 """A tensor by its name among others: its description is made when somebody asks for it."""
 
 
-class Step(Struct, gc=False):
+class ExecutionStep(Struct, gc=False):
     """One operator in execution order.
 
     Attributes:
@@ -130,7 +130,7 @@ class Schedule(Struct, frozen=True):
         hint: What to do about it.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[ExecutionStep]
     keep: Collection[Hashable]
     rows: Sequence[int | None]
     failed: str = ""
@@ -187,7 +187,7 @@ class Examined:
         return Examined(self.info, lambda: (self.rows()[0], lambda: order), self.bounds)
 
 
-def lives(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> list[Life]:
+def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[Life]:
     """Every tensor that takes memory of its own, in the order of birth.
 
     Args:
@@ -220,7 +220,7 @@ def _alive(found: Sequence[Life], count: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def live_peak(steps: Sequence[Step], keep: Collection[Hashable] = ()) -> Peak:
+def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
     """The largest set of tensors alive at one step.
 
     Args:
@@ -250,7 +250,7 @@ def described(info: TensorInfo | Named) -> TensorInfo:
     return values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
-def settled(steps: Iterable[Step]) -> Sequence[Step]:
+def settled(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
     """The steps with all descriptions made."""
     return [
         replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])
@@ -259,7 +259,7 @@ def settled(steps: Iterable[Step]) -> Sequence[Step]:
 
 
 def schedule(
-    steps: Sequence[Step],
+    steps: Sequence[ExecutionStep],
     keep: Collection[Hashable],
     layers: Sequence[Layer],
     rows_of: Sequence[int],

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.costs.layer_tree import CostFigures, Scope
-from explorer.engine.costs.memory.liveness import Named, Step
+from explorer.engine.costs.memory.liveness import ExecutionStep, Named
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.values import VIEWS, GraphContext, learned, parameters, view_of
 from explorer.engine.graph.model import Node
@@ -113,7 +113,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             weight_bytes_read=figures.weight_bytes_read,
         )
 
-    def step(self, at: int, memory_of: Mapping[Hashable, Hashable]) -> Step:
+    def step(self, at: int, memory_of: Mapping[Hashable, Hashable]) -> ExecutionStep:
         """Its step of the execution order.
 
         Args:
@@ -140,7 +140,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             made = [(place_of(key, key), info, size) for key, info, size in made]
             read = [place_of(key, key) for key in read]
         path = context.path(node) if context.prefix else node.name or node.label
-        return Step(path, read, made, at)
+        return ExecutionStep(path, read, made, at)
 
 
 def described_values(

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import GroupFacts, Scope
-from explorer.engine.costs.memory.liveness import Step
+from explorer.engine.costs.memory.liveness import ExecutionStep
 from explorer.engine.costs.onnx.boundaries import Edge
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
@@ -32,7 +32,7 @@ Visit = Callable[[GraphContext, Sequence[Node]], None]
 """Visits the nodes of a body."""
 
 
-class ExecutionOrder(Sequence[Step]):
+class ExecutionOrder(Sequence[ExecutionStep]):
     """The steps of a visit; that of an operator is made from its leaf when it is looked at.
 
     Args:
@@ -41,10 +41,10 @@ class ExecutionOrder(Sequence[Step]):
 
     def __init__(self, memory_of: Mapping[Hashable, Hashable]) -> None:
         self.memory_of = memory_of
-        self._held: list[Step | OperatorLeaf] = []
+        self._held: list[ExecutionStep | OperatorLeaf] = []
         self._at = array("i")
 
-    def append(self, step: Step) -> None:
+    def append(self, step: ExecutionStep) -> None:
         """Adds one that is not an operator's alone."""
         self._held.append(step)
         self._at.append(step.leaf)
@@ -58,21 +58,21 @@ class ExecutionOrder(Sequence[Step]):
         return len(self._held)
 
     @overload
-    def __getitem__(self, at: int) -> Step: ...
+    def __getitem__(self, at: int) -> ExecutionStep: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Step]: ...
+    def __getitem__(self, at: slice) -> Sequence[ExecutionStep]: ...
 
-    def __getitem__(self, at: int | slice) -> Step | Sequence[Step]:
+    def __getitem__(self, at: int | slice) -> ExecutionStep | Sequence[ExecutionStep]:
         if isinstance(at, slice):
             return [self[i] for i in range(*at.indices(len(self)))]
         return self._step(self._held[at], self._at[at])
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[ExecutionStep]:
         return map(self._step, self._held, self._at)
 
-    def _step(self, held: Step | OperatorLeaf, at: int) -> Step:
-        return held if isinstance(held, Step) else held.step(at, self.memory_of)
+    def _step(self, held: ExecutionStep | OperatorLeaf, at: int) -> ExecutionStep:
+        return held if isinstance(held, ExecutionStep) else held.step(at, self.memory_of)
 
 
 class VisitResult(Struct):
@@ -183,7 +183,7 @@ class VisitState(Struct):
     ) -> None:
         """Adds a step, in terms of the memory that its tensors lie in."""
         made = [(self.memory(key), info, size) for key, info, size in made]
-        self.result.steps.append(Step(path, [*map(self.memory, read)], made, leaf, bound))
+        self.result.steps.append(ExecutionStep(path, [*map(self.memory, read)], made, leaf, bound))
 
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], also: Iterable[Hashable] = ()

@@ -195,7 +195,7 @@ def _totals(
     verdict: Verdict,
     rows: Sequence[Row],
     leaves: Sequence[layer_tree.LayerLeaf],
-    steps: Sequence[liveness.Step],
+    steps: Sequence[liveness.ExecutionStep],
 ) -> Totals:
     """The figures of the whole; a model that failed has no peak."""
     seen = verdict.seen
@@ -569,12 +569,12 @@ def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
     return sum({s.identity: s.elements for s in parameters.values() if s.trained}.values())
 
 
-def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.Step]:
+def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
     """The operators in execution order, under the names of the rows that they ended up in.
 
     `leaves` gives the position of a row's leaf by the id of the row.
     """
-    steps: list[liveness.Step] = []
+    steps: list[liveness.ExecutionStep] = []
     for event in seen.events:
         row = event.row
         while row.merged is not None:
@@ -585,6 +585,8 @@ def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.Step]:
         # the inputs come before the first row
         label = row.path if steps else ""
         steps.append(
-            liveness.Step(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound, event.detail)
+            liveness.ExecutionStep(
+                label, event.inputs, outputs, leaves.get(id(row), -1), row.bound, event.detail
+            )
         )
     return steps

@@ -17,7 +17,7 @@ from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training import gradients
 from explorer.engine.costs.training.gradients import Gradient, Want
-from explorer.engine.costs.training.step import LeafGradients, StoredParameter
+from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import tensors
 
 __all__ = ["Gradients"]
@@ -181,7 +181,7 @@ class Gradients:
                     None if unknown else gradient.elementwise,
                     any(wanted or key in self._read for key, wanted in results),
                     tuple(
-                        StoredParameter(identity, size, identity in trained)
+                        ParameterBytes(identity, size, identity in trained)
                         for identity, _, size in leaf.stored
                     ),
                     "unknown" if unknown else "exact",

@@ -10,7 +10,7 @@ import torch
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.training.step import LeafGradients, TrainingStep
+from explorer.engine.costs.training.step import LeafGradients, StepGradients
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.facts import Analysis, Progress
 
@@ -25,7 +25,7 @@ def step(
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> TrainingStep:
+) -> StepGradients:
     """One training step of a module.
 
     Args:
@@ -63,9 +63,9 @@ def step(
         plain = examine().analysis
         if not any(layer.reason.startswith("failed here") for layer in plain.layers):
             reason = f"the model does not run with gradients on: {watch.failed}"
-            return TrainingStep(plain, _unknown(plain, reason), (*notes, reason))
+            return StepGradients(plain, _unknown(plain, reason), (*notes, reason))
         notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
-    return TrainingStep(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
+    return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
 
 
 def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:

@@ -17,7 +17,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.gradients import Gradient, Want, elementwise, of_onnx
-from explorer.engine.costs.training.step import LeafGradients, StoredParameter, TrainingStep
+from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
 from explorer.engine.graph.model import Model, Node, subgraphs
 from explorer.facts import Layer, Progress, Shape, Status
 
@@ -86,7 +86,7 @@ def step(
     own: onnx_rules.Rules | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> TrainingStep:
+) -> StepGradients:
     """One training step of a model.
 
     Args:
@@ -131,7 +131,7 @@ def step(
     notes = ["the file does not say what is trained: every floating-point parameter is taken to be"]
     if any(s.bytes and not s.trained for part in parts for s in part.stored):
         notes.append("integers, what quantized operators hold, and running statistics are not trained")
-    return TrainingStep(analysis, parts, tuple(notes))
+    return StepGradients(analysis, parts, tuple(notes))
 
 
 def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
@@ -228,7 +228,7 @@ def _parts(
             None if gradient is None else gradient.elementwise,
             _kept(leaf, flow),
             tuple(
-                StoredParameter(identity, size, identity in flow.trained) for identity, _, size in leaf.stored
+                ParameterBytes(identity, size, identity in flow.trained) for identity, _, size in leaf.stored
             ),
             status,
             reason,

@@ -25,10 +25,10 @@ from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.facts import Analysis, Layer, Status, TensorInfo
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 
-__all__ = ["StoredParameter", "LeafGradients", "TrainingStep", "check", "training"]
+__all__ = ["ParameterBytes", "LeafGradients", "StepGradients", "check", "training"]
 
 
-class StoredParameter(Struct, frozen=True):
+class ParameterBytes(Struct, frozen=True):
     """A stored parameter: who it is, its bytes, and whether it is trained."""
 
     identity: Hashable
@@ -54,12 +54,12 @@ class LeafGradients(Struct, frozen=True):
     weight_macs: int | None = 0
     elementwise: int | None = 0
     kept: bool = True
-    stored: tuple[StoredParameter, ...] = ()
+    stored: tuple[ParameterBytes, ...] = ()
     status: Status = "exact"
     reason: str = ""
 
 
-class TrainingStep(Struct, frozen=True):
+class StepGradients(Struct, frozen=True):
     """A model as it is trained: its analysis at the batch, a part for every layer, and what was assumed."""
 
     analysis: Analysis
@@ -80,7 +80,7 @@ def check(batch: int | None, optimizer: str) -> None:
         raise Misuse(f"no optimizer is called '{optimizer}'", where="--optimizer", hint=hint)
 
 
-def training(step: TrainingStep, optimizer: Optimizer = "sgd") -> Training:
+def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     """The facts of one training step.
 
     Args:
@@ -127,7 +127,7 @@ def training(step: TrainingStep, optimizer: Optimizer = "sgd") -> Training:
     )
 
 
-def _row(layer: Layer, part: LeafGradients, own: Sequence[StoredParameter], numbers: int) -> LayerTraining:
+def _row(layer: Layer, part: LeafGradients, own: Sequence[ParameterBytes], numbers: int) -> LayerTraining:
     """What one layer adds; an optimizer keeps `numbers` of each parameter of its `own` that is trained."""
     trained = sum(s.bytes for s in own if s.trained)
     unknown = layer.status == "unknown"

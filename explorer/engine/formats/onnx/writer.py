@@ -35,7 +35,7 @@ from explorer.engine.graph.model import (
     Value,
     dtype_code,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, TensorBundle, Tensors, held
+from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, held
 from explorer.facts import Progress
 
 __all__ = ["encode", "skeleton", "write"]
@@ -132,7 +132,7 @@ class _Encoder:
             parts.message(5, self.tensor(tensor))
         return parts
 
-    def bundle(self, number: int, bundle: TensorBundle) -> Computed:
+    def bundle(self, number: int, bundle: WeightBundle) -> Computed:
         """Tensors as the repeated field `number`, put together while they are written."""
         heads: list[bytes] = []
         sizes: list[int] = []

@@ -19,7 +19,7 @@ from explorer.engine.costs.decode.step import step_of_module
 from explorer.engine.costs.memory.liveness import Examined
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.costs.training.step import TrainingStep as TrainingStep
+from explorer.engine.costs.training.step import StepGradients as StepGradients
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
@@ -106,7 +106,7 @@ class TorchModel:
 
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> TrainingStep:
+    ) -> StepGradients:
         """See `Opened`."""
         return training.step(
             self.loaded,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from explorer.engine.graph.model import Computed, Span, Tensor
-from explorer.engine.graph.repeated_nodes import TensorBundle
+from explorer.engine.graph.repeated_nodes import WeightBundle
 from explorer.engine.tiling.sites import Weight
 
 __all__ = ["WeightTiles", "blocks", "column_sums", "columns", "dense"]
@@ -282,7 +282,7 @@ class WeightTiles:
             [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
         )
 
-    def bundle(self, names: Sequence[str]) -> TensorBundle:
+    def bundle(self, names: Sequence[str]) -> WeightBundle:
         """The tiles under these names, in the order of `places`."""
         ks, ns = self._sizes
         dtype = self._weight.tensor.dtype
@@ -298,7 +298,7 @@ class WeightTiles:
         def data() -> Iterator[memoryview]:
             return itertools.chain.from_iterable(map(self._band, along))
 
-        return TensorBundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
+        return WeightBundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
 
     def payloads(self) -> list[Computed]:
         """The bytes of all tiles in the order of `places`, those along a band at once; each is padded."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from explorer import Session, TileSpec
 from explorer.engine.costs import layer_tree
-from explorer.engine.costs.memory.liveness import Examined, Schedule, Step, live_peak, memory
+from explorer.engine.costs.memory.liveness import Examined, ExecutionStep, Schedule, live_peak, memory
 from explorer.engine.costs.onnx import analyse, visitor
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value
@@ -29,10 +29,10 @@ def made(name: str, size: int) -> tuple[str, TensorInfo, int]:
 
 def test_inputs_and_outputs_of_a_step_are_alive_together() -> None:
     steps = [
-        Step("", [], [made("x", 10)]),
-        Step("a", ["x"], [made("y", 100)]),
-        Step("b", ["y"], [made("z", 30)]),
-        Step("c", ["z"], [made("out", 1)]),
+        ExecutionStep("", [], [made("x", 10)]),
+        ExecutionStep("a", ["x"], [made("y", 100)]),
+        ExecutionStep("b", ["y"], [made("z", 30)]),
+        ExecutionStep("c", ["z"], [made("out", 1)]),
     ]
     peak = live_peak(steps, keep=["out"])
     assert (peak.bytes, peak.label) == (130, "b")
@@ -41,10 +41,10 @@ def test_inputs_and_outputs_of_a_step_are_alive_together() -> None:
 
 def test_a_tensor_that_is_needed_later_stays() -> None:
     steps = [
-        Step("", [], [made("x", 10)]),
-        Step("a", ["x"], [made("y", 10)]),
-        Step("b", ["y"], [made("z", 10)]),
-        Step("add", ["z", "x"], [made("out", 10)]),
+        ExecutionStep("", [], [made("x", 10)]),
+        ExecutionStep("a", ["x"], [made("y", 10)]),
+        ExecutionStep("b", ["y"], [made("z", 10)]),
+        ExecutionStep("add", ["z", "x"], [made("out", 10)]),
     ]
     peak = live_peak(steps, keep=["out"])
     assert peak.bytes == 30
@@ -53,26 +53,26 @@ def test_a_tensor_that_is_needed_later_stays() -> None:
 
 def test_an_output_of_the_model_is_never_freed() -> None:
     steps = [
-        Step("a", [], [made("early", 50)]),
-        Step("b", [], [made("late", 60)]),
+        ExecutionStep("a", [], [made("early", 50)]),
+        ExecutionStep("b", [], [made("late", 60)]),
     ]
     assert live_peak(steps, keep=["early", "late"]).bytes == 110
     assert live_peak(steps, keep=["late"]).bytes == 60
 
 
 def test_a_view_takes_no_memory_of_its_own() -> None:
-    steps = [Step("a", [], [made("x", 50)]), Step("view", ["x"], [made("x", 50)])]
+    steps = [ExecutionStep("a", [], [made("x", 50)]), ExecutionStep("view", ["x"], [made("x", 50)])]
     assert live_peak(steps).bytes == 50
 
 
 def test_nothing_has_a_peak_of_nothing() -> None:
     assert live_peak([]).bytes == 0
-    assert live_peak([Step("a", [], [])]).tensors == ()
+    assert live_peak([ExecutionStep("a", [], [])]).tensors == ()
 
 
 def test_only_the_largest_tensors_are_named() -> None:
     outputs = [made(f"t{i}", i + 1) for i in range(40)]
-    peak = live_peak([Step("a", [], outputs)])
+    peak = live_peak([ExecutionStep("a", [], outputs)])
     assert peak.bytes == sum(range(1, 41))
     assert [t.name for t in peak.tensors] == [f"t{i}" for i in range(39, 23, -1)]
 
@@ -233,7 +233,7 @@ def test_the_timeline_is_what_its_definition_says(
 ) -> None:
     """A tensor is alive from the step that makes it first to the last step that reads it or makes it anew."""
     steps = [
-        Step(f"s{i}", reads, [(key, TensorInfo(str(key), "uint8", (size,)), size)])
+        ExecutionStep(f"s{i}", reads, [(key, TensorInfo(str(key), "uint8", (size,)), size)])
         for i, (reads, key, size) in enumerate(plan)
     ]
     uses = [{*reads, key} for reads, key, _ in plan]

@@ -22,7 +22,7 @@ from explorer.engine.costs import formulas  # noqa: E402
 from explorer.engine.costs.torch import training as training_torch  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
-from explorer.engine.costs.training.step import TrainingStep, training  # noqa: E402
+from explorer.engine.costs.training.step import StepGradients, training  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import load  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
 from explorer.session import Session  # noqa: E402
@@ -34,7 +34,7 @@ def on_meta(make: Any, *inputs: Any, optimizer: Any = "sgd") -> Training:
         given = [torch.empty(i) if isinstance(i, tuple) else i.to("meta") for i in inputs]
     watch = training_torch.Gradients()
     examined = examine_module(model, given, gradients=watch)
-    return training(TrainingStep(examined.analysis, watch.parts), optimizer)
+    return training(StepGradients(examined.analysis, watch.parts), optimizer)
 
 
 def backward(make: Any, *inputs: Any) -> int:
