@@ -267,9 +267,9 @@ def test_a_byte_that_went_wrong_on_the_way_is_found_and_nothing_is_kept(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from explorer.engine.convert.tensor_files import to_safetensors
-    from explorer.engine.convert.tensor_files.bundle import TensorBundle
+    from explorer.engine.convert.tensor_files.bundle import StateDict
 
-    def spoilt(path: str, files: Any) -> TensorBundle:
+    def spoilt(path: str, files: Any) -> StateDict:
         with open(path, "r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\xff")

@@ -28,7 +28,7 @@ from explorer.engine.models.torch.described import DescribedFile
 __all__ = [
     "METADATA",
     "VERSIONS",
-    "TensorBundle",
+    "StateDict",
     "Files",
     "BundledTensor",
     "check_room",
@@ -76,7 +76,7 @@ class BundledTensor(NamedTuple):
     same: Hashable = None
 
 
-class TensorBundle(NamedTuple):
+class StateDict(NamedTuple):
     """The tensors of a model.
 
     Attributes:
@@ -168,7 +168,7 @@ def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
         )
 
 
-def gather(job: ConversionJob, files: Files) -> TensorBundle:
+def gather(job: ConversionJob, files: Files) -> StateDict:
     """The tensors of the model that a job is about.
 
     Raises:
@@ -194,7 +194,7 @@ def gather(job: ConversionJob, files: Files) -> TensorBundle:
     return _bundle(contents.tensors, strides, metadata, files, job.source)
 
 
-def of_safetensors(path: str, files: Files) -> TensorBundle:
+def of_safetensors(path: str, files: Files) -> StateDict:
     """The tensors of one safetensors file.
 
     Raises:
@@ -204,7 +204,7 @@ def of_safetensors(path: str, files: Files) -> TensorBundle:
     return _bundle(header.tensors, {}, header.metadata, files, path)
 
 
-def of_checkpoint(path: str, files: Files) -> TensorBundle:
+def of_checkpoint(path: str, files: Files) -> StateDict:
     """The tensors of the model in a checkpoint; what lies beside the model is left behind.
 
     Raises:
@@ -247,7 +247,7 @@ def _bundle(
     files: Files,
     source: str,
     prefix: str = "",
-) -> TensorBundle:
+) -> StateDict:
     """Pieces of stored tensors, without a prefix of their names; with names that the metadata says are
     another's put back.
     """
@@ -274,7 +274,7 @@ def _bundle(
         if versions is not None:
             del metadata[VERSIONS]
     notes = [f"as the metadata says, {named_few(tied)}"] if tied else []
-    return TensorBundle(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
+    return StateDict(list(pieces.values()), metadata, versions, [*notes, *_apart(tensors)])
 
 
 def _piece(

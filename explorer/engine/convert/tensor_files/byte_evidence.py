@@ -10,13 +10,13 @@ import numpy as np
 
 from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.tensor_files.bundle import TensorBundle, count_of
+from explorer.engine.convert.tensor_files.bundle import StateDict, count_of
 from explorer.facts.conversion import StoredEvidence
 
 __all__ = ["compare"]
 
 
-def compare(job: ConversionJob, source: TensorBundle, result: TensorBundle) -> StoredEvidence:
+def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredEvidence:
     """Compares the tensors of a source, and what is said beside them, with those of what was written.
 
     Args:

@@ -18,7 +18,7 @@ from explorer.engine.convert.tensor_files import write as tensors
 from explorer.engine.convert.tensor_files.bundle import (
     VERSIONS,
     BundledTensor,
-    TensorBundle,
+    StateDict,
     count_of,
     of_safetensors,
 )
@@ -39,7 +39,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         Cancelled: `job.cancel` said so.
     """
 
-    def write(bundle: TensorBundle) -> Sequence[str]:
+    def write(bundle: StateDict) -> Sequence[str]:
         kept, metadata, notes = _once(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
@@ -57,7 +57,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     return tensors.convert(job, write, of_safetensors)
 
 
-def _once(bundle: TensorBundle) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
+def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
     """Every tensor under one name, in the order of the format; the metadata, and what to say of it."""
     metadata = dict(bundle.metadata)
     names: dict[object, str] = {}

@@ -9,7 +9,7 @@ from explorer.base.units import printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import torch_zip
 from explorer.engine.convert.tensor_files import write as tensors
-from explorer.engine.convert.tensor_files.bundle import TensorBundle, of_checkpoint
+from explorer.engine.convert.tensor_files.bundle import StateDict, of_checkpoint
 
 __all__ = ["convert"]
 
@@ -23,7 +23,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         Cancelled: `job.cancel` said so.
     """
 
-    def write(bundle: TensorBundle) -> Sequence[str]:
+    def write(bundle: StateDict) -> Sequence[str]:
         for piece in bundle.pieces:
             if piece.dtype not in torch_zip.TYPES:
                 raise BadModel(

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import byte_evidence
-from explorer.engine.convert.tensor_files.bundle import Files, TensorBundle, check_room, copied, gather
+from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copied, gather
 
 __all__ = ["convert"]
 
 
 def convert(
     job: ConversionJob,
-    write: Callable[[TensorBundle], Sequence[str]],
-    reread: Callable[[str, Files], TensorBundle],
+    write: Callable[[StateDict], Sequence[str]],
+    reread: Callable[[str, Files], StateDict],
 ) -> ConversionResult:
     """Converts the tensors of a model.
 

@@ -31,7 +31,7 @@ __all__ = [
     "batch_of",
     "SYMBOL",
     "Described",
-    "OperatorCall",
+    "ProgramCall",
     "described",
     "module_stack",
     "not_a_program",
@@ -109,7 +109,7 @@ def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
     return tuple(found)
 
 
-class OperatorCall:
+class ProgramCall:
     """An operator, and the calls of modules that it ran in, outermost first: key, path, class."""
 
     __slots__ = ("operator", "stack")
@@ -147,7 +147,7 @@ class Described:
 
     def __init__(self) -> None:
         self.contents: TensorIndex
-        self.nodes: list[OperatorCall] = []
+        self.nodes: list[ProgramCall] = []
         self.inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.parameters: set[str] = set()
@@ -349,7 +349,7 @@ def _signature(made: Described, signature: Mapping[str, Any], known: Mapping[str
     return trained
 
 
-def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> OperatorCall:
+def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> ProgramCall:
     inputs: list[Tensor] = []
     uses: list[str] = []
     settings: dict[str, Any] = {}
@@ -369,7 +369,7 @@ def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> OperatorCall:
     name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
     line = _line(str(metadata.get("stack_trace") or ""))
     operator = OperatorRow(kind, name, inputs, outputs, settings, line, uses=uses)
-    return OperatorCall(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
+    return ProgramCall(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
 
 
 def _values(arg: Any, known: Mapping[str, Any]) -> Iterator[Tensor]:

@@ -14,7 +14,7 @@ from explorer.engine.costs.aten import rules_exported
 from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
-from explorer.engine.formats.torch_files.exported_program import Described, OperatorCall, described
+from explorer.engine.formats.torch_files.exported_program import Described, ProgramCall, described
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.opened import Opened, OpenOptions
 from explorer.engine.models.torch.described import (
@@ -74,7 +74,7 @@ def open_described(source: str, options: OpenOptions, format: str) -> Opened:
 def _grown(found: Described) -> Grown:
     """Leaves in the order of their first operator."""
     inner = {path.rpartition(".")[0] for path in _paths(found)}
-    runs: dict[str, list[OperatorCall]] = {}
+    runs: dict[str, list[ProgramCall]] = {}
     for at, ran in enumerate(found.nodes):
         path = ran.stack[-1][1] if ran.stack else ""
         alone = not path or path in inner
@@ -99,7 +99,7 @@ def _paths(found: Described) -> set[str]:
     return {path for ran in found.nodes for _, path, _ in ran.stack if path}
 
 
-def _scopes(ran: OperatorCall, merged: bool) -> tuple[Scope, ...]:
+def _scopes(ran: ProgramCall, merged: bool) -> tuple[Scope, ...]:
     around = [(path, kind) for _, path, kind in ran.stack if path]
     if merged:
         around = around[:-1]
@@ -107,7 +107,7 @@ def _scopes(ran: OperatorCall, merged: bool) -> tuple[Scope, ...]:
 
 
 def _row(
-    found: Described, nodes: Sequence[OperatorCall], merged: bool, stored: Mapping[str, StoredTensor]
+    found: Described, nodes: Sequence[ProgramCall], merged: bool, stored: Mapping[str, StoredTensor]
 ) -> tuple[Layer, list[StoredTensor]]:
     """A module with all that ran in it, or one operator; and the parameters that it uses."""
     costs = [
@@ -161,7 +161,7 @@ def _formula(whole: Cost, costs: Sequence[Cost]) -> str:
     return whole.formula or next((c.formula for c in costs if c.formula), "")
 
 
-def _given(nodes: Sequence[OperatorCall], found: Described) -> list[Tensor]:
+def _given(nodes: Sequence[ProgramCall], found: Described) -> list[Tensor]:
     """Tensors that come in from outside and are not stored."""
     made = {name for r in nodes for name, _, _ in r.operator.outputs}
     taken: dict[str, Tensor] = {}
@@ -173,7 +173,7 @@ def _given(nodes: Sequence[OperatorCall], found: Described) -> list[Tensor]:
     return list(taken.values())
 
 
-def _results(nodes: Sequence[OperatorCall]) -> list[Tensor]:
+def _results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
     """What comes out of every call of a module."""
     last = {ran.stack[-1][0]: ran.operator.outputs for ran in nodes}
     return [value for outputs in last.values() for value in outputs]
@@ -193,7 +193,7 @@ def _bytes(values: Sequence[Tensor]) -> int | None:
     return total
 
 
-def _attributes(nodes: Sequence[OperatorCall]) -> dict[str, object]:
+def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
     """The arguments of the operator, and where in the source it stands."""
     found = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
