@@ -25,13 +25,23 @@ def plan(fact: Plan, source: str) -> list[Block]:
     sizes = [f"{name} = {size:,}" for name, size in fact.dims.items()]
     how = [f"{'x'.join(map(str, fact.tile))} tiles", f"{fact.edges} edges", f"form {fact.form}"]
     how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
-    share = "the model's own total is not known"
-    if fact.macs_total is not None:
-        share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
     blocks: list[Block] = [
         Line((Span(source, STRONG), Span(f"   in {', '.join(how)}", DIM))),
         Line(),
     ]
+    groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
+    if fact.sites:
+        blocks += [_sites(fact, groups), Line(), *_notes(fact, groups)]
+    else:
+        blocks.append(Prose("Nothing to tile: no matrix product here can be tiled.", NOTE))
+    if fact.skipped:
+        head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
+        blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
+    return blocks
+
+
+def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
+    """A row for each group of sites that are alike, and what they come to together."""
     # what differs from site to site is said at each
     own = [
         (title, shown)
@@ -43,7 +53,6 @@ def plan(fact: Plan, source: str) -> list[Block]:
             getattr(site, title) != asked for site in fact.sites if title == "tile" or site.form != "batched"
         )
     ]
-    groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     rows: list[tuple[Cell, ...]] = [
         (
             and_more([site.name for site in group]),
@@ -76,34 +85,35 @@ def plan(fact: Plan, source: str) -> list[Block]:
         Column("tiles used", "right"),
         Column("form", drop=3),
     )
-    if fact.sites:
-        blocks.append(Table(columns, rows))
-        blocks.append(Line())
-        if len(groups) < len(fact.sites):
-            many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
-            blocks.append(Prose(f"{many}; --json lists each.", DIM))
-        if fact.free:
-            free = " and ".join(fact.free)
-            blocks.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
-        unknown = sum(site.calls is None for site in fact.sites)
-        if unknown:
-            many = "1 site runs" if unknown == 1 else f"{unknown:,} sites run"
-            blocks.append(Prose(f"How often {many} depends on the data: that makes the sums unknown.", NOTE))
-        if any(site.calls == 0 for site in fact.sites):
-            blocks.append(Prose("Of the branches of an If the costliest counts.", DIM))
-        blocks.append(
-            Prose(
-                f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
-                "of each tile's arithmetic that the product needs; the rest is idle.",
-                DIM,
-            )
+    return Table(columns, rows)
+
+
+def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
+    """What the rows of sites do not say: how many share one, what is open, the share of the MACs."""
+    share = "the model's own total is not known"
+    if fact.macs_total is not None:
+        share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
+    notes: list[Block] = []
+    if len(groups) < len(fact.sites):
+        many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+        notes.append(Prose(f"{many}; --json lists each.", DIM))
+    if fact.free:
+        free = " and ".join(fact.free)
+        notes.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
+    unknown = sum(site.calls is None for site in fact.sites)
+    if unknown:
+        many = "1 site runs" if unknown == 1 else f"{unknown:,} sites run"
+        notes.append(Prose(f"How often {many} depends on the data: that makes the sums unknown.", NOTE))
+    if any(site.calls == 0 for site in fact.sites):
+        notes.append(Prose("Of the branches of an If the costliest counts.", DIM))
+    notes.append(
+        Prose(
+            f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
+            "of each tile's arithmetic that the product needs; the rest is idle.",
+            DIM,
         )
-    else:
-        blocks.append(Prose("Nothing to tile: no matrix product here can be tiled.", NOTE))
-    if fact.skipped:
-        head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
-        blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
-    return blocks
+    )
+    return notes
 
 
 def _operator(site: SitePlan) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from explorer.base.errors import BadModel, nearest
@@ -292,8 +292,6 @@ class _Reader(TensorReader):
         op = domain = overload = ""
         attributes: list[tuple[int, int]] = []
         metadata: dict[str, str] = {}
-        alike: bytes | None = b""
-        decode: Callable[[], Mapping[str, Any]] | None = None
         end, stop = len(data), start + len(data)
         try:
             while at < end:
@@ -331,18 +329,21 @@ class _Reader(TensorReader):
         if at > end:
             for _ in fields(self.data, start, stop):
                 pass  # says what does not fit
-        if attributes:
-            raw = b"".join([data[first:last] for first, last in attributes])
-            known = self.decoders.get(raw)
-            if known is not None:
-                alike, decode = known
-            else:
-                spans = [(start + first, start + last) for first, last in attributes]
-                alike, decode = self.attributes(raw, spans, depth)
+        alike, decode = self.decoder(data, start, attributes, depth) if attributes else (b"", None)
         if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
         record = Span(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
+
+    def decoder(
+        self, data: bytes, start: int, attributes: Sequence[tuple[int, int]], depth: int
+    ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
+        """What tells these attributes of a node from others, and what decodes them: a kind is read once."""
+        raw = b"".join([data[first:last] for first, last in attributes])
+        known = self.decoders.get(raw)
+        if known is not None:
+            return known
+        return self.attributes(raw, [(start + first, start + last) for first, last in attributes], depth)
 
     def readable_node(self, start: int, stop: int, depth: int) -> Node:
         """A node whose names are not all UTF-8; the bytes that are not stay readable."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -144,23 +144,7 @@ def _body(
     if not census.functions and _plain(nodes, sources, results, census.opsets):
         census.nodes += len(nodes)
         return nodes, set()
-    producers: dict[str, int] = {}
-    for i, node in enumerate(nodes):
-        for name in node.outputs:
-            if not name:
-                continue
-            if name in producers:
-                first = nodes[producers[name]].label
-                raise BadModel(f"{where} defines '{name}' twice: by node '{first}' and by '{node.label}'")
-            if name in sources:
-                raise BadModel(f"{where}: node '{node.label}' defines '{name}', which is an input already")
-            producers[name] = i
-    seen: set[str] = set()
-    for name in results:
-        if name in seen:
-            raise BadModel(f"{where} lists its output '{name}' twice")
-        seen.add(name)
-
+    producers = _producers(nodes, sources, results, where)
     free: set[str] = set()
     ordered = True
     rebuilt: list[Node] | None = None
@@ -196,23 +180,58 @@ def _body(
                 ordered &= j < i
             elif name and name not in sources:
                 if not any(name in scope for scope in outer):
-                    raise BadModel(
-                        f"{where}: node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
-                    )
+                    _refuse_undefined(node, name, where)
                 free.add(name)
         needs.append(need)
-    for name in results:
-        if name in producers or name in sources:
-            continue
-        if not any(name in scope for scope in outer):
-            raise BadModel(f"{where}: nothing defines its output '{name}'")
-        free.add(name)
+    free |= _results_from_outside(results, producers, sources, outer, where)
 
     if rebuilt is not None:
         nodes = tuple(rebuilt)
     if not ordered:
         nodes = tuple(nodes[i] for i in _order(nodes, needs, where))
     return nodes, free
+
+
+def _producers(
+    nodes: Sequence[Node], sources: set[str], results: Sequence[str], where: str
+) -> dict[str, int]:
+    """Which node defines a value, of those that the nodes define; each is defined and listed once."""
+    producers: dict[str, int] = {}
+    for i, node in enumerate(nodes):
+        for name in node.outputs:
+            if not name:
+                continue
+            if name in producers:
+                first = nodes[producers[name]].label
+                raise BadModel(f"{where} defines '{name}' twice: by node '{first}' and by '{node.label}'")
+            if name in sources:
+                raise BadModel(f"{where}: node '{node.label}' defines '{name}', which is an input already")
+            producers[name] = i
+    seen: set[str] = set()
+    for name in results:
+        if name in seen:
+            raise BadModel(f"{where} lists its output '{name}' twice")
+        seen.add(name)
+    return producers
+
+
+def _results_from_outside(
+    results: Sequence[str],
+    producers: Mapping[str, int],
+    sources: set[str],
+    outer: list[set[str]],
+    where: str,
+) -> set[str]:
+    """Names of the results that come from the scopes in `outer`."""
+    free = {name for name in results if name not in producers and name not in sources}
+    for name in results:
+        if name in free and not any(name in scope for scope in outer):
+            raise BadModel(f"{where}: nothing defines its output '{name}'")
+    return free
+
+
+def _refuse_undefined(node: Node, name: str, where: str) -> NoReturn:
+    raise BadModel(f"{where}: node '{node.label}' ({node.op}) takes '{name}', which nothing defines")
 
 
 def _plain(
