@@ -171,16 +171,20 @@ def _plot(shown: Growth, at: int, width: int, rows: int) -> list[Line]:
     parts: list[Part] = [("dim", noise), ("accent", stem), ("bar", error), (role, guilty), ("accent", cursor)]
     picture = overlay(across, rows, parts)
     labels = {rows - 1 - y_of(power) // 4: f"1e{power}" for power in reversed(ticks)}
-    legend: list[Span] = [
-        (" " * (margin + 2), "dim"),
-        ("error / value", "bar"),
-        ("  the original's noise", "dim"),
-        ("  ● introduced" if shown.guilty else "", role),
-    ]
     below = [(0, "first"), (across - 1, "last")]
     if shown.guilty:
         below.insert(1, (x_of(shown.guilty[0]) // 2, f"node {probes[shown.guilty[0]].step:,}"))
-    return [tuple(legend), *framed(picture, labels, below)]
+    return [_legend(margin, role if shown.guilty else ""), *framed(picture, labels, below)]
+
+
+def _legend(margin: int, guilty: str) -> Line:
+    """What the curves are; the role `guilty` is that of the marks, '' where there are none."""
+    return (
+        (" " * (margin + 2), "dim"),
+        ("error / value", "bar"),
+        ("  the original's noise", "dim"),
+        ("  ● introduced" if guilty else "", guilty),
+    )
 
 
 def _mark(probe: Probe) -> float:

@@ -19,7 +19,7 @@ from explorer.tui.text.lines import BLANK, Line, Span, cut, ending, fit, flow, l
 
 if TYPE_CHECKING:
     from explorer.facts import Plan, SitePlan, SkippedSite
-    from explorer.facts.cost import Formula, OrderTotal, PlanCost, SiteCost
+    from explorer.facts.cost import Formula, OrderTotal, PlanCost, SiteCost, Systolic
 
 __all__ = ["CostRow", "cost_rows", "formula_lines", "formula_page", "headline"]
 
@@ -139,21 +139,22 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     if cost.systolic:
         sides = "" if machine.array is None else " of {}×{}".format(*machine.array)
         rows.append(_head(f"A systolic array{sides}: filling and draining it counted"))
-        for timing in cost.systolic:
-            said: list[Line] = [((f"{units.count_text(timing.cycles)} cycles", "number"),)]
-            if timing.total is not None:
-                said.append(((f"{units.count_text(timing.total)} with moving", "number"),))
-            if timing.seconds is not None:
-                said.append(((units.seconds_text(timing.seconds), "number"),))
-            said.append(((f"{units.count_text(timing.whole)} in one go", "dim"),))
-            if timing.scalesim != timing.whole:
-                said.append(((f"{units.count_text(timing.scalesim)} as SCALE-Sim 3 counts", "dim"),))
-            name = timing.dataflow
-            formulas = tuple(
-                f"{name} array{part}" for part in ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
-            )
-            rows.append(explain.row(name, formulas, tuple(said)))
+        rows += [_systolic(explain, timing) for timing in cost.systolic]
     return rows
+
+
+def _systolic(explain: _Explained, timing: Systolic) -> CostRow:
+    said: list[Line] = [((f"{units.count_text(timing.cycles)} cycles", "number"),)]
+    if timing.total is not None:
+        said.append(((f"{units.count_text(timing.total)} with moving", "number"),))
+    if timing.seconds is not None:
+        said.append(((units.seconds_text(timing.seconds), "number"),))
+    said.append(((f"{units.count_text(timing.whole)} in one go", "dim"),))
+    if timing.scalesim != timing.whole:
+        said.append(((f"{units.count_text(timing.scalesim)} as SCALE-Sim 3 counts", "dim"),))
+    name = timing.dataflow
+    parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
+    return explain.row(name, tuple(f"{name} array{part}" for part in parts), tuple(said))
 
 
 class _Explained:
