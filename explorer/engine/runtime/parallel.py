@@ -117,12 +117,7 @@ def side_by_side(
     count = processors()
     width = min(count, _MOST, len(works))
     if width < 2:
-        alone = Share(count, cancel if cancel is not None else lambda: False)
-        results = []
-        for done, work in enumerate(works):
-            told(done)
-            results.append(work(alone))
-        return results
+        return _in_turn(works, Share(count, cancel if cancel is not None else lambda: False), told)
     most = within_limit(most)
     stop = threading.Event()
     share = Share(count // width, lambda: stop.is_set() or (cancel is not None and cancel()))
@@ -149,8 +144,21 @@ def side_by_side(
                     break
         finally:
             stop.set()
+    return _results(begun)
+
+
+def _in_turn(works: Sequence[Callable[[Share], _T]], alone: Share, told: Callable[[int], None]) -> list[_T]:
+    """The results of works that run one after the other in this thread."""
+    results = []
+    for done, work in enumerate(works):
+        told(done)
+        results.append(work(alone))
+    return results
+
+
+def _results(begun: Sequence[Future[_T]]) -> list[_T]:
+    """What works that have ended gave; what the first of those raised that were not told to stop."""
     failed = [error for error in (future.exception() for future in begun) if error is not None]
-    # the others were told to stop
     for error in (*(e for e in failed if not isinstance(e, Cancelled)), *failed):
         raise error
     return [future.result() for future in begun]

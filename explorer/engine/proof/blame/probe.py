@@ -36,7 +36,7 @@ from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out
 from explorer.engine.runtime.batching import portions
 from explorer.engine.runtime.onnxruntime import Array, Session, expose
 from explorer.engine.runtime.random_inputs import Drawn
-from explorer.facts import Progress
+from explorer.facts import Progress, TensorInfo
 
 __all__ = ["BUDGET", "Cancel", "OnProgress", "LayerProbe"]
 
@@ -79,6 +79,13 @@ class _Alone(Struct, frozen=True):
     outputs_after: Mapping[str, str]
     read: tuple[str, ...]
     dtypes: Mapping[str, str]
+
+
+def _nbytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
+    """Bytes of a value; `unknown` if its shape is."""
+    if info is None or info.shape is None or not all(isinstance(d, int) for d in info.shape):
+        return unknown
+    return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(dtype)].bits // 8
 
 
 class LayerProbe:
@@ -153,17 +160,13 @@ class LayerProbe:
         self.places: list[ComparedValue] = []
         for pair in usable:
             dtype = str(types[pair.before])
-            info = known.get(pair.before)
-            sizes = () if info is None or info.shape is None else info.shape
-            sized = info is not None and info.shape is not None and all(isinstance(d, int) for d in sizes)
-            count = math.prod(d for d in sizes if isinstance(d, int))
             self.places.append(
                 ComparedValue(
                     pair,
                     self.one.region(pair.before, stops),
                     self.other.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
-                    count * DTYPES[dtype_code(dtype)].bits // 8 if sized else budget // 8,
+                    _nbytes(known.get(pair.before), dtype, budget // 8),
                     Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -112,25 +112,23 @@ def blame(
         inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
     except Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
-    look = partial(
-        _looked,
-        before,
-        after,
-        inputs,
-        ends,
-        plan,
-        () if given is not None else tuple(seed + i for i in range(draws)),
-        _How(budget, on_progress, cancel),
-    )
+    seeds = () if given is not None else tuple(seed + i for i in range(draws))
+    look = partial(_looked, before, after, inputs, ends, plan, seeds, _How(budget, on_progress, cancel))
     if given is not None:
         return replace(look(given_inputs(before, given)), seconds=time.perf_counter() - started)
     shapes = fixed_shapes(before, after, inputs, input_shapes or {})
     tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
+    worst = _worst(lambda sizes: look(plan_inputs(before, sizes, shapes)), tried)
+    return replace(worst, seconds=time.perf_counter() - started)
+
+
+def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]) -> Blame:
+    """The answer at those of several sizes at which two models part first."""
     best: Blame | None = None
     failed: BadModel | None = None
     for sizes in tried:
         try:
-            fact = replace(look(plan_inputs(before, sizes, shapes)), at=sizes)
+            fact = replace(look(sizes), at=sizes)
         except BadModel as why:
             failed = failed or (why if len(tried) == 1 else BadModel(f"{why} (at {dims_text(sizes)})"))
             continue
@@ -139,8 +137,7 @@ def blame(
         raise failed
     assert best is not None
     where = f" (at {dims_text(best.at)})" if len(tried) > 1 and not best.same else ""
-    seconds = time.perf_counter() - started
-    return replace(best, verdict=best.verdict + where, sizes=tried if tried[0] else (), seconds=seconds)
+    return replace(best, verdict=best.verdict + where, sizes=tuple(tried) if tried[0] else ())
 
 
 class _How(Struct, frozen=True):

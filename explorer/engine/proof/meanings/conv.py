@@ -153,31 +153,16 @@ def _meaning(
     if depth is not None and depth % (width * given) == 0:
         pack = max(1, min(depth // (width * given), groups))
     packs = -(-groups // pack)
-    phases = list(taps.each)
     rank = len(out) - 2
     M = shape[0] * math.prod(taps.positions)
     K, N = width * pack * given, pack * made
-    batch = len(phases) * packs
+    batch = len(taps.each) * packs
 
     def left(values: Sequence[Array]) -> Rows:
         return _unfolded(values[0], taps, packs, pack * given)
 
     def weight(w: Array) -> Array:
-        columns = np.zeros((len(phases), packs, width, pack, given, pack, made), w.dtype)
-        for q, phase in enumerate(phases):
-            for t, tap in enumerate(taps.each[phase]):
-                if tap is None:
-                    continue
-                where: Any = (slice(None), slice(None), *tap)
-                met = w[where]
-                for g in range(groups):
-                    if node.op == "Conv":
-                        block = met[g * made : (g + 1) * made].T
-                    else:
-                        block = met[g * given : (g + 1) * given]
-                    p, member = divmod(g, pack)
-                    columns[q, p, t, member, :, member, :] = block
-        return columns.reshape(batch, K, N)
+        return _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv").reshape(batch, K, N)
 
     def arranged(y: Array) -> Array:
         """Y, or anything of its shape, as (batch, M, N); zero where Y shows nothing."""
@@ -205,6 +190,34 @@ def _meaning(
         spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
         shown=None if shown.all() else shown,
     )
+
+
+def _blocks(
+    w: Array, taps: _Taps, packing: tuple[int, int], channels: tuple[int, int], transposed: bool
+) -> Array:
+    """A kernel as (phase, pack, tap, member, channel in, member, channel out), zero between two groups.
+
+    Args:
+        w: The kernel.
+        taps: Where its taps lie.
+        packing: How many groups there are, and how many a pack holds.
+        channels: Into a group and out of it.
+        transposed: The kernel is that of a ConvTranspose: its channels come in before they go out.
+    """
+    (groups, pack), (given, made) = packing, channels
+    width = len(next(iter(taps.each.values())))
+    columns = np.zeros((len(taps.each), -(-groups // pack), width, pack, given, pack, made), w.dtype)
+    for q, each in enumerate(taps.each.values()):
+        for t, tap in enumerate(each):
+            if tap is None:
+                continue
+            where: Any = (slice(None), slice(None), *tap)
+            met = w[where]
+            for g in range(groups):
+                block = met[g * given : (g + 1) * given] if transposed else met[g * made : (g + 1) * made].T
+                p, member = divmod(g, pack)
+                columns[q, p, t, member, :, member, :] = block
+    return columns
 
 
 def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:

@@ -8,6 +8,7 @@ the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,13 +80,10 @@ def _integral(
         stored = look.number(bias) if bias else np.zeros((), np.int64)
         c = _Number(stored) if stored is not None else known(bias)
     count = len(base.inputs)
+    worth = None if scale is None else partial(_worth, scale)
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         plain = base.at(shapes[:count], out)
-
-        def worth(spread: Callable[[Array], Array]) -> Array:
-            assert scale is not None
-            return spread(scale if scale.size > 1 else scale.reshape(()))
 
         def saturates(values: Sequence[Array]) -> bool:
             right = plain.right if isinstance(plain.right, np.ndarray) else values[count - 1]
@@ -96,10 +94,15 @@ def _integral(
         return replace(
             plain,
             bias=_added(plain, out, a, c),
-            integers=Integers(exact, point, a.at, saturates, worth if scale is not None else None),
+            integers=Integers(exact, point, a.at, saturates, worth),
         )
 
     return replace(base, node=node, inputs=tuple(inputs), at=at)
+
+
+def _worth(scale: Array, spread: Callable[[Array], Array]) -> Array:
+    """What one is worth in the sum of every element; `spread` makes that of what there is for a column."""
+    return spread(scale if scale.size > 1 else scale.reshape(()))
 
 
 def _exact(

@@ -142,7 +142,6 @@ def run_site(
     if meaning.integers is not None:
         found = compare_exact(meaning, draws, outputs, y)
         return SiteRun(found.comparison, None, LIMIT, rows, found.reason, found.note, True)
-    ratio, limit = 0.0, LIMIT
     before, shown = meaning.out(y), meaning.out(outputs[0])
     left = meaning.left(inputs)
     looked = [_unsure(meaning, inputs, left, before, shown, sampled), sampled]
@@ -154,11 +153,7 @@ def run_site(
     if looked[0] is not None:
         rest = np.setdiff1d(np.arange(meaning.M), looked[0], assume_unique=True)
         comparison.add(before[:, rest], shown[:, rest], None)
-    # dense rows have no output of the original beside them: NaN shows in the ratio
-    for got, reference in zip(given, references, strict=True):
-        here = _ratio(got, reference, unit_roundoff(str(y.dtype)), chain_length(site))
-        if here[0] / here[1] >= ratio / limit:
-            ratio, limit = here
+    ratio, limit = _largest_ratio(given, references, unit_roundoff(str(y.dtype)), chain_length(site))
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
 
@@ -251,6 +246,19 @@ class _Reference(Struct, frozen=True):
     exact: Array
     bound: Array
     product: Array
+
+
+def _largest_ratio(
+    given: Sequence[Array], references: Sequence[_Reference], roundoff: float, chain: int
+) -> tuple[float, float]:
+    """Of several runs the ratio that comes closest to its limit, and the limit."""
+    ratio, limit = 0.0, LIMIT
+    # dense rows have no output of the original beside them: NaN shows in the ratio
+    for got, reference in zip(given, references, strict=True):
+        here = _ratio(got, reference, roundoff, chain)
+        if here[0] / here[1] >= ratio / limit:
+            ratio, limit = here
+    return ratio, limit
 
 
 def _ratio(got: Array, reference: _Reference, roundoff: float, chain: int) -> tuple[float, float]:
