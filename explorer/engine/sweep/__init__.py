@@ -120,14 +120,7 @@ def sweep(
     """
     started = time.perf_counter()
     specs = combinations(spec)
-    if len(specs) * len(subjects) > MOST:
-        raise Misuse(
-            f"these are {len(specs) * len(subjects):,} combinations",
-            where="sweep",
-            hint=f"{MOST:,} are the most",
-        )
-    if not specs:
-        raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
+    _check_count(len(specs), len(subjects))
     machine = hardware or Hardware()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(output)) if output is not None else None
@@ -147,6 +140,15 @@ def sweep(
         workers=count,
         seconds=time.perf_counter() - started,
     )
+
+
+def _check_count(specs: int, subjects: int) -> None:
+    if specs * subjects > MOST:
+        raise Misuse(
+            f"these are {specs * subjects:,} combinations", where="sweep", hint=f"{MOST:,} are the most"
+        )
+    if not specs:
+        raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
 
 
 def check_output(path: str, models: Sequence[str]) -> None:

@@ -58,11 +58,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
                 break
             job.tell("comparing byte for byte", at, len(before))
     differing += [(name, "it is not in the source") for name in sorted(written)]
-    for key, text in source.metadata.items():
-        if result.metadata.get(key) != text:
-            differing.append((f"metadata {key}", "it is not in the result"))
-    if source.versions != result.versions:
-        differing.append(("_metadata", "it is not in the result"))
+    differing += [(name, "it is not in the result") for name in _lost_metadata(source, result)]
     count = f"{count_of(len(before), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
     if differing:
@@ -77,6 +73,12 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
         verdict=verdict,
         seconds=time.perf_counter() - started,
     )
+
+
+def _lost_metadata(source: StateDict, result: StateDict) -> list[str]:
+    """What is said beside the tensors of a source and not, or not the same, in what was written."""
+    lost = [f"metadata {key}" for key, text in source.metadata.items() if result.metadata.get(key) != text]
+    return lost if source.versions == result.versions else [*lost, "_metadata"]
 
 
 def _pairs(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -103,6 +104,47 @@ def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str] | str:
     return batch, rows, depth, columns
 
 
+def _size(
+    sizes: Mapping[str, int], opened: Mapping[str, tuple[int, int]], letter: str, given: Sequence[str]
+) -> Size:
+    """Length of the axis of a letter: known, or the axis of an input that it is."""
+    if letter not in opened:
+        return sizes[letter]
+    which, axis = opened[letter]
+    return given[min(which, len(given) - 1)], axis
+
+
+def _operand(
+    at: int,
+    term: str,
+    parts: tuple[str, str, str],
+    stacked: bool,
+    length: Callable[[str, Sequence[str]], Size],
+) -> OperandBuilder:
+    """Makes the matrices of an operand, a stack of them if `stacked`.
+
+    Args:
+        at: Which of the inputs it is.
+        term: Its letters.
+        parts: Those of the batch, of the rows and of the columns.
+        stacked: Whether there is an axis of the batch.
+        length: Of the axis that some letters become, with the inputs.
+    """
+    label = "xw"[at]
+
+    def make(builder: GraphBuilder, given: Sequence[str]) -> str:
+        x = given[min(at, len(given) - 1)]
+        wanted = "".join(parts)
+        if wanted != term:
+            x = builder.transpose(x, [term.index(c) for c in wanted], f"{label}_turned")
+        axes = parts if stacked else parts[1:]
+        target = [length(part, given) for part in axes]
+        same = len(term) == len(target) and all(len(part) == 1 for part in axes)
+        return x if same else builder.reshape(x, target, f"{label}_matrix")
+
+    return make
+
+
 def _site(
     node: Node,
     context: SiteContext,
@@ -126,31 +168,13 @@ def _site(
     stacked = B != 1 or "batch" in dynamic
     weight = _weight(context, names[1], right, groups, sizes)
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
+    size = partial(_size, sizes, opened)
 
     def length(group: str, given: Sequence[str]) -> Size:
         known = [c for c in group if c not in opened]
         if len(known) == len(group):
             return math.prod(sizes[c] for c in group)
         return -1 if len(group) > 1 else size(group, given)
-
-    def size(letter: str, given: Sequence[str]) -> Size:
-        if letter not in opened:
-            return sizes[letter]
-        which, axis = opened[letter]
-        return given[min(which, len(given) - 1)], axis
-
-    def operand(at: int, term: str, parts: tuple[str, str], label: str) -> OperandBuilder:
-        def make(builder: GraphBuilder, given: Sequence[str]) -> str:
-            x = given[min(at, len(given) - 1)]
-            wanted = batch + parts[0] + parts[1]
-            if wanted != term:
-                x = builder.transpose(x, [term.index(c) for c in wanted], f"{label}_turned")
-            axes = (batch, *parts) if stacked else parts
-            target = [length(part, given) for part in axes]
-            same = len(term) == len(target) and all(len(part) == 1 for part in axes)
-            return x if same else builder.reshape(x, target, f"{label}_matrix")
-
-        return make
 
     def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
         z = scaled(builder, z, dtype, 1.0, "", 1.0)
@@ -171,8 +195,10 @@ def _site(
         N=N,
         dtype=dtype,
         inputs=inputs,
-        left=operand(0, left, (rows, depth), "x"),
-        right=weight if isinstance(weight, Weight) else operand(1, right, (depth, columns), "w"),
+        left=_operand(0, left, (batch, rows, depth), stacked, length),
+        right=weight
+        if isinstance(weight, Weight)
+        else _operand(1, right, (batch, depth, columns), stacked, length),
         finish=finish,
         dynamic=dynamic,
     )
