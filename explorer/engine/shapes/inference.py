@@ -9,7 +9,7 @@ where something can be inferred, nor what was inferred where a run gave somethin
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -499,33 +499,16 @@ class Inference:
             kinds = [get(name, first) if name else None for name in node.inputs]
             key: Hashable = None
             if node.alike is not None and not rule.fresh:
+                key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
                 if rule.contents:
-                    inside = []
-                    for index in rule.contents:
-                        if index < len(kinds) and kinds[index] is not None:
-                            flat = contents.flat(node.inputs[index])
-                            inside.append(None if flat is None else tuple(flat))
-                    key = (
-                        node.op,
-                        node.domain,
-                        node.alike,
-                        versions[node.domain],
-                        len(outputs),
-                        *kinds,
-                        *inside,
-                    )
-                else:
-                    key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
+                    key = (*key, *_contents_of_inputs(node, rule.contents, kinds, contents))
                 answer = _REMEMBERED.get(key) or answers.get(key)
             else:
                 answer = None
             if answer is None:
                 answer = self._asked(node, rule, kinds, contents, versions[node.domain])
                 if key is not None:
-                    if len(_REMEMBERED) >= MAX_REMEMBERED:
-                        _REMEMBERED.clear()
-                    # what does not fit knows the node that it was found at
-                    (answers if isinstance(answer.types, Misfit) else _REMEMBERED)[key] = answer
+                    self._remember(key, answer)
             made = answer.types
             if made is None:
                 open_.append(node)
@@ -552,6 +535,12 @@ class Inference:
             if node.op in _KNOWN_OPS:
                 self._fold(node, table)
         return open_
+
+    def _remember(self, key: Hashable, answer: InferredTypes) -> None:
+        if len(_REMEMBERED) >= MAX_REMEMBERED:
+            _REMEMBERED.clear()
+        # what does not fit knows the node that it was found at
+        (self._answers if isinstance(answer.types, Misfit) else _REMEMBERED)[key] = answer
 
     def _asked(
         self,
@@ -726,6 +715,16 @@ class Inference:
             kinds = {} if table.doubtful else table.types
             self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
         return self._finished[id(table)]
+
+
+def _contents_of_inputs(
+    node: Node, told: Sequence[int], kinds: Sequence[Type | None], contents: ConstantContents
+) -> Iterator[tuple[Any, ...] | None]:
+    """The contents of those inputs of a node that its rule is told; None for what is not known."""
+    for index in told:
+        if index < len(kinds) and kinds[index] is not None:
+            flat = contents.flat(node.inputs[index])
+            yield None if flat is None else tuple(flat)
 
 
 def _stored(node: Node, contents: ConstantContents) -> Tensor | None:

@@ -333,7 +333,8 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
         else:
             break
         at = end
-    for number, wire, _, here, end in fields(data, start + at, stop):
+    rest = fields(data, start + at, stop) if start + at < stop else ()
+    for number, wire, _, here, end in rest:
         if number == 9 and wire == 2:
             held = end - here
         elif number == 1:
@@ -353,6 +354,14 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
             external[key] = text
         elif number == 14 and wire == 0:
             located = here == 1
+    location = external.get("location", "?") if located else None
+    return _tensor_row(prefix + _decoded(name), code, dims, rank, held, location)
+
+
+def _tensor_row(
+    name: str, code: int, dims: list[int], rank: int, held: int, location: str | None
+) -> OutlineRow:
+    """The row of a tensor: its type and bytes from its code and sizes, and what is to be said of it."""
     dtype, bits = _ELEMENTS.get(code, ("", 0))
     count = 1
     for dim in dims:
@@ -361,16 +370,15 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     note = ""
     # what is negative, overflows or is a sum of something else takes the long way; almost nothing is
     if (
-        located
+        location is not None
         or not bits
         or not 0 < count <= _MAX_ELEMENTS
         or (held >= 0 and held != nbytes)
         or rank > MAX_RANK
     ):
-        location = external.get("location", "?") if located else ""
         dims = [signed(d) for d in dims[:MAX_RANK]]
-        dtype, nbytes, note = _doubtful(code, dims, rank, held, location)
-    return OutlineRow(prefix + _decoded(name), "tensor", dtype, dims, nbytes, note)
+        dtype, nbytes, note = _doubtful(code, dims, rank, held, location or "")
+    return OutlineRow(name, "tensor", dtype, dims, nbytes, note)
 
 
 def _doubtful(code: int, dims: list[int], rank: int, held: int, location: str) -> tuple[str, int | None, str]:
