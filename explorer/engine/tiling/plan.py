@@ -80,23 +80,7 @@ def make_plan(
     """
     tile = check_tile(spec.tile)
     _check(spec, opset)
-    chosen: list[Site] = []
-    plans: list[SitePlan] = []
-    small: dict[int, int] = {}
-    left = list(skipped)
-    for site in _choose(sites, skipped, spec):
-        choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
-        said = choice.origins.get("on") or "the specification"
-        why = _closed(site, choice, opset) if choice.on else f"switched off by {said}"
-        if why:
-            left.append(SkippedSite(site.name, site.node.op, why, _macs(site)))
-            continue
-        chosen.append(site)
-        plans.append(_site_plan(site, choice, opset))
-        if choice.form == "auto" and plans[-1].form == "lab":
-            small[len(plans) - 1] = plans[-1].products
-    if sum(small.values()) > LAB_TOGETHER and opset >= 9:
-        plans = [replace(p, form="scan") if at in small else p for at, p in enumerate(plans)]
+    chosen, plans, left = _partition(sites, skipped, spec, opset)
     if not chosen:
         raise _nothing_left(left[len(skipped) :])
     plan = Plan(
@@ -127,6 +111,30 @@ def _check(spec: TileSpec, opset: int) -> None:
         raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
     if spec.form == "scan" and opset < 9:
         raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
+
+
+def _partition(
+    sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, opset: int
+) -> tuple[list[Site], list[SitePlan], list[SkippedSite]]:
+    """The sites that are tiled, how each of them is, and what is left as it was."""
+    chosen: list[Site] = []
+    plans: list[SitePlan] = []
+    small: dict[int, int] = {}
+    left = list(skipped)
+    for site in _choose(sites, skipped, spec):
+        choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
+        said = choice.origins.get("on") or "the specification"
+        why = _closed(site, choice, opset) if choice.on else f"switched off by {said}"
+        if why:
+            left.append(SkippedSite(site.name, site.node.op, why, _macs(site)))
+            continue
+        chosen.append(site)
+        plans.append(_site_plan(site, choice, opset))
+        if choice.form == "auto" and plans[-1].form == "lab":
+            small[len(plans) - 1] = plans[-1].products
+    if sum(small.values()) > LAB_TOGETHER and opset >= 9:
+        plans = [replace(p, form="scan") if at in small else p for at, p in enumerate(plans)]
+    return chosen, plans, left
 
 
 def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
