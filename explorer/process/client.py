@@ -386,15 +386,25 @@ class EngineProcess:
         code = process.wait()
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"
-        # native code that gets no memory seldom says so
+        log = self._log()
+        if self._memory is not None:
+            # OpenBLAS says that it got none, and raises SIGINT
+            met = next((line for line in reversed(log) if memory_limit.says_so(line)), None)
+            if met is not None:
+                return met
+        # other native code that gets no memory seldom says so
         perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
         if code < 0:
             with contextlib.suppress(ValueError):
                 return f"crashed with {signal.Signals(-code).name}{perhaps}"
-        with contextlib.suppress(OSError):
-            with open(os.path.join(self._workdir, "engine.log"), "rb") as log:
-                log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
-                lines = [x for x in log.read().decode("utf-8", "replace").splitlines() if x.strip()]
-                if lines:
-                    return lines[-1].strip() + perhaps
+        if log:
+            return log[-1] + perhaps
         return f"exit code {code}{perhaps}"
+
+    def _log(self) -> list[str]:
+        """The last lines that the process wrote, without empty ones."""
+        with contextlib.suppress(OSError), open(os.path.join(self._workdir, "engine.log"), "rb") as log:
+            log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+            return [line.strip() for line in lines if line.strip()]
+        return []

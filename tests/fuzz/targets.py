@@ -341,7 +341,11 @@ def _code() -> Callable[[str], None]:
 
     from explorer.base.errors import ExplorerError
     from explorer.engine.formats.torch_replay.torchscript import _Host
-    from explorer.engine.formats.torch_replay.torchscript_interpreter import Code, Interpreter, ScriptError
+    from explorer.engine.formats.torch_replay.torchscript_interpreter import (
+        Code,
+        ScriptError,
+        ScriptInterpreter,
+    )
 
     # the first operator takes a second, in which torch imports what it may need
     torch.ops.aten.zeros([1], device="meta").add(1)
@@ -355,7 +359,7 @@ def _code() -> Callable[[str], None]:
         code = Code(lambda name: text if name == "code/__torch__.py" else None, path)
         made = code.class_of("__torch__.Net")
         host = _Host(code, torch.device("meta"))
-        machine = Interpreter(code, host)
+        machine = ScriptInterpreter(code, host)
         x = torch.ones(2, 2, device="meta")
         functions = [*code.functions.values(), *(made.methods.values() if made else ())]
         for function in functions[:4]:
@@ -455,10 +459,10 @@ def _program_seeds() -> Iterator[bytes]:
 
 def _graph() -> Callable[[str], None]:
     from explorer.engine.formats.torch_replay.graph import read
-    from explorer.engine.formats.torch_replay.storages import Archive
+    from explorer.engine.formats.torch_replay.storages import ZipArchive
 
     def run(path: str) -> None:
-        read(Archive(path))
+        read(ZipArchive(path))
 
     return run
 
