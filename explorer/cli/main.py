@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             own: then the work is done by a copy of it, so that its end is only a line of text.
 
     Returns:
-        The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted.
+        The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 3 not proved,
+        130 interrupted.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     return _in_one_line(lambda: _dispatch(typed, alone=argv is None))

@@ -10,7 +10,9 @@ from explorer.cli.arguments.command import Command
 
 __all__ = ["EXIT_CODES", "help_text"]
 
-EXIT_CODES = "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 130 interrupted"
+EXIT_CODES = (
+    "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 3 not proved, 130 interrupted"
+)
 
 
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:

@@ -22,8 +22,9 @@ from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import (
     attention,
     classic,
+    convolution,
     elementwise,
-    products,
+    matmul,
     recurrent,
     signals,
     tflite,
@@ -85,7 +86,8 @@ def _turned(key: Key, rule: Rule) -> Rule:
 
 
 CHANNELS_FIRST: Mapping[Key, Rule] = {
-    **products.RULES,
+    **convolution.RULES,
+    **matmul.RULES,
     **recurrent.RULES,
     **attention.RULES,
     **windows.RULES,

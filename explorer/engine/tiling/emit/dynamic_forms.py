@@ -17,6 +17,7 @@ from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operands import stored
 from explorer.engine.tiling.emit.operators import cut, tile_operator
+from explorer.engine.tiling.emit.padding import pad_to_whole_tiles
 from explorer.engine.tiling.sites import Site, Weight
 from explorer.facts import SitePlan
 
@@ -64,7 +65,7 @@ def _length(site: Site, axis: str) -> int | None:
 def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
     """One product of the stack."""
     tm, tk, tn = tile
-    rows = _whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x", site.fill[0])
+    rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x", site.fill[0])
     K = -(-site.K // tk) * tk
     deep = "K" in site.dynamic
     if site.weight is None:
@@ -90,45 +91,10 @@ def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: st
     return builder.crop(z, (M, N), "cropped")
 
 
-def _whole_tiles(
-    builder: GraphBuilder,
-    x: str,
-    site: Site,
-    axes: tuple[str, str],
-    tile: tuple[int, int],
-    label: str,
-    fill: int,
-) -> str:
-    """A matrix padded to whole tiles along both axes."""
-    behind: list[str] = []
-    needed = False
-    for at, (axis, size) in enumerate(zip(axes, tile, strict=True)):
-        if axis in site.dynamic:
-            # ONNX's Mod takes the sign of the divisor: what is missing to the next multiple
-            length = builder.size(x, at, f"{label}_length_{at}")
-            less = builder.add(
-                "Mul", (length, builder.integers((-1,), f"{label}_minus_{at}")), f"{label}_less_{at}"
-            )
-            over = builder.integers((size,), f"{label}_tile_{at}")
-            behind.append(builder.add("Mod", (less, over), f"{label}_missing_{at}"))
-            needed = True
-        else:
-            missing = -int(getattr(site, axis)) % size
-            behind.append(builder.integers((missing,), f"{label}_missing_{at}"))
-            needed = needed or bool(missing)
-    if not needed:
-        return x
-    pads = builder.concat([builder.integers((0, 0), f"{label}_before"), *behind], 0, f"{label}_pads")
-    padded = [x, pads]
-    if fill:
-        padded.append(builder.number(fill, site.dtype, f"{label}_fill"))
-    return builder.add("Pad", padded, f"{label}_padded")
-
-
 def _columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
     """An operand that comes from the data as columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
-    whole = _whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w", site.fill[1])
+    whole = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w", site.fill[1])
     depth: Size = (whole, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
     apart = builder.reshape(whole, (depth, -1, tn), "w_apart")
     return builder.transpose(apart, (1, 0, 2), "w_columns")

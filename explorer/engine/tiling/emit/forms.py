@@ -25,6 +25,7 @@ from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
 from explorer.engine.tiling.emit.operands import Operand, flowing, stored
 from explorer.engine.tiling.emit.operators import concat2d, cut, multiplied, tile_operator
+from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
 
@@ -35,12 +36,6 @@ _RUN = 8
 
 _SMALL = 64
 """Products that one Scan body may hold side by side; with more, it is looked for a smaller one."""
-
-
-def _extents(size: int, tile: int, padded: bool) -> list[int]:
-    """Sizes of the tiles along an axis of `size`."""
-    full, rest = divmod(size, tile)
-    return [tile] * full + ([tile if padded else rest] if rest else [])
 
 
 class _Geometry(Struct, frozen=True):
@@ -55,7 +50,7 @@ class _Geometry(Struct, frozen=True):
     def of(cls, plan: SitePlan) -> _Geometry:
         sizes = (plan.M, plan.K, plan.N)
         padded = plan.edges == "padded"
-        ms, ks, ns = (_extents(s, t, padded) for s, t in zip(sizes, plan.tile, strict=True))
+        ms, ks, ns = (tile_extents(s, t, padded) for s, t in zip(sizes, plan.tile, strict=True))
         return cls(plan.tile, ms, ks, ns)
 
     @property
@@ -126,7 +121,7 @@ def _written(
         assert not isinstance(site.right, Struct)
         w = site.right(builder, inputs)
         w = builder.set_apart(w, "w_set_apart") if scanned else w
-        w = _padded(builder, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
+        w = pad_operand(builder, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
         right = flowing(w, site.batch, (geometry.K, geometry.N))
     if isinstance(x, GatheredRows):
         z = _scan_rows(builder, site, geometry, x, right)
@@ -149,19 +144,7 @@ def _left(
             return replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if scanned else rows
     x = site.left(builder, inputs)
     x = builder.set_apart(x, "x_set_apart") if scanned else x
-    return _padded(builder, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
-
-
-def _padded(builder: GraphBuilder, site: Site, x: str, rows: int, columns: int, label: str, side: int) -> str:
-    """An operand with as many rows and columns more behind it."""
-    if not rows and not columns:
-        return x
-    lead = (0,) if site.stacked else ()
-    fill = ""
-    if site.fill[side]:
-        fill = builder.number(site.fill[side], site.dtype, f"{label}_fill")
-    pads = (*lead, 0, 0, *lead, rows, columns)
-    return builder.pad(x, pads, f"{label}_padded", fill)
+    return pad_operand(builder, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
 
 
 def _products(

@@ -15,6 +15,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Computed, Span, Tensor
 from explorer.engine.graph.repeated_nodes import WeightBundle
+from explorer.engine.tiling.emit.padding import ODD_BYTES, padded_block
 from explorer.engine.tiling.sites import Weight
 
 __all__ = ["WeightTiles", "blocks", "column_sums", "columns", "dense"]
@@ -27,33 +28,6 @@ def _matrix(weight: Weight, at: int = 0) -> Array:
     size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
     stored: Array = weight.tensor.array().reshape(weight.batch, *size)[at]
     return stored.T if weight.transposed else stored
-
-
-def _block(matrix: Array, k: int, n: int, height: int, width: int, fill: int = 0) -> Array:
-    """matrix[k:k+height, n:n+width], contiguous, with `fill` where it reaches beyond the matrix."""
-    part = matrix[k : k + height, n : n + width]
-    whole = part.shape == (height, width)
-    if part.strides[0] >= part.strides[1] and whole:
-        return np.ascontiguousarray(part)
-    out = np.empty((height, width), part.dtype) if whole else np.full((height, width), fill, part.dtype)
-    if part.strides[0] >= part.strides[1]:
-        out[: part.shape[0], : part.shape[1]] = part
-        return out
-    # Stored rows a multiple of 4 KiB apart share their cache sets, and reading across them misses
-    # every time: a copy with odd distances first makes the transposition five times faster.
-    for first in range(0, part.shape[1], _STAGED):
-        rows = part[:, first : first + _STAGED].T
-        stage = np.empty((len(rows), rows.shape[1] + _ODD // part.itemsize), part.dtype)[:, : rows.shape[1]]
-        np.copyto(stage, rows)
-        np.copyto(out[: rows.shape[1], first : first + len(rows)], stage.T)
-    return out
-
-
-_ODD = 64
-"""Bytes by which the rows of a staging buffer are longer than their content."""
-
-_STAGED = 256
-"""Stored rows that are transposed at once."""
 
 
 def _bytes(array: Array) -> memoryview:
@@ -124,7 +98,7 @@ class _Slabs:
     def single(self, at: int) -> Iterator[memoryview]:
         """A block of a matrix that is stored along its columns."""
         k, n = self.corners[at]
-        yield _bytes(_block(_matrix(self.weight, self.at), k, n, self.height, self.width, self.fill))
+        yield _bytes(padded_block(_matrix(self.weight, self.at), k, n, self.height, self.width, self.fill))
         if self.height >= self.weight.K:
             # a whole column is a run of stored rows that nobody needs again
             _forget(self.weight, n, n + self.width)
@@ -145,7 +119,7 @@ class _Slabs:
             yield from self.from_bands(matrix)
             return
         for k, n in self.corners:
-            yield _bytes(_block(matrix, k, n, self.height, self.width, self.fill))
+            yield _bytes(padded_block(matrix, k, n, self.height, self.width, self.fill))
         if len(self.corners) > 1:
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
 
@@ -164,7 +138,7 @@ class _Slabs:
                 for row in range(0, matrix.shape[0], rows):
                     band[row : row + rows] = matrix[row : row + rows, first:last]
                     _forget(self.weight, row, min(row + rows, matrix.shape[0]))
-            yield _bytes(_block(band, k, n - first, self.height, self.width, self.fill))
+            yield _bytes(padded_block(band, k, n - first, self.height, self.width, self.fill))
 
 
 _SLAB = 1 << 21
@@ -326,7 +300,9 @@ class WeightTiles:
         height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
             return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
-        return _bytes(_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width, self._fill))
+        return _bytes(
+            padded_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width, self._fill)
+        )
 
     def _inside(self, along: int) -> Array:
         """The tiles along a band that lie inside the matrix."""
@@ -340,8 +316,8 @@ class WeightTiles:
         rows = rows[along * size[0] : (along + 1) * size[0]]
         if len(rows) < size[0]:
             return np.empty(0)
-        # rows an odd distance apart, see `_block`
-        stage = np.empty((size[0], rows.shape[1] + _ODD // self._itemsize), rows.dtype)
+        # rows an odd distance apart, see `padded_block`
+        stage = np.empty((size[0], rows.shape[1] + ODD_BYTES // self._itemsize), rows.dtype)
         np.copyto(stage[:, : rows.shape[1]], rows)
         count = rows.shape[1] // size[1]
         tiles = stage[:, : count * size[1]].reshape(size[0], count, size[1])
