@@ -248,6 +248,7 @@ class EngineProcess:
         seen, child_seen = os.pipe()
         # what native code prints must not reach the screen; its last line explains a crash
         with scratch.private(os.path.join(self._workdir, "engine.log")) as log:
+            begins = log.tell()
             self._process = subprocess.Popen(
                 child.command("explorer.process.server", *map(str, (child_in, child_out, child_seen))),
                 env={**os.environ, "TMPDIR": temporary},
@@ -269,7 +270,7 @@ class EngineProcess:
         ).start()
         incoming = Connection(answers, writable=False)
         self._reader = threading.Thread(
-            target=self._read, args=(incoming, self._process), name="engine-reader", daemon=True
+            target=self._read, args=(incoming, self._process, begins), name="engine-reader", daemon=True
         )
         self._reader.start()
 
@@ -293,7 +294,7 @@ class EngineProcess:
             self._requests.close()
             self._requests = None
 
-    def _read(self, incoming: Connection, process: subprocess.Popen[bytes]) -> None:
+    def _read(self, incoming: Connection, process: subprocess.Popen[bytes], begins: int) -> None:
         """Runs in the reader's thread, without the lock."""
         parts: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(EOFError, OSError):
@@ -334,7 +335,7 @@ class EngineProcess:
             self._requests = None
             lost = list(self._jobs.values())
             self._jobs.clear()
-        reason = f"the engine stopped ({self._epitaph(process)})"
+        reason = f"the engine stopped ({self._epitaph(process, begins)})"
         if self._memory is not None and memory_limit.says_so(reason):
             reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
         for job in lost:
@@ -381,30 +382,25 @@ class EngineProcess:
         if self._on_event is not None:
             self._on_event(event)
 
-    def _epitaph(self, process: subprocess.Popen[bytes]) -> str:
-        """Why a process ended, in words."""
+    def _epitaph(self, process: subprocess.Popen[bytes], begins: int) -> str:
+        """Why a process ended, in words; its part of the log begins at byte `begins`."""
         code = process.wait()
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"
-        log = self._log()
-        if self._memory is not None:
-            # OpenBLAS says that it got none, and raises SIGINT
-            met = next((line for line in reversed(log) if memory_limit.says_so(line)), None)
-            if met is not None:
-                return met
-        # other native code that gets no memory seldom says so
+        # native code that gets no memory seldom says so
         perhaps = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
+        log = self._log(begins)
         if code < 0:
+            # nobody interrupts a session of its own: OpenBLAS says that it got no memory, and raises SIGINT
+            said = (line for line in reversed(log) if code == -signal.SIGINT and memory_limit.says_so(line))
             with contextlib.suppress(ValueError):
-                return f"crashed with {signal.Signals(-code).name}{perhaps}"
-        if log:
-            return log[-1] + perhaps
-        return f"exit code {code}{perhaps}"
+                return next(said, f"crashed with {signal.Signals(-code).name}{perhaps}")
+        return (log[-1] if log else f"exit code {code}") + perhaps
 
-    def _log(self) -> list[str]:
-        """The last lines that the process wrote, without empty ones."""
+    def _log(self, begins: int) -> list[str]:
+        """The last lines of the log from byte `begins` on, without empty ones."""
         with contextlib.suppress(OSError), open(os.path.join(self._workdir, "engine.log"), "rb") as log:
-            log.seek(max(os.fstat(log.fileno()).st_size - 4096, 0))
+            log.seek(max(os.fstat(log.fileno()).st_size - 4096, begins))
             lines = log.read().decode("utf-8", "replace").splitlines()
             return [line.strip() for line in lines if line.strip()]
         return []

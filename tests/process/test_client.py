@@ -70,6 +70,41 @@ def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: 
     assert engine.submit("diff").future.result(60).equal is False
 
 
+_NO_MEMORY = b"OpenBLAS blas_thread_init: pthread_create failed: Resource temporarily unavailable\n"
+
+
+@pytest.mark.parametrize(
+    ("ours", "end", "said"),
+    [
+        (True, signal.SIGINT, "needs more memory than the limit"),
+        (False, signal.SIGINT, "crashed with SIGINT, perhaps at the limit"),
+        (True, signal.SIGSEGV, "crashed with SIGSEGV, perhaps at the limit"),
+    ],
+)
+def test_an_end_is_told_by_what_this_engine_said_not_by_an_earlier_one(
+    ours: bool, end: int, said: str, sample: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "engine.log"
+    if not ours:
+        log.write_bytes(_NO_MEMORY)
+    engine = EngineProcess(sample("lenet"), folder=lambda: str(tmp_path), memory=1 << 30)
+    try:
+        engine.submit("info").future.result(60)
+        if ours:
+            with log.open("ab") as more:
+                more.write(_NO_MEMORY)
+        assert engine.pid is not None
+        # while it is stopped, it cannot answer before it ends
+        os.kill(engine.pid, signal.SIGSTOP)
+        job = engine.submit("memory")
+        os.kill(engine.pid, end)
+        os.kill(engine.pid, signal.SIGCONT)
+        with pytest.raises(EngineDied, match=said):
+            job.future.result(60)
+    finally:
+        engine.close()
+
+
 def test_a_job_can_be_stopped_at_once(sample: Any) -> None:
     events: list[JobEvent] = []
     started = threading.Event()
