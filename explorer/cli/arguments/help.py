@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from explorer.cli.arguments.command import Command
 
-__all__ = ["EXIT_CODES", "help_text"]
+__all__ = ["EXIT_STATUS", "help_text"]
 
-EXIT_CODES = (
+EXIT_STATUS = (
     "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 3 not proved, 130 interrupted"
 )
 
@@ -48,4 +48,4 @@ def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
         parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts]
     examples = "\n".join(f"  {example}" for example in command.examples)
-    return "\n\n".join([*parts, f"examples:\n{examples}", EXIT_CODES])
+    return "\n\n".join([*parts, f"examples:\n{examples}", EXIT_STATUS])

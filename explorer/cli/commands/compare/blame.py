@@ -8,12 +8,13 @@ from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
 from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
-from explorer.report import plots
 
 __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.report import plots  # late: the help of all verbs reads this file
+
     a, b = given.models
     if given.plot:
         plots.check(given.plot)

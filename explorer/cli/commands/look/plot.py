@@ -8,7 +8,6 @@ from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import written
 from explorer.cli.output.progress import ProgressLine
-from explorer.report import plots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.report import plots  # and the facts with it: the help of all verbs reads this file
+
     plots.check(given.output)
     return written(
         given,

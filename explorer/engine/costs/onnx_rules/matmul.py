@@ -16,7 +16,7 @@ from explorer.facts import Dim, Shape
 
 __all__ = ["RULES", "matmul"]
 
-_QUANTIZE, _DEQUANTIZE = ELEMENTWISE["quantize"][0], ELEMENTWISE["dequantize"][0]
+_DEQUANTIZE = ELEMENTWISE["dequantize"][0]
 _DYNAMIC = 5  # min, max, divide, round, add: what DynamicQuantizeLinear takes
 
 

@@ -208,10 +208,6 @@ def _fourier(call: ShapeCall) -> Answer:
     return ((call.dtype(0), (*source[:-2], dims.multiply(dims.subtract(source[-2], 1), 2))),)
 
 
-def _hashed(call: ShapeCall) -> Answer:
-    return (("uint32" if call.whole("positive", 1) else "int32", call.shape(0)),)
-
-
 def _cast_back(call: ShapeCall) -> Answer:
     """DequantizeWithOrder: to float, if it does not say otherwise."""
     return _STANDARD["", "Cast"].handler(replace(call, attributes={"to": 1, **call.attributes}))

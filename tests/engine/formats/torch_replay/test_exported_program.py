@@ -14,7 +14,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._export.serde.schema import ScalarType  # noqa: E402
 
@@ -25,7 +24,9 @@ from explorer.engine.formats.torch_replay.storages import ZipArchive  # noqa: E4
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
-    Recurrent,
+    MODELS,
+    SMALL,
+    WORDS,
     Small,
     Transformer,
     by_module,
@@ -34,16 +35,6 @@ from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
     saved_program,
 )
 
-IMAGE = torch.zeros(1, 3, 224, 224)
-WORDS = torch.zeros(2, 7, dtype=torch.int64)
-SMALL = torch.zeros(2, 1, 8, 8)
-MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
-    "resnet18": (torchvision.models.resnet18, IMAGE),
-    "mobilenet_v2": (torchvision.models.mobilenet_v2, IMAGE),
-    "recurrent": (Recurrent, WORDS),
-    "transformer": (Transformer, WORDS),
-    "small": (Small, SMALL),
-}
 BATCH = torch.export.Dim("batch", min=2, max=64)
 
 

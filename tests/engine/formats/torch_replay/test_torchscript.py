@@ -25,30 +25,18 @@ from explorer.engine.formats.torch_replay.storages import ZipArchive, unpickle  
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.session import Session, verify_files  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
+    IMAGE,
+    MODELS,
+    SMALL,
     Detector,
     Looping,
     Pair,
-    Recurrent,
     Small,
-    Transformer,
     by_module,
     rewritten,
     rows,
     saved_script,
 )
-
-IMAGE = torch.zeros(1, 3, 224, 224)
-WORDS = torch.zeros(2, 7, dtype=torch.int64)
-SMALL = torch.zeros(2, 1, 8, 8)
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
-    "resnet18": (torchvision.models.resnet18, IMAGE),
-    "mobilenet_v2": (torchvision.models.mobilenet_v2, IMAGE),
-    "recurrent": (Recurrent, WORDS),
-    "transformer": (Transformer, WORDS),
-    "small": (Small, SMALL),
-}
-
 
 SIZES = {("transformer", False): 2 * 5}
 """Elementwise work that only the file has: a trace keeps the arithmetic of sizes, 5 steps in an attention."""

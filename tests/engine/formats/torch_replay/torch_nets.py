@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import torchvision
 from torch import nn
 
 from explorer.engine.costs.torch.analyse import analyse_module
@@ -115,6 +116,18 @@ class Pair(nn.Module):
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return left @ right
+
+
+IMAGE = torch.zeros(1, 3, 224, 224)
+WORDS = torch.zeros(2, 7, dtype=torch.int64)
+SMALL = torch.zeros(2, 1, 8, 8)
+MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
+    "resnet18": (torchvision.models.resnet18, IMAGE),
+    "mobilenet_v2": (torchvision.models.mobilenet_v2, IMAGE),
+    "recurrent": (Recurrent, WORDS),
+    "transformer": (Transformer, WORDS),
+    "small": (Small, SMALL),
+}
 
 
 def by_module(module: nn.Module, *args: torch.Tensor) -> Analysis:
