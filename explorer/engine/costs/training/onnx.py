@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs import formulas, onnx_rules
+from explorer.engine.costs.gradients import Gradient, Want, elementwise, of_onnx
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
-from explorer.engine.costs.training.gradients import Gradient, Want, elementwise, of_onnx
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
 from explorer.engine.graph.model import Model, Node, subgraphs
 from explorer.facts import Layer, Progress, Shape, Status

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.costs.training.gradients import (
+from explorer.engine.costs.gradients import (
     Gradient,
     Want,
     attention,
