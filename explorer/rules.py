@@ -31,8 +31,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.einsum import einsum
-from explorer.engine.costs.formulas import (
+from explorer.engine.costs.onnx_rules.call import Call, Rule
+from explorer.engine.costs.onnx_rules.user import register
+from explorer.engine.operators.einsum import einsum
+from explorer.engine.operators.formulas import (
     FREE,
     Cost,
     adding,
@@ -51,8 +53,6 @@ from explorer.engine.costs.formulas import (
     total,
     unknown,
 )
-from explorer.engine.costs.onnx_rules.call import Call, Rule
-from explorer.engine.costs.onnx_rules.user import register
 
 __all__ = [
     "FREE",

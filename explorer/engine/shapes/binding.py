@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 __all__ = ["InputShapes", "bind_inputs", "bound_shape"]

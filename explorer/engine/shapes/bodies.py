@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import AttributeRef, Graph, Node, subgraphs
 from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.constants import ConstantContents
-from explorer.engine.shapes.symbolic import dimensions
+from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim
 
 __all__ = ["captured_names", "iterations", "substituted"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.shapes import constant_folding
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Shape
 
 if TYPE_CHECKING:

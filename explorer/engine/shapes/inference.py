@@ -26,7 +26,7 @@ from explorer.engine.shapes.onnx_pass import OnnxPass
 from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
 from explorer.engine.shapes.rules import microsoft, movement, products, registry
 from explorer.engine.shapes.rules.registry import Misfit, ShapeCall, Type
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 from explorer.engine.graph.model import Graph, Node
 from explorer.engine.shapes.known import ShapeTable
 from explorer.engine.shapes.rules.registry import Type
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
 __all__ = ["ShapeOrigins", "contradicts", "entered", "shown_shape", "symbols_of"]

@@ -12,7 +12,7 @@ from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value
 from explorer.engine.shapes import infer
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 
 Build = Callable[..., Model]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["Rule", "argument", "leading", "sizes"]
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs import formulas
 from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
+from explorer.engine.operators import formulas
 
 __all__ = ["ASKED", "BOUNDS", "REFUSED", "VALUES", "VALUES_BESIDE", "answer", "guess"]
 

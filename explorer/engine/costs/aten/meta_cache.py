@@ -19,8 +19,8 @@ import torch
 from explorer.engine.costs.aten import data_dependent, meta_shapes
 from explorer.engine.costs.aten import rules as aten
 from explorer.engine.costs.aten.expert_routing import COUNTS
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["MetaAnswer", "AtenOperator", "answered", "forget", "known", "read", "remember", "trim"]
 

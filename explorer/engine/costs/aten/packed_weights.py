@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["ANSWERS", "COSTS", "is_packed", "unpacked"]
 

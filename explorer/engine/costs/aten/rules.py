@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs import formulas
 from explorer.engine.costs.aten.call import Rule, argument, leading, sizes
 from explorer.engine.costs.aten.packed_weights import COSTS
 from explorer.engine.costs.aten.rules_linalg import ALGEBRA
 from explorer.engine.costs.aten.rules_losses import LOSSES
 from explorer.engine.costs.aten.rules_products import PRODUCTS
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["AUXILIARY", "GATHERS", "RULES", "cost"]
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorer.engine.costs import formulas
 from explorer.engine.costs.aten.call import leading, sizes
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["ALGEBRA", "four_real"]
 

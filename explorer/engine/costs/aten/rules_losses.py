@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["LOSSES"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs import formulas
 from explorer.engine.costs.aten.call import Rule, argument, leading, sizes
 from explorer.engine.costs.aten.rules_linalg import four_real
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 
 __all__ = ["FUNCTIONS", "PRODUCTS", "function_cost"]
 

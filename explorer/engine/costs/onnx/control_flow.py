@@ -21,7 +21,7 @@ from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.bodies import iterations
 from explorer.engine.shapes.constants import ConstantContents
-from explorer.engine.shapes.symbolic import dimensions
+from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim, TensorInfo
 
 __all__ = ["CARRIERS", "KEYS", "Carrier", "follow"]

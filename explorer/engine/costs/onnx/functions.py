@@ -11,8 +11,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas, onnx_rules
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.layer_tree import summed
 from explorer.engine.costs.memory.liveness import live_peak
 from explorer.engine.costs.onnx import tile_coverage
@@ -29,6 +28,8 @@ from explorer.engine.costs.onnx.values import (
     shown,
 )
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Shapes, substituted
 from explorer.facts import Layer, TensorInfo, Tiled
 

@@ -12,12 +12,13 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas, onnx_rules
+from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.layer_tree import Scope, whole
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.costs.onnx_rules import tflite
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, Graph, Node, Span, Tensor, dtype_code
+from explorer.engine.operators import formulas
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 

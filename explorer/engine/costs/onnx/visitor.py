@@ -14,8 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled
-from explorer.engine.costs import formulas, onnx_rules
-from explorer.engine.costs.formulas import Cost
+from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.costs.onnx import control_flow, sequences, tile_coverage
 from explorer.engine.costs.onnx.functions import FunctionCalls, inlined
@@ -39,6 +38,8 @@ from explorer.engine.costs.onnx.values import (
     view_of,
 )
 from explorer.engine.graph.model import Model, Node
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
 

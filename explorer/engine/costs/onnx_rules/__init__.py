@@ -17,8 +17,6 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import (
     attention,
     classic,
@@ -39,6 +37,8 @@ from explorer.engine.costs.onnx_rules.parameters import (
     packed_bits,
 )
 from explorer.engine.graph.layouts import CHANNELS_LAST, channels_first, is_last
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
 __all__ = [

@@ -10,9 +10,9 @@ import math
 
 from msgspec import Struct
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, Cost
 from explorer.engine.costs.onnx_rules.call import MS, Call, Key, Rule, grown, per_head, without
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["READERS", "RULES", "flex_core"]

@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, FREE, Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
 from explorer.facts import Dim, Shape, TensorInfo
 
 __all__ = [
@@ -165,7 +165,7 @@ def grown(length: Dim, past: Dim) -> Dim:
     if isinstance(length, int) and isinstance(past, int):
         return length + past
     # only models with open dimensions come here
-    from explorer.engine.shapes.symbolic.dimensions import add, display
+    from explorer.engine.symbolic.dimensions import add, display
 
     total = add(past, length)
     return display(total) if isinstance(total, str) else total

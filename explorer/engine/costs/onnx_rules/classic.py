@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, Cost
 from explorer.engine.costs.onnx_rules.call import Call, Key, Rule, each, free
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["ML", "RULES"]

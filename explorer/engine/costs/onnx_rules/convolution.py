@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules.call import MS, Call, Key, Rule
 from explorer.engine.costs.onnx_rules.fusion import activated, requantized
 from explorer.engine.graph.layouts import NCHWC, NHWC
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape
 
 __all__ = ["RULES", "conv"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, Cost
 from explorer.engine.costs.onnx_rules.call import (
     MS,
     Call,
@@ -16,6 +14,8 @@ from explorer.engine.costs.onnx_rules.call import (
     named,
 )
 from explorer.engine.graph.layouts import NHWC
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 
 __all__ = ["READERS", "RULES"]
 

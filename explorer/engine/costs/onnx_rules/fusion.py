@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, Cost
 from explorer.engine.costs.onnx_rules.call import Call
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 
 __all__ = ["activated", "requantized"]
 

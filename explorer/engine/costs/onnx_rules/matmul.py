@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.einsum import einsum
-from explorer.engine.costs.formulas import ELEMENTWISE, Cost
 from explorer.engine.costs.onnx_rules.call import MS, Call, Key, Rule, per_head
 from explorer.engine.costs.onnx_rules.fusion import activated, requantized
+from explorer.engine.operators import formulas
+from explorer.engine.operators.einsum import einsum
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES", "matmul"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules.call import MS, Call, Key, Rule, per_head, without
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["READERS", "RULES"]

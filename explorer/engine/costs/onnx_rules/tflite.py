@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.costs.onnx_rules.call import (
     Call,
     Key,
@@ -26,6 +24,8 @@ from explorer.engine.costs.onnx_rules.call import (
     named,
     without,
 )
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["ALIASES", "DOMAIN", "RULES", "SETTINGS", "TABLES", "VIEWS"]

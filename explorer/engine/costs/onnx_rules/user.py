@@ -15,8 +15,8 @@ import traceback
 from types import ModuleType, TracebackType
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules.call import Call, Key, MissingShape, Rule, Rules
+from explorer.engine.operators.formulas import Cost
 from explorer.host import input_files
 
 __all__ = ["load", "nonsense", "register"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.costs.onnx_rules.call import MS, Call, Key, Rule, each_input, free
 from explorer.engine.graph.layouts import NCHWC, NHWC
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES"]

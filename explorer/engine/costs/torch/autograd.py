@@ -2,7 +2,7 @@
 
 With gradients on every tensor knows whether it wants one, so a frozen prefix, a detached branch, a block
 under `no_grad` and integer inputs need no rules of ours. Nothing runs backward: what the gradients multiply
-follows from the operators (`costs.gradients`), so what torch's kernels compute twice is not counted.
+follows from the operators (`operators.gradients`), so what torch's kernels compute twice is not counted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from msgspec import Struct, field
 
-from explorer.engine.costs import gradients
-from explorer.engine.costs.gradients import Gradient, Want
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.operators import gradients
+from explorer.engine.operators.gradients import Gradient, Want
 
 __all__ = ["Gradients"]
 

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from explorer.engine.costs.aten import meta_cache, rules
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.formats.torch_module.modules import described, size_of, tensors
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
 __all__ = ["LayerCall", "Booking", "ResultTensor", "Tape", "asked", "enabled", "forget", "keep", "results"]

@@ -15,7 +15,6 @@ from msgspec import Struct, field
 from torch import nn
 
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.memory.liveness import Detail
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.torch_module.modules import (
@@ -26,6 +25,7 @@ from explorer.engine.formats.torch_module.modules import (
     plain,
     registered,
 )
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
 __all__ = [

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.costs import formulas
 from explorer.engine.costs.aten import data_dependent, meta_cache, packed_weights, rules, rules_products
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, layer_cache
@@ -41,6 +40,7 @@ from explorer.engine.costs.torch.records import (
     parameters,
 )
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
+from explorer.engine.operators import formulas
 from explorer.engine.runtime.torch_fastpath import undisturbed
 from explorer.facts import TensorInfo, is_assumed
 

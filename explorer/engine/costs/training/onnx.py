@@ -12,13 +12,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs import formulas, onnx_rules
-from explorer.engine.costs.gradients import Gradient, Want, elementwise, of_onnx
+from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
 from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.operators import formulas
+from explorer.engine.operators.gradients import Gradient, Want, elementwise, of_onnx
 from explorer.facts import Layer, Progress, Shape, Status
 
 __all__ = ["at_batch", "step"]

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from explorer.base.errors import MissingExtra
-from explorer.engine.costs import formulas
 from explorer.engine.costs.aten import rules_exported
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import Described, ProgramCall, described
@@ -25,6 +23,8 @@ from explorer.engine.models.torch.described import (
     refuse_sizes,
     weights_of,
 )
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import TORCH, require
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
 from explorer.engine.shapes.rules.registry import UNKNOWN, Answer, Rule, ShapeCall, Type
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES"]

@@ -20,7 +20,7 @@ from explorer.engine.graph.layouts import (
 )
 from explorer.engine.shapes.rules import attention, movement, products, registry
 from explorer.engine.shapes.rules.registry import UNKNOWN, Answer, Rule, ShapeCall, broadcast
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim
 
 __all__ = ["RULES"]

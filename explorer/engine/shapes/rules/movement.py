@@ -15,7 +15,7 @@ from explorer.engine.shapes.rules.registry import (
     broadcast,
     int_attributes,
 )
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES"]

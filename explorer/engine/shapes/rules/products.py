@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.engine.shapes.rules.registry import Answer, Handler, Rule, ShapeCall, broadcast
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 __all__ = ["RULES", "blocked_conv", "fused_matmul"]

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.graph.model import DTYPES, Tensor
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import Call, cost_of
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape, TensorInfo
 
 Count = Callable[..., Cost]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import MS
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.costs.onnx_rules import LEARNED as LEARNED_IN
 from explorer.engine.costs.onnx_rules.classic import ML
 from explorer.engine.graph.model import Model, Node
+from explorer.engine.operators.formulas import Cost
 
 Count = Callable[..., Cost]
 X = (5, 4)  # 5 rows of 4 features

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import CHANNELS_FIRST, MS, RULES
 from explorer.engine.costs.onnx_rules.call import free
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]

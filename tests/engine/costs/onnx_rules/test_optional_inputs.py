@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import MS
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tflite as schema
 
-from explorer.engine.costs.formulas import Cost
 from explorer.engine.costs.onnx_rules import RULES, SETTINGS, Call, cost_of, tflite
+from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape, TensorInfo
 
 BUILTIN = [n for n in vars(schema.BuiltinOperator) if not n.startswith("_")]

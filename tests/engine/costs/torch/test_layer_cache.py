@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer.engine.costs.aten import meta_cache, rules  # noqa: E402
-from explorer.engine.costs.formulas import Cost  # noqa: E402
 from explorer.engine.costs.torch import layer_cache, tracer  # noqa: E402
 from explorer.engine.costs.torch.analyse import analyse_module  # noqa: E402
+from explorer.engine.operators.formulas import Cost  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 

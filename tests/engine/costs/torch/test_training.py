@@ -18,12 +18,12 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
-from explorer.engine.costs import formulas  # noqa: E402
 from explorer.engine.costs.torch import training as training_torch  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.costs.training.step import StepGradients, training  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import load  # noqa: E402
+from explorer.engine.operators import formulas  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
 from explorer.session import Session  # noqa: E402
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.einsum import einsum
+from explorer.engine.operators import formulas
+from explorer.engine.operators.einsum import einsum
 
 
 def test_a_convolution_counts_batch_channels_output_and_kernel() -> None:

@@ -6,7 +6,7 @@ import math
 import re
 from functools import lru_cache
 
-from explorer.engine.shapes.symbolic.expressions import (
+from explorer.engine.symbolic.expressions import (
     MAX_POWER,
     MAX_TEXT,
     Expression,

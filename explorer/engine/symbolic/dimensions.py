@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from explorer.engine.shapes.symbolic.expressions import (
+from explorer.engine.symbolic.expressions import (
     Expression,
     Undecided,
     atoms,
@@ -19,7 +19,7 @@ from explorer.engine.shapes.symbolic.expressions import (
     made_of,
     truncated,
 )
-from explorer.engine.shapes.symbolic.notation import canonical, display, parsed
+from explorer.engine.symbolic.notation import canonical, display, parsed
 from explorer.facts import Dim, Shape
 
 __all__ = [

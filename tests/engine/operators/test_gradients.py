@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.costs.gradients import (
+from explorer.engine.operators.gradients import (
     Gradient,
     Want,
     attention,

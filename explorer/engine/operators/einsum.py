@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.costs import formulas
-from explorer.engine.costs.formulas import FREE, Cost
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import FREE, Cost
 from explorer.facts import Dim, Shape
 
 __all__ = ["einsum"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explorer.engine.shapes.symbolic import dimensions as dims
+from explorer.engine.symbolic import dimensions as dims
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from explorer.engine.costs.formulas import RECURRENT
+from explorer.engine.operators.formulas import RECURRENT
 from explorer.facts import Shape
 
 __all__ = ["Gradient", "Want", "attention", "elementwise", "of_aten", "of_onnx", "pair", "recurrent"]
