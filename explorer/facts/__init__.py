@@ -265,6 +265,11 @@ class ModelInfo(Struct, frozen=True):
     file_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_graph(self) -> bool:
+        """Whether its rows are ONNX operators; a graph of custom domains alone has no `opset`."""
+        return self.format == "onnx" or self.opset is not None
+
 
 class Info(Struct, frozen=True):
     """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:

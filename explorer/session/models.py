@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_tree import said_of_bounds
-from explorer.engine.models.onnx_file import OnnxModel
+from explorer.engine.models.onnx import OnnxModel
 from explorer.engine.models.opened import Cancel, OnProgress, Opened, OpenOptions, check_names, with_rules
 from explorer.engine.models.registry import open_model
 from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Progress
@@ -228,7 +228,7 @@ class Models:
 
     def graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """As `examined`, but of the ONNX graph even where the original is a module."""
-        if at or self.opened(0, on_progress).format == "onnx":
+        if at or self.opened(0, on_progress).is_graph:
             return self.examined(at, on_progress, cancel).analysis
         if self._original_graph is None:
             self._original_graph = self._examined_graph(0, on_progress, cancel)
@@ -294,7 +294,7 @@ class Models:
         self._examined, self.products, self._original_graph = {}, {}, None
         if self._original is not None:
             self._original.options = replace(self._original.options, dims=dict(dims))
-            if self._original.format != "onnx":
+            if not self._original.is_graph:
                 self._graph = None
 
     def _forget(self, at: int) -> None:
@@ -304,7 +304,7 @@ class Models:
 
     def _weight_files(self) -> set[str]:
         """Files beside the opened model that hold its weights."""
-        if self.opened().format != "onnx":
+        if not self.opened().is_graph:
             return set(getattr(self.opened(), "files", ()))
         folder = os.path.dirname(self.source)
         tensors = self.graph(0).graph.initializers.values()

@@ -355,7 +355,7 @@ class Session:
 
         Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
         """
-        if self._models.opened().format != "onnx":
+        if not self._models.opened().is_graph:
             return None
         import hashlib
 

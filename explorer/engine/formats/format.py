@@ -116,7 +116,7 @@ class Format:
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
         open: Opens a path with `models.opened.OpenOptions`: gives what answers for the model (`Opened`), or
             the `TensorIndex` of a file that holds tensors and nothing else. What is heavy to import is named,
-            'models.onnx_file:OnnxModel', and imported when it is called; `outline` likewise.
+            'models.onnx:OnnxModel', and imported when it is called; `outline` likewise.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.
         endings: How its files are called. A name decides only where no content does: of a file that is

@@ -67,6 +67,8 @@ class Opened(Protocol):
     source: str
     takes_weights: bool
     """Whether torchvision's trained weights can be asked for."""
+    is_graph: bool
+    """Whether it is an ONNX graph as it is, so that `graph` exports nothing."""
     options: OpenOptions
 
     def names(self) -> tuple[list[str], list[str]] | None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["MODULES", "formats", "open_model", "recognise"]
 
 MODULES = (
-    "models.onnx",
+    "formats.onnx",
     "formats.weights.safetensors",
     "formats.weights.gguf",
-    "models.tflite",
+    "formats.tflite",
     "formats.weights.huggingface",
     "models.torch.torchscript",
     "models.torch.exported_program",

@@ -49,6 +49,7 @@ class TensorFile:
     """
 
     takes_weights = False
+    is_graph = False
 
     def __init__(self, contents: TensorIndex, options: OpenOptions) -> None:
         self.contents = contents

@@ -1,22 +1,133 @@
-"""TensorFlow Lite files: how they are recognised, and who opens them; imported at every start."""
+"""Answers for a TensorFlow Lite file: it is opened by its structure, weights unread.
+
+What imports numpy is imported when values are asked for.
+"""
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format
+from explorer.base.errors import Misuse
+from explorer.engine.costs.onnx import analyse
+from explorer.engine.formats.tflite import graph as tflite_graph
+from explorer.engine.shapes.tflite import FileShapes
+from explorer.host.gc_pause import uncollected
 
-__all__ = ["FORMAT"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
 
-_IDENTIFIER = b"TFL3"
-"""Bytes 4 to 8 of every file (schema.fbs, file_identifier)."""
+    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.training.step import StepGradients as StepGradients
+    from explorer.engine.graph.model import Model
+    from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
+    from explorer.engine.values.activations import ActivationRequest, ActivationRun
+    from explorer.engine.values.numbers import Numbers
+    from explorer.facts import Layer
 
-FORMAT = Format(
-    "tflite",
-    "a TensorFlow Lite model (.tflite)",
-    label="TensorFlow Lite",
-    recognise=lambda probe: probe.head[4:8] == _IDENTIFIER,
-    open="models.tflite_file:TfliteModel",
-    outline="formats.tflite.outline:outline",
-    endings=(".tflite",),
-    recognised="'TFL3' behind the first four bytes",
-    shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or behind it",
-)
+__all__ = ["TfliteModel"]
+
+
+class TfliteModel:
+    """A TensorFlow Lite file."""
+
+    format = "tflite"
+    takes_weights = False
+    is_graph = False
+
+    def __init__(self, source: str, options: OpenOptions) -> None:
+        self.source = source
+        self.options = options
+        with uncollected():
+            self.read = tflite_graph.read(source)
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """See `Opened`."""
+        return list(self.read.sizes), [v.name for v in self.read.model.graph.feeds]
+
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+        """See `Opened`."""
+        if self.options.observe:
+            self._refuse("no run can show a size that does not follow")
+        dims = {n: size for n, size in self.options.dims.items() if n in self.read.sizes}
+        inputs = {v.name for v in self.read.model.graph.feeds}
+        given = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
+        return analyse.examine(
+            self.read.model,
+            shapes=FileShapes(self.read, dims, given, self._notes()),
+            format=self.format,
+            rules=self.options.own,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def _notes(self) -> list[str]:
+        """What a reader of the figures should know."""
+        read = self.read
+        notes = []
+        if read.quantized:
+            kinds = "; ".join(f"{count:,} of {kind}" for kind, count in sorted(read.quantized.items()))
+            notes.append(f"quantized tensors: {kinds}; weight bytes hold their scales and zero points")
+        if read.states:
+            size = sum(read.states.values())
+            notes.append(
+                f"{len(read.states):,} tensors ({size:,} bytes) keep their values from run to run;"
+                " they are no activations and not counted"
+            )
+        if len(read.signatures) > 1:
+            notes.append(f"{len(read.signatures):,} signatures; counted is the first subgraph")
+        return notes
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """See `Opened`.
+
+        Raises:
+            Misuse: Always: it is no ONNX graph.
+        """
+        self._refuse("only ONNX graphs are tiled, verified, saved and compared node by node")
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """See `Opened`."""
+        return None
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `Opened`."""
+        from msgspec.structs import replace
+
+        from explorer.engine.values import onnx_tensors
+
+        tensors = self.read.model.graph.initializers
+        stored = []
+        for numbers in onnx_tensors.stored(self.read.model):
+            tensor = tensors.get(numbers.name)
+            if tensor is not None and tensor.held is not None:
+                # what a sparse tensor does not hold is zero
+                numbers = replace(numbers, zeros=numbers.elements - tensor.held)
+            if numbers.name not in self.read.made_up:
+                stored.append(numbers)
+        notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()
+        return stored, notes
+
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
+        """See `Opened`.
+
+        Raises:
+            Misuse: Always: nothing here runs it.
+        """
+        self._refuse("nothing here can run it")
+
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> StepGradients:
+        """See `Opened`.
+
+        Raises:
+            Misuse: Always: it is made to be run.
+        """
+        self._refuse("it is made to be run, and what a training step computes is not known")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise Misuse(
+            f"this is a TensorFlow Lite model: {why}",
+            where=self.source,
+            hint="explorer convert MODEL -o OUT.onnx makes it an ONNX file, by tf2onnx (extra [tensorflow])",
+        )

@@ -114,7 +114,7 @@ class ScreenStore:
     @property
     def by_value(self) -> bool:
         """Whether tensors have names of their own, by which products are found."""
-        return self.analysis is not None and self.analysis.info.model.format == "onnx"
+        return self.analysis is not None and self.analysis.info.model.is_graph
 
     @property
     def state_note(self) -> str:

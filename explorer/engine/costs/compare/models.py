@@ -274,7 +274,7 @@ def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]
     """
     formats = {a.info.model.format for a in analyses}
     bare = all(map(graphless, analyses))
-    alike = formats <= set(_SAME_KINDS) or formats in ({"onnx"}, {"tflite"}) or bare
+    alike = formats <= set(_SAME_KINDS) or len(formats) == 1 or bare
     counts = []
     for analysis in analyses:
         count: Counter[str] = Counter()

@@ -33,10 +33,10 @@ def leaves(analysis: Analysis) -> list[Layer]:
 
 def _sides(first: Analysis, other: Analysis) -> tuple[Analysis, Analysis, int] | None:
     """Modules, their graph, and the sign of what the graph has more; None if they are not one of each."""
-    formats = first.info.model.format == "onnx", other.info.model.format == "onnx"
-    if formats[0] == formats[1]:
+    graphs = first.info.model.is_graph, other.info.model.is_graph
+    if graphs[0] == graphs[1]:
         return None
-    return (other, first, -1) if formats[0] else (first, other, 1)
+    return (other, first, -1) if graphs[0] else (first, other, 1)
 
 
 def rewritten(

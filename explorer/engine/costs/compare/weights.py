@@ -58,9 +58,6 @@ _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.
 _MADE_UP = ("Constant", "onnx::", "val_", "_val_", "/")
 """How names begin or what they contain that an exporter gave to values of its own."""
 
-_WHOLE_NAMES = ("onnx", "tflite")
-"""Formats in which a stored tensor has one name in the whole model, not one in each layer."""
-
 _COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 """How torch calls what a batch normalisation counts and does not learn."""
 
@@ -166,9 +163,9 @@ def stored(analysis: Analysis) -> list[ComparedTensor] | None:
     A layer says with whom it shares, but not what: that is the tensor of the same name, or if this does
     not come out, the one of the same shape.
     """
-    onnx = analysis.info.model.format in _WHOLE_NAMES
-    for same in (_no_other if onnx else _same_name, _same_name, _same_shape):
-        tensors = _stored(analysis, onnx, same)
+    whole = analysis.info.model.is_graph or analysis.info.model.format == "tflite"
+    for same in (_no_other if whole else _same_name, _same_name, _same_shape):
+        tensors = _stored(analysis, whole, same)
         if tensors is None or sum(t.elements for t in tensors) == analysis.info.totals.params:
             return tensors
     return None
@@ -190,7 +187,7 @@ def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bo
     return tensor.shape == shape
 
 
-def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[ComparedTensor] | None:
+def _stored(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor] | None:
     """The stored tensors by one way of telling which are the same; None if the size of one is not known."""
     bare = graphless(analysis)
     found: dict[str, ComparedTensor] = {}
@@ -202,7 +199,7 @@ def _stored(analysis: Analysis, onnx: bool, same: _Same) -> list[ComparedTensor]
             if info.shape is None or any(not isinstance(d, int) for d in info.shape):
                 return None
             shape = tuple(d for d in info.shape if isinstance(d, int))
-            name = info.name if onnx or bare else f"{layer.path}.{info.name}"
+            name = info.name if whole or bare else f"{layer.path}.{info.name}"
             shared = (t for other in layer.shared_with for t in held[other] if same(name, shape, t))
             known = found.get(name) or next(shared, None)
             if known is None:
@@ -442,7 +439,7 @@ def _cause(
     name = next(iter(tensor.names))
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
-    onnx = model.info.model.format == "onnx"
+    onnx = model.info.model.is_graph
     if tensor.family == "batch norm" and folding:
         return _FOLDED
     if tensor.family == "batch norm" and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):

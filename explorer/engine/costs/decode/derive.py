@@ -153,7 +153,7 @@ class _Derivation(TwoTexts):
 
     def is_operator(self, layer: Layer) -> bool:
         """Whether a row is an operator itself: a module is called by its class, a function by its name."""
-        return self.long.analysis.info.model.format == "onnx" or not layer.kind[:1].isupper()
+        return self.long.analysis.info.model.is_graph or not layer.kind[:1].isupper()
 
     def tensors(
         self, found: Sequence[TensorInfo], others: Sequence[TensorInfo], whole: bool, attends: bool = False

@@ -41,6 +41,7 @@ class TorchModel:
 
     format = "torch"
     takes_weights = True
+    is_graph = False
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
