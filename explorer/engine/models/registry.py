@@ -27,6 +27,7 @@ MODULES = (
     "formats.weights.safetensors",
     "formats.weights.gguf",
     "formats.tflite",
+    "formats.netlist",
     "formats.weights.huggingface",
     "models.torch.torchscript",
     "models.torch.exported_program",
