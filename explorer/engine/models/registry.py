@@ -27,7 +27,6 @@ MODULES = (
     "formats.weights.safetensors",
     "formats.weights.gguf",
     "formats.tflite",
-    "formats.netlist",
     "formats.weights.huggingface",
     "models.torch.torchscript",
     "models.torch.exported_program",
