@@ -458,8 +458,8 @@ def _program_seeds() -> Iterator[bytes]:
 
 
 def _graph() -> Callable[[str], None]:
+    from explorer.engine.formats.torch_files.zip_archive import ZipArchive
     from explorer.engine.formats.torch_replay.graph import read
-    from explorer.engine.formats.torch_replay.storages import ZipArchive
 
     def run(path: str) -> None:
         read(ZipArchive(path))

@@ -8,8 +8,6 @@ import stat
 
 from explorer.base.errors import BadModel
 
-__all__ = ["mapped", "open_regular"]
-
 
 def open_regular(path: str) -> tuple[int, int]:
     """Opens a file for reading, unbuffered: every byte that is read was asked for.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline
 
-__all__ = ["HEAD_BYTES", "Format", "SourceProbe"]
-
 HEAD_BYTES = 4096
 """How much of a file is read to recognise it."""
 

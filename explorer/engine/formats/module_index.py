@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Shape = tuple[int | str | None, ...]
 
-__all__ = ["OperatorRow", "ModulePart", "outline_rows", "settings_text", "stored_bytes"]
-
 SETTINGS = 6
 """How many settings of a module stand beside it in an outline."""
 
@@ -123,10 +121,10 @@ def stored_bytes(tensors: Iterable[StoredTensor]) -> int:
     return sum(once.values())
 
 
-def settings_text(settings: Mapping[str, Any], most: int = SETTINGS) -> str:
+def settings_text(settings: Mapping[str, Any]) -> str:
     """The first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
-    shown = [f"{key}={_short(value)}" for key, value in list(settings.items())[:most]]
-    return ", ".join(shown) + (" ..." if len(settings) > most else "")
+    shown = [f"{key}={_short(value)}" for key, value in list(settings.items())[:SETTINGS]]
+    return ", ".join(shown) + (" ..." if len(settings) > SETTINGS else "")
 
 
 def _short(value: Any) -> str:
@@ -134,21 +132,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def outline_rows(
-    parts: Iterable[ModulePart], notes: Mapping[str, str], kinds: Mapping[str, str] | None = None
-) -> Iterator[OutlineRow]:
+def outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Iterator[OutlineRow]:
     """Modules, their tensors and their operators, in order.
 
     Args:
         parts: In pre-order.
         notes: What is to be said of a tensor, by its name.
-        kinds: Class of a module of which only tensors are known, by its path.
     """
     for part in parts:
         if not part.kind and not part.operators:
             for row in rows(part.parameters):
                 if row.stored is None:
-                    yield OutlineRow(row.path, "module", (kinds or {}).get(row.path, ""))
+                    yield OutlineRow(row.path, "module")
                 else:
                     yield _tensor_row(row.stored, notes, part.role)
             continue

@@ -21,20 +21,6 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline, OutlineRow
 
-__all__ = [
-    "NO_GRAPH",
-    "TensorIndex",
-    "StoredTensor",
-    "TreeRow",
-    "modules_of",
-    "named_few",
-    "outlined",
-    "part_of",
-    "rows",
-    "shortened",
-    "unused_bytes",
-]
-
 NO_GRAPH = "the file holds tensors and no graph"
 """Why nothing is known of the work."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ELEMENT_TYPES"]
-
 ELEMENT_TYPES = (
     (1, "float32", 32),
     (2, "uint8", 8),

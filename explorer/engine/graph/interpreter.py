@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor
 
-__all__ = ["Domain", "Interpreter", "ValueScope", "Wiring", "reads"]
-
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from explorer.facts import Shape
 
-__all__ = ["CHANNELS_LAST", "NCHWC", "NHWC", "channels_first", "channels_last", "is_last"]
-
 MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
 
 _ALWAYS = -1

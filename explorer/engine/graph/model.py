@@ -26,30 +26,6 @@ from explorer.facts import Dim
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "CONTROL_FLOW",
-    "DTYPES",
-    "AttributeRef",
-    "Computed",
-    "DType",
-    "Derived",
-    "Function",
-    "Graph",
-    "Inline",
-    "Model",
-    "Node",
-    "Payload",
-    "Source",
-    "Span",
-    "Tensor",
-    "Value",
-    "dtype_code",
-    "int64_tensor",
-    "sources",
-    "subgraphs",
-    "tensor_from_array",
-]
-
 
 class DType(Struct, frozen=True):
     """A tensor element type: ONNX's code, numpy's (or ml_dtypes') spelling, width in bits."""

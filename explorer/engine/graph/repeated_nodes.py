@@ -14,8 +14,6 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node, Tensor
 
-__all__ = ["WeightBundle", "Nodes", "NodeRun", "Tensors", "gathered", "held"]
-
 
 class NodeRun(Node):
     """Nodes without attributes that differ by their names only.

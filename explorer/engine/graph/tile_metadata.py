@@ -14,8 +14,6 @@ from typing import Any
 from explorer.engine.graph.model import Model
 from explorer.facts import Plan, to_json
 
-__all__ = ["DOMAIN", "MNK_KEY", "PLAN_KEY", "SITE_KEY", "carrying", "earlier", "plans"]
-
 DOMAIN = "tile_hw"
 """Domain of the tile operators. Without a dot: some importers refuse one."""
 

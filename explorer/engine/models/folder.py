@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["FORMAT", "MOST_DEPTH", "MOST_FILES", "MOST_FOLDERS", "outline"]
-
 MOST_FILES = 10_000
 """Files that are looked at, about a second's worth."""
 MOST_FOLDERS = 2_000

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
-__all__ = ["OnnxModel"]
-
 
 class OnnxModel:
     """An ONNX file; `model` is its graph where that was read already."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     Arrays = Sequence[np.ndarray]
 
-__all__ = ["OpenOptions", "Opened", "check_names", "dims_of", "with_rules"]
-
 _T = TypeVar("_T")
 
 OnProgress = Callable[[Progress], None] | None

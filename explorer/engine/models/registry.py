@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["MODULES", "formats", "open_model", "recognise"]
-
 MODULES = (
     "formats.onnx",
     "formats.weights.safetensors",

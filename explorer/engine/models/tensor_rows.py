@@ -19,8 +19,6 @@ from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 if TYPE_CHECKING:
     from explorer.engine.formats.tensor_index import TensorIndex
 
-__all__ = ["TensorRows", "leaf_layer"]
-
 
 class TensorRows(LayerRows):
     """The rows of a tree of tensors, in pre-order.

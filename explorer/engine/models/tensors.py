@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
-__all__ = ["TensorFile"]
-
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """How torch calls what a batch normalisation counts and does not learn."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
-__all__ = ["TfliteModel"]
-
 
 class TfliteModel:
     """A TensorFlow Lite file."""

@@ -13,8 +13,6 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
 from explorer.facts import Shape
 
-__all__ = ["InputArrays", "InputSpec", "read_input"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -24,8 +24,6 @@ from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.runtime.reference import Evaluator, has_bfloat16
 
-__all__ = ["Array", "Session", "expose", "one_line"]
-
 Array = np.ndarray[Any, Any]
 
 _MESSAGE = 300

@@ -23,8 +23,6 @@ from threadpoolctl import threadpool_limits
 from explorer.base.errors import Cancelled
 from explorer.host import memory_limit
 
-__all__ = ["Share", "awaited", "beside", "give_back", "processors", "side_by_side", "within_limit"]
-
 _T = TypeVar("_T")
 
 _MOST = 8

@@ -19,18 +19,6 @@ from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import Shape
 
-__all__ = [
-    "Drawn",
-    "InputShapes",
-    "any_values",
-    "check_names",
-    "draw",
-    "fixed_shapes",
-    "given_inputs",
-    "plan_inputs",
-    "sizes_of",
-]
-
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
 _PASSING = frozenset(

@@ -9,8 +9,6 @@ from typing import Any
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
 
-__all__ = ["NOTE", "Evaluator", "has_bfloat16"]
-
 NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfloat16"
 
 

@@ -11,8 +11,6 @@ from explorer.base.errors import Misuse
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["NUMPY_TYPES", "as_array", "as_tensor"]
-
 Array = np.ndarray[Any, Any]
 
 NUMPY_TYPES = frozenset(

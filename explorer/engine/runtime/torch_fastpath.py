@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["undisturbed", "without_fastpath"]
-
 _LOCK = threading.Lock()
 _users = 0
 _found = True

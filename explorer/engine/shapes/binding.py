@@ -9,8 +9,6 @@ from explorer.engine.graph.model import Model, Value
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
-__all__ = ["InputShapes", "bind_inputs", "bound_shape"]
-
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
 

@@ -13,8 +13,6 @@ from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim
 
-__all__ = ["captured_names", "iterations", "substituted"]
-
 FOREVER = 1 << 31
 """Trip counts from here on mean "until the condition says stop": exporters write the largest integer."""
 

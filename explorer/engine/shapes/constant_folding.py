@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["FOLDABLE", "LARGEST", "constant", "content", "known"]
-
 LARGEST = 1024
 """Elements of a value that is still worth computing."""
 

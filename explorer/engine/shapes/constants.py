@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["ConstantContents", "follow"]
-
 _PLAIN = {"int64": "q", "int32": "i", "float32": "f"}
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
-__all__ = ["InferredTypes", "Inference", "Shapes", "forget", "infer"]
-
 ROUNDS = 24
 """How often the open nodes are gone through with what the last round made known."""
 

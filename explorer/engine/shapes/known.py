@@ -11,8 +11,6 @@ from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Shape
 
-__all__ = ["ShapeTable", "better", "common", "complete_all", "merge", "possible", "take"]
-
 
 class ShapeTable(Struct):
     """What is known of a graph while it is inferred.

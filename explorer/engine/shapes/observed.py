@@ -20,8 +20,6 @@ from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Dim, Progress, Shape, TensorInfo
 
-__all__ = ["observe"]
-
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 

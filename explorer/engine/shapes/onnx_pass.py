@@ -29,8 +29,6 @@ from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Dim, Shape
 
-__all__ = ["OnnxPass"]
-
 MAX_REFUSED = 8
 """Nodes that inference refuses before the rest is given up; each takes a dozen runs to find."""
 

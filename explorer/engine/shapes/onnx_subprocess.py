@@ -18,8 +18,6 @@ import sys
 import threading
 from typing import IO, Any
 
-__all__ = ["Died", "Refused", "infer"]
-
 MEMORY = 1 << 30
 SECOND_PER = 1 << 16
 """Bytes of a graph for which inference may take another second; it needs some ten milliseconds."""

@@ -11,8 +11,6 @@ from explorer.engine.shapes.rules.registry import Type
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
-__all__ = ["ShapeOrigins", "contradicts", "entered", "shown_shape", "symbols_of"]
-
 _KEPT = 1 << 14
 """Facts that are kept once they are made: in a large graph a value is read soon after it is made."""
 

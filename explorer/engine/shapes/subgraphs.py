@@ -19,8 +19,6 @@ from explorer.facts import Dim, TensorInfo
 if TYPE_CHECKING:
     from explorer.engine.shapes.inference import Inference, Shapes
 
-__all__ = ["SubgraphView", "body_name", "call_name", "places", "view"]
-
 Types = list[TensorInfo | None]
 
 

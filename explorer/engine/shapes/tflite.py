@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Constants = Mapping[str, Array]
 
-__all__ = ["FileShapes"]
-
 MAX_BODIES = 20_000
 """Bodies that are followed, each once per kinds of arguments: calls in calls can ask for billions."""
 

@@ -18,21 +18,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
-__all__ = [
-    "Expression",
-    "Undecided",
-    "atoms",
-    "compared",
-    "divided",
-    "equal",
-    "floor",
-    "least_value",
-    "less",
-    "lifted",
-    "made_of",
-    "truncated",
-]
-
 MAX_TERMS = 24
 MAX_POWER = 16
 MAX_TEXT = 160

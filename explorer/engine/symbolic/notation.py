@@ -15,8 +15,6 @@ from explorer.engine.symbolic.expressions import (
     floor,
 )
 
-__all__ = ["canonical", "display", "parsed"]
-
 _NAME = r"[A-Za-z_][\w.:]*"
 _TOKEN = re.compile(rf"\s*(?:(\d+)|(floor|ceil|max|min|Max|Min)(?=\()|({_NAME})|'([^']*)'|(//|[-+*/^(),]))")
 _PLAIN = re.compile(rf"{_NAME}\Z")

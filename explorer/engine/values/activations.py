@@ -23,8 +23,6 @@ from explorer.facts import Progress
 from explorer.facts.values import Activations, TensorStats
 from explorer.host.output_files import atomic_write
 
-__all__ = ["ActivationArchive", "ActivationRequest", "ActivationRun", "activations"]
-
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 

@@ -14,8 +14,6 @@ from explorer.engine.values import ggml_blocks
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs
 from explorer.engine.values.onnx_tensors import numpy_type, slabs_of_tensor
 
-__all__ = ["stored"]
-
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
 """Types of which one number after the other lies in the file."""
 

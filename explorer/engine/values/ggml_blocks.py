@@ -18,8 +18,6 @@ from explorer.engine.values.numbers import SLAB, Array
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Span
 
-__all__ = ["known", "slabs"]
-
 _Blocks = np.ndarray[Any, np.dtype[np.uint8]]
 _Floats = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from explorer.engine.values.numbers import Array
 
-__all__ = ["QUANTILES", "edges_of", "places", "quantiles", "ranks"]
-
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 _LARGEST = sys.float_info.max

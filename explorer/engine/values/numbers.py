@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from explorer.base.errors import Cancelled
 
-__all__ = ["SLAB", "Array", "Numbers", "Slabs", "chunks", "slabs_of"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Slabs = Callable[[], Iterator[Array]]
 

@@ -28,8 +28,6 @@ from explorer.engine.values.onnx_tensors import numpy_type
 from explorer.engine.values.weights import Paths, chosen
 from explorer.facts import Layer, TensorInfo
 
-__all__ = ["BUDGET", "run"]
-
 BUDGET = 1 << 28
 """Bytes of node outputs that are held together."""
 

@@ -19,8 +19,6 @@ from explorer.engine.formats.onnx.protobuf_wire import fields
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
 from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
 
-__all__ = ["numpy_type", "slabs_of_tensor", "stored"]
-
 _UNPACKED = 4
 """How much longer a slab gets when packed numbers get a byte each, at most."""
 

@@ -18,8 +18,6 @@ from explorer.engine.values.wide import NOTHING, Wide
 from explorer.facts import TensorInfo
 from explorer.facts.values import Histogram, TensorStats
 
-__all__ = ["measure"]
-
 Cancel = Callable[[], bool] | None
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = ["record", "run"]
-
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 

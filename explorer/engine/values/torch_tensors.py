@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = ["materialised", "numbers_of", "slabs", "stored"]
-
 
 def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
     """The model with real weights.

@@ -20,8 +20,6 @@ from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
 from explorer.facts.values import TensorStats, Weights
 
-__all__ = ["Paths", "chosen", "weights"]
-
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 

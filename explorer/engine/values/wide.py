@@ -17,8 +17,6 @@ from explorer.engine.values.intervals import edges_of, places, quantiles, ranks
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
 
-__all__ = ["NOTHING", "Wide"]
-
 Cancel = Callable[[], bool] | None
 
 _SORTED = 1 << 16

@@ -25,8 +25,6 @@ from explorer.engine.costs.memory.liveness import Schedule
 from explorer.facts import Analysis
 from explorer.facts.comparison import Comparison, Difference
 
-__all__ = ["compare"]
-
 SHOWN = 4
 """How many kinds of work are named in a difference that stays open."""
 

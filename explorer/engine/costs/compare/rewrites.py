@@ -17,8 +17,6 @@ from explorer.engine.costs.compare.weights import family
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.facts import Analysis, Layer
 
-__all__ = ["Needless", "leaves", "needless", "rewritten", "sizes_computed", "tile_sums"]
-
 NAMED = 3
 """How many layers are named that nothing needs."""
 

@@ -28,8 +28,6 @@ from explorer.host.optional_packages import TORCH, said
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = ["table"]
-
 COLUMNS = ("output_size", "num_params", "mult_adds")
 
 

@@ -17,8 +17,6 @@ from msgspec import Struct
 from explorer.base.units import printable, shape_text
 from explorer.facts import Analysis, Layer
 
-__all__ = ["Cause", "Causes", "ComparedTensor", "Zeros", "family", "graphless", "stored", "weight_causes"]
-
 NAMED = 3
 """How many weights that only one model has are named."""
 

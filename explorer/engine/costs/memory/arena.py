@@ -14,8 +14,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-__all__ = ["Arena", "ArenaBlock", "place"]
-
 PAIRS = 4_000_000
 """Pairs of blocks alive together up to which placement by size is tried: about a second's worth."""
 

@@ -19,23 +19,6 @@ from explorer.engine.costs.memory.arena import ArenaBlock, place
 from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo, is_assumed
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
-__all__ = [
-    "Detail",
-    "Examined",
-    "Life",
-    "TensorAccess",
-    "Named",
-    "Peak",
-    "Schedule",
-    "ExecutionStep",
-    "live_peak",
-    "described",
-    "lives",
-    "memory",
-    "schedule",
-    "settled",
-]
-
 SHOWN = 16
 """How many of the tensors alive at the peak are named."""
 

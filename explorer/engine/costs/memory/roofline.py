@@ -14,8 +14,6 @@ from explorer.engine.costs.layer_tree import summed
 from explorer.facts import Analysis, Layer
 from explorer.facts.roofline import Limit, Machine, Roofline, RooflinePoint
 
-__all__ = ["roofline"]
-
 
 def roofline(analysis: Analysis, machine: Machine) -> Roofline:
     """The layers of a model on the roofline of a machine.

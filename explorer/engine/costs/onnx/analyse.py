@@ -25,8 +25,6 @@ from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled
 from explorer.host.gc_pause import uncollected
 
-__all__ = ["Look", "analyse", "examine"]
-
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
 """Takes the leaves of a visit, and the id of the row of each by its position."""
 

@@ -13,8 +13,6 @@ from explorer.engine.costs.onnx.values import SHOWN, GraphContext
 from explorer.engine.graph.model import Graph
 from explorer.facts import TensorInfo
 
-__all__ = ["Edge", "boundaries"]
-
 Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
 """The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
 

@@ -24,8 +24,6 @@ from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim, TensorInfo
 
-__all__ = ["CARRIERS", "KEYS", "Carrier", "follow"]
-
 
 class Carrier(NamedTuple):
     """A node that carries graphs, with what it takes to visit them."""

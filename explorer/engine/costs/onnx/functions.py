@@ -33,8 +33,6 @@ from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Shapes, substituted
 from explorer.facts import Layer, TensorInfo, Tiled
 
-__all__ = ["ClosedBody", "FunctionCalls", "inlined"]
-
 
 def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping[str, TensorInfo]] | None:
     """The call of a function that is one operator as that operator, and its constants by name; else None."""

@@ -18,8 +18,6 @@ from explorer.engine.costs.onnx.values import VIEWS, GraphContext, learned, para
 from explorer.engine.graph.model import Node
 from explorer.facts import Layer, TensorInfo
 
-__all__ = ["OperatorFigures", "OperatorLeaf", "described_values"]
-
 
 class OperatorFigures(CostFigures, frozen=True, eq=False):
     """What nodes of one operator, attributes and types have in common.

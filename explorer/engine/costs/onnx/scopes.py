@@ -19,8 +19,6 @@ from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.graph.model import Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
-__all__ = ["TILED", "ScopedName", "ScopedNames", "from_name", "relative", "scoped_names"]
-
 NAMES = "pkg.torch.onnx.name_scopes"
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 TILED = "tiled"

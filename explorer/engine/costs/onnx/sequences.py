@@ -15,8 +15,6 @@ from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Node
 from explorer.facts import Dim, TensorInfo
 
-__all__ = ["MAKERS", "Elements", "remember"]
-
 MAKERS = frozenset(
     (
         "SequenceConstruct",

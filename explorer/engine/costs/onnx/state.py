@@ -26,8 +26,6 @@ from explorer.engine.graph.model import Graph, Node
 from explorer.engine.shapes import Inference, Shapes, captured_names
 from explorer.facts import TensorInfo, Tiled
 
-__all__ = ["ExecutionOrder", "Visit", "VisitResult", "VisitState"]
-
 Visit = Callable[[GraphContext, Sequence[Node]], None]
 """Visits the nodes of a body."""
 

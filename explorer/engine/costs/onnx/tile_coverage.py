@@ -23,8 +23,6 @@ from explorer.engine.graph.model import Function, Model
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_KEY, plans
 from explorer.facts import Dim, Layer, LeftOver, Tiled
 
-__all__ = ["TileLabels", "counted", "marker", "planned_sizes"]
-
 Tile = tuple[int, int, int]
 
 _OPERATOR = re.compile(r"2DMM_(\d{1,6})x(\d{1,6})x(\d{1,6})(?:_\w+)?", re.ASCII)

@@ -22,28 +22,6 @@ from explorer.engine.operators import formulas
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 
-__all__ = [
-    "HANDED_ON",
-    "PLAIN",
-    "SHOWN",
-    "VIEWS",
-    "GraphContext",
-    "StoredValue",
-    "Traffic",
-    "constant",
-    "hand_on",
-    "learned",
-    "nbytes",
-    "parameter_places",
-    "parameters",
-    "plain_storage",
-    "scaled",
-    "shown",
-    "stored_in",
-    "traffic",
-    "view_of",
-]
-
 _ALIASES = frozenset(
     ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
 ).union(tflite.ALIASES)

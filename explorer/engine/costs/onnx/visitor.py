@@ -43,8 +43,6 @@ from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
 
-__all__ = ["GraphVisitor", "forget", "visit"]
-
 OnProgress = Callable[[Progress], None] | None
 Cancel = Callable[[], bool] | None
 

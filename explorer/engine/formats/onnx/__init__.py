@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from explorer.engine.formats.format import Format, SourceProbe
 
-__all__ = ["FORMAT"]
-
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """ModelProto's fields (onnx.proto) and their wire types: an ONNX file has no magic number."""
 

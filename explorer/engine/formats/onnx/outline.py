@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-__all__ = ["outline"]
-
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
 

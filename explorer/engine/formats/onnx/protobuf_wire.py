@@ -17,17 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "Buffer",
-    "fields",
-    "length_delimited",
-    "packed_varints",
-    "signed",
-    "tagged_varint",
-    "varint",
-    "varint_at",
-]
-
 Buffer = bytes | memoryview | mmap.mmap
 
 _MAX_SHIFT = 63

@@ -33,8 +33,6 @@ from explorer.engine.graph.model import (
 from explorer.facts import Dim
 from explorer.host.gc_pause import uncollected
 
-__all__ = ["not_onnx", "read"]
-
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
 

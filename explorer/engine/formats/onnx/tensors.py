@@ -31,8 +31,6 @@ from explorer.engine.graph.model import (
     dtype_code,
 )
 
-__all__ = ["MAX_RANK", "TensorReader", "sparse", "sparse_initializers"]
-
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
 

@@ -23,8 +23,6 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.protobuf_wire import fields
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
-__all__ = ["MAX_CALL_DEPTH", "MAX_EXPANDED", "validate"]
-
 MAX_EXPANDED = 10_000_000
 """Operators after every function call is replaced by its body. The largest graph met in earnest, AlexNet
 in tiles of 16x16x16, has 229,000; a dozen functions that call each other tenfold have a billion."""

@@ -38,8 +38,6 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, held
 from explorer.facts import Progress
 
-__all__ = ["encode", "skeleton", "write"]
-
 Part = bytes | Payload
 Piece = bytes | bytearray | memoryview
 OnProgress = Callable[[Progress], None] | None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from explorer.engine.formats.format import Format
 
-__all__ = ["FORMAT"]
-
 _IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every file (schema.fbs, file_identifier)."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-__all__ = ["Fields", "ReadBudget", "FlatTable", "root"]
-
 _U16 = struct.Struct("<H")
 _U16S = struct.Struct("<HH")
 _U32 = struct.Struct("<I")

@@ -35,8 +35,6 @@ from explorer.engine.graph.model import (
 )
 from explorer.facts import Dim
 
-__all__ = ["BATCH", "CUSTOM", "DOMAIN", "Tflite", "read"]
-
 DOMAIN = "tflite"
 CUSTOM = "tflite.custom"
 

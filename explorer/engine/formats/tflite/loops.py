@@ -9,8 +9,6 @@ from __future__ import annotations
 from explorer.engine.formats.onnx.protobuf_wire import Buffer
 from explorer.engine.formats.tflite.reader import Subgraph, TfliteOperator
 
-__all__ = ["trips_of"]
-
 
 def trips_of(
     data: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph

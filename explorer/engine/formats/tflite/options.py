@@ -15,8 +15,6 @@ from typing import Any
 
 from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-__all__ = ["custom_options"]
-
 LARGEST = 1 << 16
 """Bytes of options that are looked into."""
 

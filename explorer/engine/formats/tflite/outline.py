@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["outline"]
-
 _BITS = {name: bits for _, name, bits in ELEMENT_TYPES}
 
 

@@ -19,8 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-__all__ = ["IDENTIFIER", "File", "TfliteOperator", "Quantization", "Subgraph", "TfliteTensor"]
-
 IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every file."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["DTYPES", "OptionsTable", "names", "options"]
-
 DTYPES: Mapping[int, str | None] = {
     0: "float32",
     1: "float16",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
-__all__ = ["MAGIC", "TAR", "SavedFile", "array_type", "calls", "read"]
-
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How a checkpoint of torch before 1.6 begins: its magic number, pickled."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["PICKLED", "Checkpoint", "checkpoint", "outline"]
-
 DEPTH = 64
 """Levels of containers or modules inside each other."""
 TIMES = 10_000

@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     Shape = tuple[int | str | None, ...]
     Tensor = tuple[str, str | None, Shape | None]
 
-__all__ = [
-    "DTYPES",
-    "EMPTY",
-    "batch_of",
-    "SYMBOL",
-    "Described",
-    "ProgramCall",
-    "described",
-    "module_stack",
-    "not_a_program",
-    "outline",
-    "symbol_of",
-]
-
 DTYPES = {
     1: "uint8",
     2: "int8",

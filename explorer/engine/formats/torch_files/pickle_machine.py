@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
     Maker = Callable[..., Any]
 
-__all__ = [
-    "DIGITS",
-    "LONG",
-    "MARKS",
-    "PLAIN",
-    "Broken",
-    "Cut",
-    "Global",
-    "ReducedObject",
-    "Ordered",
-    "Pickle",
-    "ByteSpan",
-    "checked_key",
-]
-
 MARKS = 10_000
 """Containers that may be open inside each other."""
 DIGITS = 4_000

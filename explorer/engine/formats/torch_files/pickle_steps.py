@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Step = Callable[[Pickle], None]
 
-__all__ = ["load"]
-
 MEMO = 20_000_000
 """Objects that a pickle may refer back to."""
 STACK = 4_000_000

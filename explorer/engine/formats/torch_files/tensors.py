@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
-__all__ = [
-    "BYTES",
-    "RENAMED",
-    "Device",
-    "StorageRef",
-    "TensorSpec",
-    "broken",
-    "checked",
-    "lenient",
-    "strict",
-]
-
 BYTES: Mapping[str, int] = {
     "bool": 1,
     "uint8": 1,
@@ -387,21 +375,18 @@ def broken(error: Broken, where: str) -> BadModel:
     )
 
 
-def strict(content: bytes, where: str, tensors: Mapping[int, TensorSpec] | None = None) -> Any:
+def strict(content: bytes, where: str) -> Any:
     """What a pickle in a TorchScript file describes: plain values, `TensorSpec`, `ReducedObject`.
 
     Args:
         content: The pickle.
         where: The file, for the message.
-        tensors: Tensors that it refers to by number.
 
     Raises:
         BadModel: It is broken, or names something that such a file does not need.
     """
 
     def find(module: str, name: str) -> Any:
-        if (module, name) == ("torch.jit._pickle", "build_tensor_from_id"):
-            return Global(module, name, (tensors or {}).__getitem__)
         if module == "__torch__" or module.startswith("__torch__."):
             return Global(module, name)
         found = _known(module, name)

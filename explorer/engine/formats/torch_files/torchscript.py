@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-__all__ = ["Script", "outline", "plain_name", "script"]
-
 DEPTH = 64
 """Levels of modules inside each other."""
 ARGUMENTS = 60

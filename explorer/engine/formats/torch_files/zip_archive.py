@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Read = Callable[[int, int], bytes]
     """Bytes of a file: so many, from there."""
 
-__all__ = ["ENTRIES", "INFLATED", "ZipArchive", "ZipEntry", "directory", "entry_names"]
-
 INFLATED = 64 << 20
 """Largest entry that may be compressed: torch compresses its text at most, and weights never."""
 PICKLED = 8 << 20

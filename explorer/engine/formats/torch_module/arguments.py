@@ -18,8 +18,6 @@ from msgspec.structs import replace
 from explorer.engine.formats.torch_module.modules import described, dtype_name, tensors
 from explorer.facts import TensorInfo
 
-__all__ = ["BoundInputs", "Example", "moved"]
-
 
 class BoundInputs(Struct, frozen=True):
     """The inputs of one use of a model.

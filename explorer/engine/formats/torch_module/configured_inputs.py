@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["candidates", "likely_shape"]
-
 Size = tuple[int, ...]
 Sizes = dict[str, tuple[str, Size]]
 """Type and shape by the name of an input; the type is '' for that of the weights."""

@@ -27,8 +27,6 @@ from explorer.engine.formats.torch_module.meta_copy import without_values
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.facts import TensorInfo
 
-__all__ = ["bind"]
-
 Size = tuple[int, ...]
 
 Failure = Callable[..., tuple[str, str] | None]

@@ -27,8 +27,6 @@ from explorer.engine.formats.torch_module.meta_copy import sharing_values, witho
 from explorer.engine.formats.torch_module.meta_init import Unfilled, UninitialisedOnMeta
 from explorer.host.optional_packages import require, said, search_here, silence
 
-__all__ = ["LoadedModule", "load", "of"]
-
 
 class LoadedModule(Struct):
     """A model that can be built.

@@ -19,8 +19,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.formats.torch_module.modules import is_lazy
 
-__all__ = ["MOST_KEPT", "materialised", "sharing_values", "without_values"]
-
 MOST_KEPT = 4096
 """Elements up to which a tensor that no input goes into keeps its values: programs index and branch with
 them."""

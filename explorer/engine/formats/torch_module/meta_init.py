@@ -13,8 +13,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Unfilled", "UninitialisedOnMeta"]
-
 _FILLS = frozenset(
     f"aten::{name}_"
     for name in (

@@ -14,18 +14,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.facts import TensorInfo
 
-__all__ = [
-    "described",
-    "dtype_name",
-    "flat",
-    "is_lazy",
-    "named",
-    "plain",
-    "registered",
-    "size_of",
-    "tensors",
-]
-
 
 def dtype_name(dtype: torch.dtype) -> str:
     """A dtype in numpy's spelling: torch.float32 -> 'float32'."""

@@ -24,17 +24,16 @@ import torch
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.base.units import printable, shape_text
-from explorer.engine.formats.torch_files.exported_program import batch_of
+from explorer.engine.formats.torch_files.exported_program import DTYPES, SYMBOL, batch_of, symbol_of
+from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.formats.torch_replay.graph import DTYPES, LARGEST, SYMBOL, Program, read, symbol_of
+from explorer.engine.formats.torch_replay.graph import LARGEST, Program, read
 from explorer.engine.formats.torch_replay.graph_replay import GraphReplay
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule, add_tensor, attributes, twin_of
-from explorer.engine.formats.torch_replay.storages import StorageRef, Storages, TensorSpec, ZipArchive
+from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.facts import TensorInfo
-
-__all__ = ["load"]
-
 
 # -- sizes that are left open
 

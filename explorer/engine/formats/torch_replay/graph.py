@@ -17,25 +17,11 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.exported_program import (
     DTYPES,
-    SYMBOL,
     module_stack,
     not_a_program,
     symbol_of,
 )
-from explorer.engine.formats.torch_replay.storages import ZipArchive
-
-__all__ = [
-    "DTYPES",
-    "LARGEST",
-    "SYMBOL",
-    "ProgramInput",
-    "GraphNode",
-    "Program",
-    "Segment",
-    "names_in",
-    "read",
-    "symbol_of",
-]
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 LARGEST = 1 << 56
 """Elements that no tensor has; more would not fit into the number of its bytes."""

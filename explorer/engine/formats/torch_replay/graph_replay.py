@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
+from explorer.engine.formats.torch_files.exported_program import DTYPES
 from explorer.engine.formats.torch_replay import operators
-from explorer.engine.formats.torch_replay.graph import DTYPES, GraphNode, Program, Segment, names_in
+from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, names_in
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
-
-__all__ = ["GraphReplay"]
 
 _FORMATS = {
     1: torch.contiguous_format,

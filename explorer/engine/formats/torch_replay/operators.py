@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["DTYPES", "LIBRARIES", "Unknown", "call", "tensors"]
-
 LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
 """Operator libraries from which a file may call."""
 

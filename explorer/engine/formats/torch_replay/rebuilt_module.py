@@ -20,8 +20,6 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_module.modules import plain
 
-__all__ = ["ReplayModule", "add_tensor", "attributes", "twin_of"]
-
 
 class ReplayModule(nn.Module):
     """A module whose forward is given by whoever makes it: `run(self, args, kwargs)`.

@@ -7,32 +7,15 @@ wants values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.pickle_machine import ReducedObject as Record
-from explorer.engine.formats.torch_files.tensors import Device, StorageRef, TensorSpec, checked, strict
-from explorer.engine.formats.torch_files.zip_archive import ZipArchive, entry_names
-
-__all__ = [
-    "ZipArchive",
-    "Device",
-    "Record",
-    "StorageRef",
-    "Storages",
-    "TensorSpec",
-    "entry_names",
-    "unpickle",
-]
-
-
-def unpickle(content: bytes, where: str, *, tensors: Mapping[int, TensorSpec] | None = None) -> Any:
-    """What a pickle of torch's describes; see `torch_pickle.strict`."""
-    return strict(content, where, tensors)
+from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec, checked
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 
 class Storages(Struct):

@@ -18,17 +18,14 @@ import torch
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
+from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
+from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, strict
+from explorer.engine.formats.torch_files.torchscript import plain_name
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule, add_tensor, attributes, twin_of
-from explorer.engine.formats.torch_replay.storages import (
-    Device,
-    Record,
-    Storages,
-    TensorSpec,
-    ZipArchive,
-    unpickle,
-)
+from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
     Code,
     ScriptClass,
@@ -36,10 +33,7 @@ from explorer.engine.formats.torch_replay.torchscript_interpreter import (
     ScriptFrame,
     ScriptInterpreter,
     bounded,
-    plain_name,
 )
-
-__all__ = ["load"]
 
 _ENTRY = re.compile(r"forward(\d+|__\d+)?")
 """Methods by which a submodule is called: a traced module that is called twice has forward1 as well."""
@@ -62,13 +56,13 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
         BadModel: It is broken, or holds what a TorchScript file does not.
     """
     archive = ZipArchive(path)
-    root = unpickle(archive.read("data.pkl"), path)
-    constants = unpickle(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
+    root = strict(archive.read("data.pkl"), path)
+    constants = strict(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
     if not isinstance(constants, (list, tuple)):
         raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
     code = Code(lambda name: archive.text(name) if name in archive else None, path, trust)
-    made = code.class_of(root.qualname) if isinstance(root, Record) else None
-    if not isinstance(root, Record) or made is None or made.base != "Module":
+    made = code.class_of(root.qualname) if isinstance(root, ReducedObject) else None
+    if not isinstance(root, ReducedObject) or made is None or made.base != "Module":
         raise BadModel("it holds no TorchScript module", where=path)
     if "forward" not in made.methods:
         known = ", ".join(map(printable, made.methods)) or "none"
@@ -94,7 +88,7 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
 
 
 def _guarded(
-    path: str, archive: ZipArchive, code: Code, root: Record, constants: list[Any], meta: bool
+    path: str, archive: ZipArchive, code: Code, root: ReducedObject, constants: list[Any], meta: bool
 ) -> ReplayModule:
     try:
         return _Builder(archive, code, constants, meta).model(root)
@@ -117,7 +111,7 @@ def _notes(twin: ReplayModule, traced: bool) -> tuple[str, ...]:
 
 def _traced_inputs(archive: ZipArchive, made: ScriptClass) -> dict[str, torch.Tensor] | None:
     """What the model was traced with, by the names of its forward's arguments, without values."""
-    found = unpickle(archive.read("traced_inputs.pkl"), archive.path)
+    found = strict(archive.read("traced_inputs.pkl"), archive.path)
     given = found.get("forward") if isinstance(found, dict) else None
     if not isinstance(given, (list, tuple)):
         return None
@@ -156,7 +150,7 @@ class _Builder:
         self.host = _Host(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
-    def model(self, root: Record) -> ReplayModule:
+    def model(self, root: ReducedObject) -> ReplayModule:
         made = self.module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
         # a frozen model keeps its weights among the constants of its code
@@ -173,7 +167,7 @@ class _Builder:
         made.held["frozen"] = frozen
         return made
 
-    def module(self, record: Record) -> ReplayModule:
+    def module(self, record: ReducedObject) -> ReplayModule:
         known = self.twins.get(id(record))
         if known is not None:
             return known  # type: ignore[no-any-return]
@@ -195,7 +189,7 @@ class _Builder:
         return twin
 
     def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
-        if isinstance(value, Record):
+        if isinstance(value, ReducedObject):
             of = self.code.class_of(value.qualname)
             if of is not None and of.base == "Module":
                 try:
@@ -218,7 +212,7 @@ class _Builder:
         """A plain value with its tensors made."""
         if isinstance(value, TensorSpec):
             return self.storages.tensor(value)
-        if isinstance(value, Record):
+        if isinstance(value, ReducedObject):
             known = self.twins.get(id(value))
             if known is None:
                 of = self.code.class_of(value.qualname)

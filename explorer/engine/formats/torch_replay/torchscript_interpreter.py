@@ -16,18 +16,6 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.torchscript import plain_name
-
-__all__ = [
-    "ScriptClass",
-    "Code",
-    "ScriptFrame",
-    "Host",
-    "ScriptInterpreter",
-    "ScriptError",
-    "bounded",
-    "plain_name",
-]
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-__all__ = ["FORMAT", "TYPES", "GgufHeader", "contents", "read"]
-
 TYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("float32", 1, 4),
     1: ("float16", 1, 2),

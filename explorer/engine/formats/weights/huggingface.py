@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-__all__ = ["FORMAT", "contents"]
-
 INDEX = ".index.json"
 _STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
 _WEIGHTS = tuple(

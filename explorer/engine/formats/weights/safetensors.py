@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline
 
-__all__ = [
-    "DTYPES",
-    "FORMAT",
-    "HEADER_BYTES",
-    "SafetensorsHeader",
-    "contents",
-    "packing_notes",
-    "read",
-    "tied_notes",
-]
-
 HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""
 

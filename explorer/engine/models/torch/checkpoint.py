@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["FORMAT"]
-
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 

@@ -26,16 +26,6 @@ from explorer.host.gc_pause import uncollected
 if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
 
-__all__ = [
-    "DescribedFile",
-    "Grown",
-    "declared",
-    "identity_of",
-    "leaves_of",
-    "refuse_sizes",
-    "weights_of",
-]
-
 Grown = tuple[list[LayerLeaf], dict[str, GroupFacts]]
 """Leaves in order, and what is known of the groups around them."""
 

@@ -8,8 +8,6 @@ from explorer.engine.models.opened import Opened, OpenOptions
 from explorer.engine.models.torch.described import DescribedFile, leaves_of
 from explorer.host.optional_packages import require
 
-__all__ = ["open_checkpoint"]
-
 
 def open_checkpoint(source: str, options: OpenOptions, format: str) -> Opened:
     """A checkpoint; with `options.trust` a module in it is loaded, and whatever code is in the file runs.

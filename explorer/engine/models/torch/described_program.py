@@ -30,8 +30,6 @@ from explorer.host.optional_packages import TORCH, require
 
 Tensor = tuple[str, str | None, Shape | None]
 
-__all__ = ["open_described", "open_program"]
-
 _WHY = "the program runs with torch, which cannot be had here"
 _COUNTED = (
     f"{_WHY}: MACs are counted from the shapes in the file, at the sizes that it was exported with;"

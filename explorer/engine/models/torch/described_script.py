@@ -13,8 +13,6 @@ from explorer.engine.models.torch.described import (
 )
 from explorer.host.optional_packages import TORCH, require
 
-__all__ = ["open_script"]
-
 _WHY = "its code is analysed with torch, which cannot be had here"
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["FORMAT"]
-
 
 def _recognise(probe: SourceProbe) -> bool:
     inner = probe.inner

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened import Arrays
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
 
-__all__ = ["ModuleObject", "TorchModel"]
-
 
 class TorchModel:
     """A torchvision model by name, or what `package.module:callable` returns."""

@@ -8,8 +8,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["FORMAT", "is_code"]
-
 
 def is_code(source: str) -> bool:
     """Whether it names something in a file of Python: path/file.py:callable."""

@@ -37,8 +37,6 @@ from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.facts import Progress
 from explorer.host.optional_packages import said
 
-__all__ = ["EXPORTERS", "OPSET", "ExportResult", "ExportRequest", "export", "exported_graph"]
-
 _INVENTED = ("onnx::", "val_")
 """How the names start that the two exporters give to values of their own."""
 

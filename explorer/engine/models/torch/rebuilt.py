@@ -17,8 +17,6 @@ from explorer.engine.models.opened import Cancel, OnProgress, Opened, OpenOption
 from explorer.engine.models.torch.module import TorchModel
 from explorer.host.optional_packages import said, search_here, silence
 
-__all__ = ["RebuiltModule", "open_pickled", "open_program", "open_script"]
-
 
 class RebuiltModule(TorchModel):
     """A module that was rebuilt from a file of torch's.

@@ -15,8 +15,6 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.host.optional_packages import said
 
-__all__ = ["run"]
-
 
 def run(
     loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray], *, dtype: str | None = None

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline
     from explorer.engine.models.opened import Opened, OpenOptions
 
-__all__ = ["FORMAT"]
-
 
 def _recognise(probe: SourceProbe) -> bool:
     return "constants.pkl" in probe.inner and "data.pkl" in probe.inner

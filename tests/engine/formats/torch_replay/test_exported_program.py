@@ -19,8 +19,8 @@ from torch._export.serde.schema import ScalarType  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.cli import main  # noqa: E402
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive  # noqa: E402
 from explorer.engine.formats.torch_replay import exported_program, graph  # noqa: E402
-from explorer.engine.formats.torch_replay.storages import ZipArchive  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
