@@ -32,13 +32,14 @@ from explorer.facts import (
 from explorer.report.json_text import Records
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison, TorchinfoTable
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
-    from explorer.facts.settings import Settings
     from explorer.facts.sweep import Sweep
     from explorer.facts.training import Training
     from explorer.facts.values import Activations, TensorStats, Weights
@@ -53,11 +54,11 @@ __all__ = [
     "info",
     "layers",
     "memory",
+    "of_fact",
     "ops",
     "plan",
     "plan_cost",
     "roofline",
-    "settings",
     "sweep",
     "tile",
     "torchinfo",
@@ -333,8 +334,8 @@ def plan(fact: Plan) -> Document:
     }
 
 
-def settings(about: Info, fact: Settings, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer settings`: what is asked of every site, and where each value was said."""
+def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
+    """The document of a verb that needs none of its own: that of `info`, and the fields of its fact."""
     return {**info(about, tool, sha256), **to_json(fact)}
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.facts import Info
+    from explorer.report.text.model import Block
     from explorer.session import Session
 
 __all__ = ["about", "fixed_sizes", "open_or_stored", "written"]
@@ -26,7 +27,7 @@ def about(
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
     name: str,
-    page: str,
+    page: str | Callable[..., list[Block]],
     rows: str = "",
     opening: Callable[[Session, ProgressLine], Info] | None = None,
 ) -> Answer:
@@ -36,8 +37,9 @@ def about(
         given: What was typed.
         progress: Told where the job stands.
         ask: Gets the facts.
-        name: Of the function that makes them a document, and of the one in `page` that makes them text.
-        page: Module of `explorer.report.text`.
+        name: Of the function that makes them a document (without one the document is that of `info` and the
+            fact's own fields), and of the one in `page` that makes them text.
+        page: Module of `explorer.report.text`, or a function that makes the text.
         rows: See `Answer`.
         opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
     """
@@ -47,8 +49,8 @@ def about(
         digest = session.sha256() if given.json else None
     return Answer(
         DONE,
-        lambda: getattr(document(), name)(*facts, tool(), digest),
-        lambda: getattr(pages(page), name)(*facts),
+        lambda: getattr(document(), name, document().of_fact)(*facts, tool(), digest),
+        lambda: page(*facts) if callable(page) else getattr(pages(page), name)(*facts),
         rows,
     )
 
