@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import Hardware, PlanCost
-    from explorer.facts.dtypes import DTypes
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.settings import Settings
@@ -333,12 +332,6 @@ class Session:
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
         return self._figures.ops(index)
-
-    def dtypes(self, index: int | None = None) -> DTypes:
-        """How many stored tensors there are of each element type."""
-        from explorer.engine.costs.dtypes import dtypes
-
-        return dtypes(self._models.examined(self._models.at(index)).analysis)
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""
