@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,12 +35,10 @@ OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 """From (domain, operator) to what does it: `rule(call, *inputs)`; a `OperatorCall` has the rest."""
 
-_CONTROL = frozenset(("If", "Loop", "Scan"))
-
 
 def known(domain: str, op: str) -> bool:
     """Whether an operator can be run."""
-    return (domain, op) in OPERATORS or (not domain and (op in _CONTROL or op == "Constant"))
+    return (domain, op) in OPERATORS or (not domain and op in ("Constant", "If", "Loop", "Scan"))
 
 
 class TorchDomain:
@@ -78,7 +77,8 @@ class TorchDomain:
                 return [found]
         rule = OPERATORS.get((node.domain, node.op))
         if rule is None:
-            raise _unknown(node)
+            name = f"{node.domain}.{node.op}" if node.domain else node.op
+            raise BadModel(f"operator {printable(name)} has no counterpart in torch here")
         call = OperatorCall(node, attributes, self.opsets.get(node.domain, 0), self.device)
         kept = _SIZES.get(node.op, ()) if not node.domain else ()
         given = [a if at in kept else as_tensor(a, self.device) for at, a in enumerate(args)]
@@ -112,7 +112,7 @@ class TorchDomain:
             sizes = list(args[0].shape)
             if node.op == "Shape":
                 return as_host(sizes[attributes.get("start", 0) : attributes.get("end")])
-            return as_host(_product(sizes))
+            return as_host(math.prod(sizes))
         rule = host.RULES.get(node.op)
         if rule is None or not args or any(isinstance(a, (torch.Tensor, list)) for a in args):
             return None
@@ -151,66 +151,25 @@ class TorchDomain:
         return np.asarray(value).reshape(-1)[0]
 
 
-def _product(sizes: Sequence[Any]) -> Any:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total
-
-
-def _unknown(node: Node) -> BadModel:
-    name = f"{node.domain}.{node.op}" if node.domain else node.op
-    return BadModel(f"operator {printable(name)} has no counterpart in torch here")
-
+_FOLDS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 _SIZES: Mapping[str, tuple[int, ...]] = {
-    "CenterCropPad": (1,),
-    "Clip": (),
     "ConstantOfShape": (0,),
-    "CumSum": (1,),
-    "Expand": (1,),
-    "OneHot": (1,),
+    **dict.fromkeys(("CumSum", "Expand", "OneHot", "Reshape", "Split", "Squeeze"), (1,)),
+    **dict.fromkeys(("Tile", "TopK", "Trilu", "Unsqueeze", "Upsample"), (1,)),
+    **{f"Reduce{fold}": (1,) for fold in _FOLDS},
     "Pad": (1, 3),
     "Range": (0, 1, 2),
-    "ReduceL1": (1,),
-    "ReduceL2": (1,),
-    "ReduceLogSum": (1,),
-    "ReduceLogSumExp": (1,),
-    "ReduceMax": (1,),
-    "ReduceMean": (1,),
-    "ReduceMin": (1,),
-    "ReduceProd": (1,),
-    "ReduceSum": (1,),
-    "ReduceSumSquare": (1,),
-    "Reshape": (1,),
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
 }
 """Inputs that a rule wants as numbers, not as tensors."""
 
 _WITHOUT_EFFECT = frozenset(
-    {
-        "consumed_inputs",
-        "cubic_coeff_a",
-        "exclude_outside",
-        "extrapolation_value",
-        "hidden_size",
-        "is_test",
-        "kernel_shape",
-        "saturate",
-        "seed",
-        "sorted",
-        "spatial",
-        "stash_type",
-        "storage_order",
-    }
+    (
+        *("consumed_inputs", "cubic_coeff_a", "exclude_outside", "extrapolation_value", "hidden_size"),
+        *("is_test", "kernel_shape", "saturate", "seed", "sorted", "spatial", "stash_type", "storage_order"),
+    )
 )
 """Attributes that say again what the inputs say, or nothing for what is run here."""
 

@@ -33,14 +33,6 @@ def _divided(a: Tensor, b: Tensor) -> Tensor:
     return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
-def _power(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
-    return torch.pow(a, b).to(a.dtype)
-
-
-def _modulo(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
-
-
 def _is_infinite(call: OperatorCall, x: Tensor) -> Tensor:
     above, below = call.get("detect_positive", 1), call.get("detect_negative", 1)
     return (torch.isposinf(x) & bool(above)) | (torch.isneginf(x) & bool(below))
@@ -54,38 +46,15 @@ def _clipped(call: OperatorCall, x: Tensor, low: Any = None, high: Any = None) -
     return x if high is None else torch.minimum(x, high)
 
 
-def _gelu(call: OperatorCall, x: Tensor) -> Tensor:
-    return functional.gelu(x, approximate=call.get("approximate", "none"))
-
-
-def _celu(call: OperatorCall, x: Tensor) -> Tensor:
-    alpha = call.get("alpha", 1.0)
-    result: Tensor = x.clamp(min=0) + (alpha * torch.expm1(x / alpha)).clamp(max=0)
-    return result
-
-
 def _selu(call: OperatorCall, x: Tensor) -> Tensor:
     alpha, gamma = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.05070102214813232421875)
     return torch.where(x > 0, gamma * x, gamma * (alpha * torch.exp(x) - alpha))
-
-
-def _hard_sigmoid(call: OperatorCall, x: Tensor) -> Tensor:
-    result: Tensor = (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1)
-    return result
 
 
 def _shrunk(call: OperatorCall, x: Tensor) -> Tensor:
     bias, limit = call.get("bias", 0.0), call.get("lambd", 0.5)
     zero = torch.zeros_like(x)
     return torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, zero)).to(x.dtype)
-
-
-def _prelu(call: OperatorCall, x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x < 0, x * slope, x)
-
-
-def _swish(call: OperatorCall, x: Tensor) -> Tensor:
-    return x * torch.sigmoid(call.get("alpha", 1.0) * x)
 
 
 def _shifted(call: OperatorCall, x: Tensor, by: Tensor) -> Tensor:
@@ -109,10 +78,6 @@ def _cast_like(call: OperatorCall, x: Tensor, like: Tensor) -> Tensor:
 
 def _as(x: Tensor, kind: torch.dtype) -> Tensor:
     return x != 0 if kind == torch.bool else x.to(kind)
-
-
-def _thresholded(call: OperatorCall, x: Tensor) -> Tensor:
-    return torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x))
 
 
 # along axes
@@ -189,10 +154,6 @@ def _along(function: Callable[..., Tensor]) -> Rule:
     return rule
 
 
-def _hardmax(x: Tensor, axis: int) -> Tensor:
-    return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1)
-
-
 def _running_sum(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
     at = call.number(axis)
     back, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
@@ -200,10 +161,6 @@ def _running_sum(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
     total = torch.cumsum(x, at, dtype=x.dtype)
     total = total - x if exclusive else total
     return total.flip(at) if back else total
-
-
-def _rounded(x: Tensor) -> Tensor:
-    return torch.round(x)
 
 
 def _dropped(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
@@ -217,40 +174,22 @@ def _folded(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     return lambda call, *args: reduce(function, args)
 
 
+_NAMESAKES = (
+    *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor"),
+    *("IsNaN", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sin", "Sinh", "Sqrt", "Tan"),
+    "Tanh",
+)
+"""Functions of one value that torch calls as onnx does, in small letters."""
+
 _UNARY: Mapping[str, Callable[..., Any]] = {
-    "Abs": torch.abs,
-    "Acos": torch.acos,
-    "Acosh": torch.acosh,
-    "Asin": torch.asin,
-    "Asinh": torch.asinh,
-    "Atan": torch.atan,
-    "Atanh": torch.atanh,
+    **{op: getattr(torch, op.lower()) for op in _NAMESAKES},
     "BitwiseNot": torch.bitwise_not,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
-    "Cosh": torch.cosh,
-    "Erf": torch.erf,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
     "HardSwish": functional.hardswish,
     "Identity": lambda x: x,
-    "IsNaN": torch.isnan,
-    "Log": torch.log,
     "Mish": functional.mish,
-    "Neg": torch.neg,
     "Not": torch.logical_not,
-    "Reciprocal": torch.reciprocal,
-    "Relu": torch.relu,
-    "Round": _rounded,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
-    "Sinh": torch.sinh,
     "Softplus": functional.softplus,
     "Softsign": functional.softsign,
-    "Sqrt": torch.sqrt,
-    "Tan": torch.tan,
-    "Tanh": torch.tanh,
 }
 
 _BINARY: Mapping[str, Callable[..., Any]] = {
@@ -278,23 +217,23 @@ _OTHERS: Mapping[str, Rule] = {
     "BitShift": _shifted,
     "Cast": _cast,
     "CastLike": _cast_like,
-    "Celu": _celu,
+    "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
     "Clip": _clipped,
     "CumSum": _running_sum,
     "Dropout": _dropped,
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
-    "Gelu": _gelu,
-    "HardSigmoid": _hard_sigmoid,
-    "Hardmax": _along(_hardmax),
+    "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),
+    "HardSigmoid": lambda call, x: (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1),
+    "Hardmax": _along(lambda x, at: torch.zeros_like(x).scatter(at, x.argmax(at, keepdim=True), 1)),
     "IsInf": _is_infinite,
     "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
     "LogSoftmax": _along(torch.log_softmax),
     "Max": _folded(torch.maximum),
     "Mean": lambda call, *args: reduce(torch.add, args) / len(args),
     "Min": _folded(torch.minimum),
-    "Mod": _modulo,
-    "PRelu": _prelu,
-    "Pow": _power,
+    "Mod": lambda call, a, b: torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b),
+    "PRelu": lambda call, x, slope: torch.where(x < 0, x * slope, x),
+    "Pow": lambda call, a, b: torch.pow(a, b).to(a.dtype),
     "ReduceL1": _reduction(lambda x, axes, keep: _sum(x.abs(), axes, keep)),
     "ReduceL2": _reduction(_root),
     "ReduceLogSum": _reduction(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
@@ -309,8 +248,8 @@ _OTHERS: Mapping[str, Rule] = {
     "Shrink": _shrunk,
     "Softmax": _along(torch.softmax),
     "Sum": _folded(torch.add),
-    "Swish": _swish,
-    "ThresholdedRelu": _thresholded,
+    "Swish": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.0) * x),
+    "ThresholdedRelu": lambda call, x: torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x)),
 }
 
 _MICROSOFT: Mapping[str, Rule] = {

@@ -70,14 +70,6 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]
     return None if axes is None else tuple(axes)
 
 
-def _unsqueeze(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-    return np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ()))
-
-
-def _squeeze(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-    return np.asarray(np.squeeze(args[0], _axes(attributes, args)))
-
-
 def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     found: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
     return as_host(found)
@@ -98,10 +90,6 @@ def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
         stop = None if step < 0 and end < -data.shape[int(axis)] else end
         cut[int(axis)] = slice(start, stop, step)
     return np.asarray(data[tuple(cut)])
-
-
-def _concat(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-    return np.concatenate([_objects(a) for a in args], attributes["axis"])
 
 
 def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
@@ -139,10 +127,6 @@ def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Ho
     return np.full([int(s) for s in sizes], value.array().reshape(-1)[0], object)
 
 
-def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
-    return args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
-
-
 def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
     if any(not isinstance(c, (bool, np.bool_)) for c in args[0].reshape(-1)):
         return None
@@ -152,8 +136,10 @@ def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
 RULES: Mapping[str, Rule] = {
     "Add": _each(lambda a, b: a + b),
     "And": _each(lambda a, b: bool(a) and bool(b)),
-    "Cast": _cast,
-    "Concat": _concat,
+    "Cast": lambda attributes, args: (
+        args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
+    ),
+    "Concat": lambda attributes, args: np.concatenate([_objects(a) for a in args], attributes["axis"]),
     "ConstantOfShape": _constant_of_shape,
     "Div": _each(_divided),
     "Equal": _each(lambda a, b: a == b),
@@ -179,9 +165,9 @@ RULES: Mapping[str, Rule] = {
     "Shape": lambda attributes, args: as_host(list(args[0].shape)),
     "Size": lambda attributes, args: as_host(args[0].size),
     "Slice": _slice,
-    "Squeeze": _squeeze,
+    "Squeeze": lambda attributes, args: np.asarray(np.squeeze(args[0], _axes(attributes, args))),
     "Sub": _each(lambda a, b: a - b),
-    "Unsqueeze": _unsqueeze,
+    "Unsqueeze": lambda attributes, args: np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ())),
     "Where": _where,
 }
 """Operators on sizes; None hands the node to torch."""

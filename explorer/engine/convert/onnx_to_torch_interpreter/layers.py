@@ -40,10 +40,6 @@ def gemm(call: OperatorCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> T
     return product + (c if beta == 1 else c * beta)
 
 
-def _matmul(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)
-
-
 def _fused_matmul(call: OperatorCall, a: Tensor, b: Tensor) -> Tensor:
     a = a.transpose(-1, -2) if call.get("transA", 0) else a
     b = b.transpose(-1, -2) if call.get("transB", 0) else b
@@ -389,17 +385,9 @@ def _skip_layer_norm(
     return y
 
 
-def _attention(
-    call: OperatorCall,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any = None,
-    past_k: Any = None,
-    past_v: Any = None,
-    lengths: Any = None,
-) -> Any:
+def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     """Attention of opset 23, without soft cap, windows, lengths, and matrices of the middle."""
+    mask, past_k, past_v, lengths = (*rest, *(None,) * 4)[:4]
     inner = call.get("qk_matmul_output_mode", 0) or call.outputs > 3
     if call.get("softcap", 0.0) or inner or lengths is not None:
         raise BadModel("torch cannot run Attention with a soft cap, lengths, or its inner scores here")
@@ -451,7 +439,7 @@ _TABLE: Mapping[str, Rule] = {
     "LayerNormalization": _layer_norm,
     "LpNormalization": _lp_norm,
     "LpPool": _lp_pool,
-    "MatMul": _matmul,
+    "MatMul": lambda call, a, b: torch.matmul(a, b),
     "MaxPool": _max_pool,
     "MeanVarianceNormalization": _mean_variance,
     "RMSNormalization": _rms_norm,

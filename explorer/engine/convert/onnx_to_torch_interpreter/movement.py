@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +88,7 @@ def _unsqueeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
 def _flatten(call: OperatorCall, x: Tensor) -> Tensor:
     axis = call.get("axis", 1)
     axis = axis + x.dim() if axis < 0 else axis
-    columns: Any = 1
-    for size in x.shape[axis:]:
-        columns = columns * size
-    rows: Any = 1
-    for size in x.shape[:axis]:
-        rows = rows * size
-    return x.reshape(rows, columns)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
 def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
@@ -152,9 +147,7 @@ def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -
     if how == "add":
         return x.index_put(places, updates, accumulate=True)
     flat_index = torch.zeros_like(places[0])
-    rest = 1
-    for size in x.shape[len(places) :]:
-        rest = rest * size
+    rest = math.prod(x.shape[len(places) :])
     for place, size in zip(places, x.shape, strict=False):
         flat_index = flat_index * size + place
     each = (flat_index.reshape(-1, 1) * rest + torch.arange(rest, device=x.device)).reshape(-1)
@@ -269,15 +262,7 @@ def _reverse_sequence(call: OperatorCall, x: Tensor, lengths: Tensor) -> Tensor:
     return moved.gather(0, index).movedim((0, 1), (time, batch))
 
 
-def _nonzero(call: OperatorCall, x: Tensor) -> Tensor:
-    return torch.nonzero(x).t()
-
-
 # sequences of tensors
-
-
-def _sequence_at(call: OperatorCall, sequence: list[Tensor], index: Any) -> Tensor:
-    return sequence[int(call.number(index))]
 
 
 def _sequence_insert(
@@ -293,11 +278,6 @@ def _sequence_erase(call: OperatorCall, sequence: list[Tensor], index: Any = Non
     made = list(sequence)
     del made[-1 if index is None else int(call.number(index))]
     return made
-
-
-def _from_sequence(call: OperatorCall, sequence: list[Tensor]) -> Tensor:
-    join = torch.stack if call.get("new_axis", 0) else torch.cat
-    return join(sequence, call.get("axis"))
 
 
 def _to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
@@ -327,7 +307,9 @@ def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
 _TABLE: Mapping[str, Rule] = {
     "Compress": _compress,
     "Concat": lambda call, *args: torch.cat(args, call.get("axis")),
-    "ConcatFromSequence": _from_sequence,
+    "ConcatFromSequence": lambda call, parts: (torch.stack if call.get("new_axis", 0) else torch.cat)(
+        parts, call.get("axis")
+    ),
     "ConstantOfShape": _constant_of_shape,
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
@@ -336,7 +318,7 @@ _TABLE: Mapping[str, Rule] = {
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,
-    "NonZero": _nonzero,
+    "NonZero": lambda call, x: torch.nonzero(x).t(),
     "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
@@ -344,7 +326,7 @@ _TABLE: Mapping[str, Rule] = {
     "ReverseSequence": _reverse_sequence,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
-    "SequenceAt": _sequence_at,
+    "SequenceAt": lambda call, sequence, index: sequence[int(call.number(index))],
     "SequenceConstruct": lambda call, *args: list(args),
     "SequenceEmpty": lambda call: [],
     "SequenceErase": _sequence_erase,

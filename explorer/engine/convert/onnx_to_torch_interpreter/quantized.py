@@ -40,18 +40,8 @@ def _along(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
 
 def _quantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     code = call.get("output_dtype", 0) or (2 if zero is None else 0)
-    kind = call.dtype(code) if code else _kind(zero)
-    return _stepped(call, x, scale, zero, kind, _NARROW.get(code or _CODES.get(kind, 0)))
-
-
-def _kind(zero: Tensor | None) -> torch.dtype:
-    assert zero is not None
-    return zero.dtype
-
-
-def _stepped(
-    call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype, limits: Any
-) -> Tensor:
+    kind = call.dtype(code) if code or zero is None else zero.dtype
+    limits = _NARROW.get(code or _CODES.get(kind, 0))
     if limits is None:
         raise BadModel(f"torch cannot quantize to {str(kind).removeprefix('torch.')} here")
     axis, block = call.get("axis", 1), call.get("block_size", 0)
@@ -111,17 +101,8 @@ def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
     return steps.clamp(*limits).to(zero.dtype)
 
 
-def _qlinear_matmul(
-    call: OperatorCall,
-    a: Tensor,
-    sa: Tensor,
-    za: Tensor,
-    b: Tensor,
-    sb: Tensor,
-    zb: Tensor,
-    sy: Tensor,
-    zy: Tensor,
-) -> Tensor:
+def _qlinear_matmul(call: OperatorCall, *given: Tensor) -> Tensor:
+    a, sa, za, b, sb, zb, sy, zy = given
     total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1))
     if sa.numel() > 1 and sa.dim() == 1:
         sa = sa.reshape(-1, 1)
@@ -150,18 +131,8 @@ def _conv_integer(
     return _whole_convolution(call, *moved).to(torch.int32)
 
 
-def _qlinear_conv(
-    call: OperatorCall,
-    x: Tensor,
-    sx: Tensor,
-    zx: Tensor,
-    w: Tensor,
-    sw: Tensor,
-    zw: Tensor,
-    sy: Tensor,
-    zy: Tensor,
-    bias: Tensor | None = None,
-) -> Tensor:
+def _qlinear_conv(call: OperatorCall, *given: Any) -> Tensor:
+    x, sx, zx, w, sw, zw, sy, zy, bias = (*given, None)[:9]
     total = _whole_convolution(call, _moved(x, zx, 1), _moved(w, _channels(zw, w), 0))
     if bias is not None:
         total = total + bias.to(torch.float64).reshape(-1, *(1,) * (x.dim() - 2))
@@ -183,17 +154,8 @@ def _steps(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> 
 
 
 def _two(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
-    def rule(
-        call: OperatorCall,
-        a: Tensor,
-        sa: Tensor,
-        za: Any,
-        b: Tensor,
-        sb: Tensor,
-        zb: Any,
-        sy: Tensor,
-        zy: Any = None,
-    ) -> Tensor:
+    def rule(call: OperatorCall, *given: Any) -> Tensor:
+        a, sa, za, b, sb, zb, sy, zy = (*given, None)[:8]
         return _steps(function(_number(a, sa, za), _number(b, sb, zb)), sy, zy, a.dtype)
 
     return rule
@@ -216,18 +178,8 @@ def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *given: Tensor) 
     return _steps(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
 
 
-def _qgemm(
-    call: OperatorCall,
-    a: Tensor,
-    sa: Tensor,
-    za: Tensor,
-    b: Tensor,
-    sb: Tensor,
-    zb: Tensor,
-    c: Tensor | None = None,
-    sy: Tensor | None = None,
-    zy: Tensor | None = None,
-) -> Tensor:
+def _qgemm(call: OperatorCall, *given: Any) -> Tensor:
+    a, sa, za, b, sb, zb, c, sy, zy = (*given, *(None,) * 3)[:9]
     left, right = _moved(a, za, 1), _moved(b, zb, 0 if call.get("transB", 0) else 1)
     left = left.t() if call.get("transA", 0) else left
     right = right.t() if call.get("transB", 0) else right
@@ -240,16 +192,8 @@ def _qgemm(
     return _requantized(total, factor / _single(sy), zy)
 
 
-def _to_float(
-    call: OperatorCall,
-    a: Tensor,
-    b: Tensor,
-    sa: Tensor,
-    sb: Tensor,
-    za: Tensor | None = None,
-    zb: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Tensor:
+def _to_float(call: OperatorCall, *given: Any) -> Tensor:
+    a, b, sa, sb, za, zb, bias = (*given, *(None,) * 3)[:7]
     total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1)).to(torch.float32)
     y = total * _single(sa) * _single(sb)
     return y if bias is None else y + bias

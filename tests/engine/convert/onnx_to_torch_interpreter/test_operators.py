@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
 from onnx import TensorProto, numpy_helper  # noqa: E402
 from onnx.backend.test.case.node import collect_testcases  # noqa: E402
 
@@ -124,3 +125,67 @@ def test_an_attribute_that_is_not_known_is_refused(tmp_path: Path) -> None:
     module = load_onnx(reader.read(str(tmp_path / "m.onnx")))
     with pytest.raises(BadModel, match="torch cannot run Relu 'y' with the attribute 'steepness' here"):
         module(torch.zeros(2))
+
+
+U8, I8, F32, I32 = np.uint8, np.int8, np.float32, np.int32
+S, Z = F32(0.05), U8(7)
+"""A scale and a zero point."""
+
+RUNTIMES_OWN: dict[str, tuple[dict[str, Any], list[tuple[str, Any]]]] = {
+    "DynamicQuantizeMatMul": ({}, [("x", F32), ("w", U8), ("", S), ("", Z), ("c", F32)]),
+    "FusedMatMul": ({"transA": 1, "transB": 1, "alpha": 0.5}, [("x", F32), ("w", F32)]),
+    "MatMulIntegerToFloat": ({}, [("x", U8), ("w", U8), ("", S), ("", S), ("", Z), ("", Z), ("c", F32)]),
+    "QGemm": (
+        {"alpha": 0.5, "transB": 1},
+        [("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z), ("c", I32)],
+    ),
+    "QLinearAdd": ({}, [("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z), ("", S), ("", Z)]),
+    "QLinearConcat": (
+        {"axis": 0},
+        [("", S), ("", Z), ("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z)],
+    ),
+    "QLinearLeakyRelu": ({"alpha": 0.1}, [("x", I8), ("", S), ("", I8(3)), ("", S), ("", I8(-2))]),
+    "QLinearMul": ({}, [("x", U8), ("", S), ("", Z), ("w", U8), ("", S), ("", Z), ("", S), ("", Z)]),
+    "QLinearSigmoid": ({}, [("x", U8), ("", S), ("", Z), ("", F32(1 / 256)), ("", U8(0))]),
+}
+"""Operators that onnxruntime added: attributes, and inputs as what is drawn of a type or a stored number."""
+
+
+@pytest.mark.parametrize("op", sorted(RUNTIMES_OWN))
+def test_an_operator_of_the_runtime_does_what_the_runtime_does(op: str, tmp_path: Path) -> None:
+    attributes, given = RUNTIMES_OWN[op]
+    chance = np.random.default_rng(3)
+    feeds, stored = {}, {}
+    for at, (name, what) in enumerate(given):
+        if not name:
+            stored[f"in{at}"] = np.asarray(what)
+            continue
+        shape = (4,) if name == "c" else (4, 4)
+        drawn = chance.standard_normal(shape) if what is F32 else chance.integers(0, 100, shape)
+        feeds[f"in{at}"] = drawn.astype(what)
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [
+                onnx.helper.make_node(
+                    op, [f"in{at}" for at in range(len(given))], ["y"], domain="com.microsoft", **attributes
+                )
+            ],
+            "g",
+            [
+                onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+                for n, v in feeds.items()
+            ],
+            [onnx.ValueInfoProto(name="y")],
+            [numpy_helper.from_array(value, name) for name, value in stored.items()],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)],
+        ir_version=8,
+    )
+    path = tmp_path / "one.onnx"
+    onnx.save(model, path)
+    (true,) = onnxruntime.InferenceSession(path).run(None, feeds)
+    with torch.no_grad():
+        got = as_array(load_onnx(reader.read(str(path)))(*map(as_tensor, feeds.values())))
+    assert (got.dtype, got.shape) == (true.dtype, true.shape)
+    # a number between two steps may fall to either
+    assert np.abs(got.astype(np.float64) - true).max() <= (1 if got.dtype.kind in "iu" else 1e-4)
