@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from explorer.base.errors import Misuse
 from explorer.host import scratch
 
-__all__ = ["check_target", "clear_left", "listen", "atomic_write"]
+__all__ = ["Discarded", "atomic_write", "check_target", "clear_left", "listen"]
 
 
 def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
@@ -53,12 +53,16 @@ def _same_file(a: str, b: str) -> bool:
     return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
 
+class Discarded(Exception):
+    """Leaves the block of `atomic_write` without a result, and without an error."""
+
+
 @contextlib.contextmanager
 def atomic_write(path: str, *, overwrite: bool = False) -> Iterator[str]:
     """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
 
     When the block ends well, every file in that folder (the model, and its external data) is put
-    into place, the model last; when it does not, nothing is left.
+    into place, the model last; when it does not, nothing is left, and `Discarded` goes no further.
 
     Args:
         path: Where the result goes; `check_target` has said that it may.
@@ -79,7 +83,10 @@ def atomic_write(path: str, *, overwrite: bool = False) -> Iterator[str]:
     lock = _claimed(staging, path)
     try:
         clear_left(folder)
-        yield os.path.join(staging, name)
+        try:
+            yield os.path.join(staging, name)
+        except Discarded:
+            return
         _put(staging, folder, name, overwrite, ours)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}

@@ -54,10 +54,11 @@ class Exporter:
         output_names: tuple[str, ...],
         dynamic: Mapping[str, Mapping[int, str]],
         method: str | None,
+        overwrite: bool,
         on_progress: OnProgress,
         **how: Any,
     ) -> Conversion:
-        """Writes the opened model as another kind of file; `how` as for `engine.convert.write`."""
+        """Writes the opened model as another kind of file; `how` as for `engine.convert.ConversionJob`."""
         models = self._models
         if models.current:
             raise Misuse(
@@ -73,17 +74,17 @@ class Exporter:
             dynamic=dynamic,
             method=method,
         )
-        fact = convert.write(
-            lambda: models.opened(0, on_progress),
-            models.source if models.module is None else None,
-            output,
-            request,
+        job = convert.ConversionJob(
+            target=output,
             dims=models.options["dims"],
             input_shapes=models.options["input_shapes"],
+            asked=request,
             trust=bool(models.options["trust"]),
             on_progress=on_progress,
             **how,
         )
+        path = models.source if models.module is None else None
+        fact = convert.write(lambda: models.opened(0, on_progress), path, job, overwrite=overwrite)
         if models.module is not None:
             return fact
         words = ["explorer", "convert", path_word(models.source), "-o", path_word(output)]

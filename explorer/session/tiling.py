@@ -118,13 +118,13 @@ class Tiler:
         target = output or models.unused_name()
         evidence: Verification | None = None
         ours = overwrite or output is None
-        with contextlib.suppress(_Disproved), output_files.atomic_write(target, overwrite=ours) as temporary:
+        with output_files.atomic_write(target, overwrite=ours) as temporary:
             writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if prove is not None:
                 evidence = prove(found.whole, validate(reader.read(temporary)), plan)
                 evidence = replace(evidence, before=models.label(models.current), after=target)
                 if not evidence.passed:
-                    raise _Disproved
+                    raise output_files.Discarded
         if evidence is not None and not evidence.passed:
             return TileResult(plan, "", evidence, time.perf_counter() - started, command)
         models.append(
@@ -200,7 +200,3 @@ def _without_origins(plan: Plan) -> Plan:
         for skip in plan.skipped
     ]
     return replace(plan, skipped=tuple(skipped))
-
-
-class _Disproved(Exception):
-    """Leaves the block that would have moved the result into place."""

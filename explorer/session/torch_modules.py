@@ -99,7 +99,6 @@ class ModuleTiler:
             dims=self._models.options["dims"],
             input_shapes=self._models.options["input_shapes"],
             asked=ConversionOptions(dynamic={name: dict(axes) for name, axes in dynamic.items()}),
-            path="",
             target=target,
             trust=bool(self._models.options["trust"]),
             verify=verify,

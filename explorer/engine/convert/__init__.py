@@ -7,7 +7,6 @@ not wait for torch.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,6 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, ConversionResult
 from explorer.engine.models.registry import recognise
-from explorer.facts import Progress
 from explorer.facts.conversion import Conversion
 from explorer.host import output_files
 from explorer.host.optional_packages import require
@@ -28,7 +26,17 @@ from explorer.settings.parse import dynamic_words, tied
 if TYPE_CHECKING:
     from explorer.engine.models.opened import Opened
 
-__all__ = ["CONVERTERS", "ConversionOptions", "Converter", "find", "kinds", "words", "write"]
+__all__ = ["CONVERTERS", "ConversionJob", "ConversionOptions", "Converter", "find", "kinds", "words", "write"]
+
+
+_MADE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "onnx": ("ONNX", (".onnx",)),
+    "torchscript": ("TorchScript", (".pt", ".pth", ".ts", ".torchscript")),
+    "torch.export": ("a torch.export program", (".pt2",)),
+    "safetensors": ("safetensors", (".safetensors",)),
+    "checkpoint": ("a state_dict", (".pt", ".pth", ".bin", ".ckpt")),
+}
+"""What can be made: in words, and how files of that kind are called; the first ending is the usual one."""
 
 
 class Converter(Struct, frozen=True):
@@ -37,21 +45,27 @@ class Converter(Struct, frozen=True):
     Attributes:
         sources: Formats of what it starts from, as `explorer formats` names them.
         format: What it makes.
-        about: What it makes, for a person.
-        endings: How files of that kind are called; the first is the usual one.
-        options: What `ConversionOptions` may say to it.
         function: Where it is: 'module:name', in this package.
+        options: What `ConversionOptions` may say to it.
         module: It needs the source as an nn.Module: a file of torch's is one where torch is installed, and a
             pickled one with `--trust`.
     """
 
     sources: tuple[str, ...]
     format: str
-    about: str
-    endings: tuple[str, ...]
-    options: tuple[str, ...]
     function: str
+    options: tuple[str, ...] = ()
     module: bool = False
+
+    @property
+    def about(self) -> str:
+        """What it makes, for a person."""
+        return _MADE[self.format][0]
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """How files of that kind are called."""
+        return _MADE[self.format][1]
 
 
 _MODULES = ("torch", "torchscript", "torch.export", "checkpoint")
@@ -60,85 +74,21 @@ _MODULES = ("torch", "torchscript", "torch.export", "checkpoint")
 _TENSORS = ("checkpoint", "safetensors", "huggingface")
 """Formats of which there are only the tensors."""
 
+_ONNX_OPTIONS = ("exporter", "opset", "input_names", "output_names", "dynamic")
+
 CONVERTERS: tuple[Converter, ...] = (
-    Converter(
-        _MODULES,
-        "onnx",
-        "ONNX",
-        (".onnx",),
-        ("exporter", "opset", "input_names", "output_names", "dynamic"),
-        "module_to_onnx:convert",
-        module=True,
-    ),
-    Converter(
-        _MODULES,
-        "torchscript",
-        "TorchScript",
-        (".pt", ".pth", ".ts", ".torchscript"),
-        ("method",),
-        "module_to_torchscript:convert",
-        module=True,
-    ),
-    Converter(
-        _MODULES,
-        "torch.export",
-        "a torch.export program",
-        (".pt2",),
-        ("dynamic",),
-        "module_to_program:convert",
-        module=True,
-    ),
-    Converter(
-        _TENSORS,
-        "safetensors",
-        "safetensors",
-        (".safetensors",),
-        (),
-        "tensor_files.to_safetensors:convert",
-    ),
-    Converter(
-        _TENSORS,
-        "checkpoint",
-        "a state_dict",
-        (".pt", ".pth", ".bin", ".ckpt"),
-        (),
-        "tensor_files.to_state_dict:convert",
-    ),
-    Converter(
-        ("onnx",),
-        "torchscript",
-        "TorchScript",
-        (".pt", ".pth", ".ts", ".torchscript"),
-        (),
-        "onnx_to_torch:torchscript",
-    ),
-    Converter(
-        ("onnx",),
-        "torch.export",
-        "a torch.export program",
-        (".pt2",),
-        (),
-        "onnx_to_torch:program",
-    ),
-    Converter(
-        ("tflite",),
-        "onnx",
-        "ONNX",
-        (".onnx",),
-        ("opset",),
-        "tflite_to_onnx:convert",
-    ),
+    Converter(_MODULES, "onnx", "module_to_onnx:convert", _ONNX_OPTIONS, module=True),
+    Converter(_MODULES, "torchscript", "module_to_torchscript:convert", ("method",), module=True),
+    Converter(_MODULES, "torch.export", "module_to_program:convert", ("dynamic",), module=True),
+    Converter(_TENSORS, "safetensors", "tensor_files.to_safetensors:convert"),
+    Converter(_TENSORS, "checkpoint", "tensor_files.to_state_dict:convert"),
+    Converter(("onnx",), "torchscript", "onnx_to_torch:torchscript"),
+    Converter(("onnx",), "torch.export", "onnx_to_torch:program"),
+    Converter(("tflite",), "onnx", "tflite_to_onnx:convert", ("opset",)),
 )
 """Every pair that there is."""
 
-_FLAGS = {
-    "exporter": "--exporter",
-    "opset": "--opset",
-    "input_names": "--input-names",
-    "output_names": "--output-names",
-    "dynamic": "--dynamic",
-    "method": "--method",
-}
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ConversionOptions.__struct_fields__}
 """What `ConversionOptions` calls itself on the command line."""
 
 
@@ -231,58 +181,29 @@ def words(asked: ConversionOptions) -> list[str]:
 def write(
     opening: Callable[[], Opened],
     path: str | None,
-    target: str,
-    asked: ConversionOptions,
+    job: ConversionJob,
     *,
-    dims: Mapping[str, int],
-    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]],
-    trust: bool = False,
     overwrite: bool = False,
-    verify: bool = True,
-    draws: int = 3,
-    seed: int = 0,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
 ) -> Conversion:
     """Writes a model as another kind of file, all or nothing, and compares the two.
 
     Args:
         opening: Opens the model.
         path: What the user named it; None for an nn.Module object.
-        target: The file to make; its ending says what it is to be.
+        job: The conversion, but for the model and where it is written.
         overwrite: Whether an existing file may be replaced.
-        asked: How it should be.
-        dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes of inputs in place of the model's own.
-        trust: Code in the source may run.
-        verify: Compare; a result that is not the same is not kept, and the fact's `output` is empty.
-        draws: Random inputs to run both on.
-        seed: Of the first draw.
-        on_progress: Told where the job stands.
-        cancel: Asked now and then.
+
+    Returns:
+        What was written; a result that is not the same is not kept, and its `output` is empty.
 
     Raises:
         ExplorerError: As `explorer.session.Session.convert` says.
     """
     started = time.perf_counter()
-    if draws < 1:
-        raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    opened, converter = _opened(opening, path, target, asked, overwrite=overwrite)
-    job = ConversionJob(
-        opened,
-        opened.source,
-        dims,
-        input_shapes,
-        asked,
-        "",
-        target,
-        trust=trust,
-        verify=verify,
-        draws=draws,
-        seed=seed,
-        on_progress=on_progress,
-        cancel=cancel,
-    )
+    if job.draws < 1:
+        raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
+    opened, converter = _opened(opening, path, job.target, job.asked, overwrite=overwrite)
+    job = replace(job, opened=opened, source=opened.source)
     return _written(converter, job, started, overwrite=overwrite)
 
 
@@ -292,11 +213,11 @@ def _written(converter: Converter, job: ConversionJob, started: float, *, overwr
     convert: Callable[[ConversionJob], ConversionResult]
     made, size = None, None
     written = output_files.atomic_write(job.target, overwrite=overwrite)
-    with contextlib.suppress(_Different), written as temporary:
+    with written as temporary:
         convert = getattr(require(f"{__name__}.{module}", job.target), name)
         made = convert(replace(job, path=temporary))
         if not all(one is None or one.passed for one in (made.verification, made.stored)):
-            raise _Different
+            raise output_files.Discarded
         size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
     assert made is not None
     return Conversion(
@@ -334,7 +255,3 @@ def _opened(
     files = getattr(opened, "files", ())
     output_files.check_target(target, overwrite=overwrite, models=files, weights=files)
     return opened, find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
-
-
-class _Different(Exception):
-    """Leaves the block that would have moved the result into place."""

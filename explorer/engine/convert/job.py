@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.engine.graph.model import Value
 from explorer.facts import Progress, TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
 from explorer.host.optional_packages import require, said
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.models.opened import Opened
 
-__all__ = ["ConversionOptions", "ConversionJob", "ConversionResult", "module_of"]
+__all__ = ["ConversionOptions", "ConversionJob", "ConversionResult", "declared", "module_of"]
 
 
 _BESIDE = 1 << 20
@@ -42,7 +44,7 @@ class ConversionOptions(Struct, frozen=True):
     opset: int | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
-    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    dynamic: Mapping[str, Mapping[int, str]] = {}
     method: str | None = None
 
 
@@ -50,13 +52,13 @@ class ConversionJob(Struct, frozen=True):
     """One conversion.
 
     Attributes:
-        opened: The model as it was opened (`formats.opening.Opened`, or more: what its format gives).
-        source: What the user named it.
+        target: What the user called the result; its ending says what it is to be.
+        source: What the user named the model.
+        opened: The model as it was opened (`models.opened.Opened`, or more: what its format gives).
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs in place of the model's own.
         asked: How the result should be.
         path: Where to write; renamed by the caller when all is well.
-        target: What the user called the result.
         trust: Code in the source may run.
         verify: Whether to show that the result is the same.
         draws: Random inputs for that.
@@ -65,13 +67,13 @@ class ConversionJob(Struct, frozen=True):
         cancel: Asked now and then.
     """
 
-    opened: Any
-    source: str
-    dims: Mapping[str, int]
-    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]
-    asked: ConversionOptions
-    path: str
     target: str
+    source: str = ""
+    opened: Any = None
+    dims: Mapping[str, int] = {}
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] = {}
+    asked: ConversionOptions = ConversionOptions()
+    path: str = ""
     trust: bool = False
     verify: bool = True
     draws: int = 3
@@ -89,6 +91,11 @@ class ConversionJob(Struct, frozen=True):
             raise Cancelled
         if self.on_progress is not None:
             self.on_progress(Progress(phase, done, total))
+
+    def counted(self, phase: str, total: int) -> Callable[[], None]:
+        """What is called before each of so many steps: it reports them as `tell` does."""
+        done = itertools.count()
+        return lambda: self.tell(phase, next(done), total)
 
     def write(self, model: Any, save: Callable[[], object]) -> None:
         """Has torch write `path`.
@@ -125,6 +132,11 @@ class ConversionResult(Struct, frozen=True):
     verification: Verification | None = None
     stored: StoredEvidence | None = None
     notes: tuple[str, ...] = ()
+
+
+def declared(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
+    """Inputs or outputs as a graph declares them."""
+    return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 
 def module_of(opened: Opened) -> LoadedModule:

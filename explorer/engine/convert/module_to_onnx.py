@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert import axes, running
-from explorer.engine.convert.job import ConversionJob, ConversionResult
+from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.model import Model
 from explorer.engine.models.torch import onnx_export
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.runtime.onnxruntime import Session
@@ -73,17 +73,18 @@ def convert(job: ConversionJob) -> ConversionResult:
         evidence = running.prove(
             job,
             loaded,
-            running.cases(bound, open_.other, job.draws),
+            bound,
+            open_.other,
             _runner(model, called),
-            [value.name for value in model.graph.outputs],
             depth=depth_of(model),
+            names=[value.name for value in model.graph.outputs],
             planned=_planned(model, called),
         )
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
         opset=model.opset,
-        inputs=tuple(map(_info, model.graph.feeds)),
-        outputs=tuple(map(_info, model.graph.outputs)),
+        inputs=declared(model.graph.feeds),
+        outputs=declared(model.graph.outputs),
         verification=evidence,
         notes=(*notes, *_lost(model, names)),
     )
@@ -209,7 +210,3 @@ def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], 
         return {own[d.name]: replace(d, name=own[d.name]) for d in plan_inputs(model, {}, shapes)}
 
     return planned
-
-
-def _info(value: Value) -> TensorInfo:
-    return TensorInfo(value.name, value.dtype, value.shape, "declared")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.host.optional_packages import said
 
@@ -43,27 +39,11 @@ def convert(job: ConversionJob) -> ConversionResult:
         raise BadModel(f"torch.export cannot write it ({said(error)})", where=loaded.source) from error
     with loaded.quiet():
         job.write(program, lambda: torch.export.save(program, job.path))
-    evidence = None
-    if job.verify:
-        job.tell("reading what was written")
-        with loaded.quiet():
-            written = torch.export.load(job.path).module()
-
-        def after(bound: BoundInputs) -> Callable[[Any], list[Any]]:
-            return running.module_call(written, bound, 0, "the file that was written")
-
-        evidence = running.prove(
-            job,
-            loaded,
-            running.cases(open_.bound, open_.other, job.draws),
-            after,
-            (),
-            depth=running.depth_of_module(model),
-        )
+    depth = running.depth_of_module(model)
     return ConversionResult(
         how="torch.export",
         inputs=axes.inputs(open_),
         outputs=axes.outputs(loaded, open_),
-        verification=evidence,
+        verification=running.prove_written(job, loaded, open_.bound, open_.other, "torch.export", depth),
         notes=(*loaded.notes, *bound.notes, *axes.notes(open_)),
     )

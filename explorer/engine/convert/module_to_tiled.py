@@ -6,10 +6,10 @@ original as a converted model is: both run on the same inputs, and the original 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -107,13 +107,13 @@ def to_torch(
         evidence = _proof(job, loaded, twin, plan, bound) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
-    with contextlib.suppress(_Disproved), output_files.atomic_write(output, overwrite=overwrite) as temporary:
+    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         load = _write(replace(job, opened=_Held(twin, opened.format), path=temporary, target=output))
         if job.verify:
             evidence = _proof(job, loaded, twin, plan, bound, lambda: load(temporary))
             evidence = replace(evidence, before=opened.source, after=output)
             if not evidence.passed:
-                raise _Disproved
+                raise output_files.Discarded
     kept = output if evidence is None or evidence.passed else ""
     return tiled, TileResult(plan, kept, evidence, time.perf_counter() - started, "")
 
@@ -124,10 +124,6 @@ def _write(job: ConversionJob) -> Callable[[str], Any]:
     name, _, function = writer.function.partition(":")
     getattr(import_module(f"explorer.engine.convert.{name}"), function)(replace(job, verify=False))
     return running.LOADERS[writer.format]
-
-
-class _Disproved(Exception):
-    """Leaves the block that would have moved the result into place."""
 
 
 def _loaded(opened: Opened) -> LoadedModule:
@@ -184,38 +180,22 @@ def _proof(
     names = [info.name for info in bound.inputs]
     open_ = axes.settle(loaded, bound, job.asked.dynamic, names)
     tiled = twin.materialise()
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        job.tell("comparing layers", done, len(plan.sites))
-        done += 1
-
+    step = job.counted("comparing layers", len(plan.sites))
     feeds = running.one_draw(loaded, bound, job.seed)
 
     def run(model: Any) -> None:
-        running.module_call(model, bound, 0, loaded.source)(feeds)
+        running.module_call(model, bound, loaded.source)(feeds)
 
     with silence():
         sites = site_evidence(loaded.materialise(), tiled, plan, run, job.seed, step)
-    if reopened is None:
-        result = tiled
-    else:
+    result = tiled
+    if reopened is not None:
         job.tell("reading what was written")
         with silence():
             result = reopened()
-
-    def after(bound: BoundInputs) -> Callable[[Mapping[str, Any]], Any]:
-        return running.module_call(result, bound, 0, "the tiled module")
-
-    found = running.prove(
-        job,
-        loaded,
-        running.cases(open_.bound, open_.other, job.draws),
-        after,
-        (),
-        depth=running.depth_of_module(tiled),
-    )
+    after = partial(running.module_call, result, source="the tiled module")
+    depth = running.depth_of_module(tiled)
+    found = running.prove(job, loaded, open_.bound, open_.other, after, depth=depth)
     return replace(
         found,
         **verdict_of(Grounds(sites=sites, whole=found.outputs, draws=job.draws)),

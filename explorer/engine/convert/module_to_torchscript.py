@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,22 +48,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             hint=f"try --method {other}",
         ) from error
     job.write(made, lambda: _jit().save(made, job.path))
-    evidence = None
-    if job.verify:
-        job.tell("reading what was written")
-        written = _jit().load(job.path, map_location="cpu").eval()
-
-        def after(bound: BoundInputs) -> Callable[[Any], list[Any]]:
-            return running.module_call(written, bound, 0, "the file that was written")
-
-        evidence = running.prove(
-            job,
-            loaded,
-            running.cases(bound, None, job.draws),
-            after,
-            (),
-            depth=running.depth_of_module(model),
-        )
+    evidence = running.prove_written(job, loaded, bound, None, "torchscript", running.depth_of_module(model))
     notes = () if method == "script" else (_TRACED,)
     return ConversionResult(
         how=f"torch.jit.{method}",

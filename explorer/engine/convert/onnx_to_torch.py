@@ -11,7 +11,7 @@ import torch
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.onnx_to_torch_interpreter.evidence import QUANTIZED, is_quantized, prove
+from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.runtime.random_inputs import Drawn, draw, plan_inputs
@@ -173,7 +173,7 @@ def _made(
         return TensorInfo(value.name, value.dtype, shape, "declared")
 
     if evidence is not None and is_quantized(model):
-        notes = (*notes, QUANTIZED)
+        notes = (*notes, running.QUANTIZED)
     return ConversionResult(
         how=how,
         inputs=tuple(map(info, model.graph.feeds)),

@@ -8,20 +8,23 @@ another size than the one that the exporter saw.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import Drawn, draw
@@ -37,17 +40,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOADERS",
+    "QUANTIZED",
     "STEPS",
     "UNPROVED",
-    "Case",
-    "by_one_step",
-    "cases",
     "compare_runs",
     "depth_of_module",
     "module_call",
     "one_draw",
     "prove",
+    "prove_written",
 ]
+
+QUANTIZED = (
+    "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
+    " one step of quantization in the inputs changes"
+)
+"""What is to be said of such a comparison."""
 
 STEPS = (np.int8, np.uint8, np.int16)
 """Types of quantized numbers."""
@@ -56,38 +64,33 @@ Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 
-class Case(Struct, frozen=True):
-    """One use of the model.
-
-    Attributes:
-        bound: The inputs.
-        draws: How many random sets of them.
-        label: What to add to the names of outputs, where there are other cases.
-    """
+class _Case(NamedTuple):
+    """Sizes at which a model is run, how often, and what that adds to the names of its outputs."""
 
     bound: BoundInputs
     draws: int
     label: str = ""
 
 
-def cases(bound: BoundInputs, other: BoundInputs | None, draws: int) -> list[Case]:
+def _cases(bound: BoundInputs, other: BoundInputs | None, draws: int) -> list[_Case]:
     """The sizes that the exporter saw, and others where some are open."""
-    found = [Case(bound, draws)]
+    found = [_Case(bound, draws)]
     if other is not None:
         pairs = zip(bound.inputs, other.inputs, strict=True)
         text = ", ".join(f"{b.name} {shape_text(b.shape)}" for a, b in pairs if a.shape != b.shape)
-        found.append(Case(other, 1, f" with {text}"))
+        found.append(_Case(other, 1, f" with {text}"))
     return found
 
 
 def prove(
     job: ConversionJob,
     loaded: LoadedModule,
-    found: Sequence[Case],
+    bound: BoundInputs,
+    other: BoundInputs | None,
     after: Callable[[BoundInputs], Callable[[Feeds], Sequence[Any]]],
-    names: Sequence[str],
     *,
     depth: int,
+    names: Sequence[str] = (),
     planned: Callable[[BoundInputs], Mapping[str, Drawn]] | None = None,
 ) -> Verification:
     """Runs an nn.Module and what was made of it, and compares.
@@ -95,10 +98,11 @@ def prove(
     Args:
         job: The conversion.
         loaded: The source.
-        found: The sizes to run at.
+        bound: The inputs at the sizes that the exporter saw.
+        other: At other sizes, where some are open.
         after: For inputs, what runs the result on arrays by name of the input.
-        names: Of the outputs, in the result's words.
         depth: Roundings on the way through the model, for want of float64 results.
+        names: Of the outputs, in the result's words, if it has names for them.
         planned: How inputs are drawn, where more is known of them than the module says.
 
     Raises:
@@ -112,14 +116,8 @@ def prove(
     seeds = tuple(job.seed + at for at in range(job.draws))
     evidence: list[OutputEvidence] = []
     texts: list[str] = []
-    total = sum(2 * case.draws + 1 for case in found)
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        job.tell("comparing with the source", done, total)
-        done += 1
-
+    found = _cases(bound, other, job.draws)
+    step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in found))
     for case in found:
         drawn = _planned(loaded, case.bound, planned(case.bound) if planned is not None else {})
         texts += [item.text() for item in drawn]
@@ -135,45 +133,59 @@ def prove(
     return _summary(job, seeds, texts, tuple(evidence), started)
 
 
+def prove_written(
+    job: ConversionJob,
+    loaded: LoadedModule,
+    bound: BoundInputs,
+    other: BoundInputs | None,
+    format: str,
+    depth: int,
+) -> Verification | None:
+    """As `prove`, of the file that torch wrote, in one of the formats of `LOADERS`; None if nobody asks."""
+    if not job.verify:
+        return None
+    job.tell("reading what was written")
+    with loaded.quiet():
+        written = LOADERS[format](job.path)
+    after = partial(module_call, written, source="the file that was written")
+    return prove(job, loaded, bound, other, after, depth=depth)
+
+
 def compare_runs(
     job: ConversionJob,
+    model: Model,
     before: Callable[[Feeds], Sequence[Any]],
     after: Callable[[Feeds], Sequence[Any]],
-    names: Sequence[str],
     drawn: Sequence[Drawn],
-    reference: Callable[[Sequence[Feeds], Callable[[], None]], tuple[list[dict[str, Array]], str]],
-    *,
-    depth: int,
-    shake: Callable[[Feeds], Feeds] = run.by_one_ulp,
-    growth: float = 1.0,
+    layers: int | None,
 ) -> Verification:
     """As `prove`, of a source that is no nn.Module.
 
+    A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. Then what one step of
+    quantization in the inputs changes is the noise of one layer, which adds up over layers as roundings do
+    (with the square root of their number).
+
     Args:
         job: The conversion.
+        model: Source or result in ONNX: its float64 results are the truth.
         before: Runs the source on arrays by name of the input.
         after: Runs the result on the same.
-        names: Of the outputs.
         drawn: How the inputs are drawn.
-        reference: Float64 results by name of the output for each draw, and what they are.
-        depth: As for `prove`.
-        shake: Moves inputs by as little as the source's arithmetic can tell apart.
-        growth: How many times the effect of that the two may be apart, before any slack.
+        layers: How many round to 8 bits; None of a model that is not quantized.
     """
     started = time.perf_counter()
     seeds = tuple(job.seed + at for at in range(job.draws))
     feeds = [draw(tuple(drawn), seed) for seed in seeds]
-    total, done = 3 * len(feeds), 0
-
-    def step() -> None:
-        nonlocal done
-        job.tell("comparing with the source", done, total)
-        done += 1
-
+    step = job.counted("comparing with the source", 3 * len(feeds))
+    names = [value.name for value in model.graph.outputs]
+    shake = run.by_one_ulp if layers is None else _by_one_step
     old = run.run_each(before, names, feeds, step, shake=shake)
     new = run.run_each(after, names, feeds, step)
-    true, text = reference(feeds, step)
-    noise = run.Noise(text, depth, growth, both=True)
+    true: list[dict[str, Array]] = []
+    text = "none: quantized arithmetic is compared with what one step in the inputs changes"
+    if layers is None:
+        true, text = run.reference(model, feeds, job.cancel, step)
+    noise = run.Noise(text, run.depth_of(model), math.sqrt(max(layers or 1, 1)), both=True)
     evidence = run.compare(old, new, true, noise)
     return _summary(job, seeds, [item.text() for item in drawn], evidence, started)
 
@@ -224,15 +236,9 @@ def _planned(loaded: LoadedModule, bound: BoundInputs, seen: Mapping[str, Drawn]
     height = 0 if len(seen) == len(bound.inputs) else _least_table(loaded)
     made = []
     for info in bound.inputs:
-        item = seen.get(info.name)
-        if item is None:
-            item = _drawn(info.name, info.dtype or "float32", _concrete(info.shape), height)
-        made.append(item)
+        shape = tuple(size for size in info.shape or () if isinstance(size, int))
+        made.append(seen.get(info.name) or _drawn(info.name, info.dtype or "float32", shape, height))
     return tuple(made)
-
-
-def _concrete(shape: Sequence[Any] | None) -> tuple[int, ...]:
-    return tuple(size for size in shape or () if isinstance(size, int))
 
 
 def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Drawn:
@@ -266,7 +272,7 @@ def _with_own(bound: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
     return drawn
 
 
-def by_one_step(feeds: Feeds) -> Feeds:
+def _by_one_step(feeds: Feeds) -> Feeds:
     """The inputs moved by one step of 8 bits, up and down in turn."""
     moved = {}
     for name, value in feeds.items():
@@ -284,7 +290,7 @@ def by_one_step(feeds: Feeds) -> Feeds:
 # what runs
 
 
-def module_call(module: Any, bound: BoundInputs, seed: int, source: str) -> Callable[[Feeds], list[Array]]:
+def module_call(module: Any, bound: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch
 
@@ -294,7 +300,7 @@ def module_call(module: Any, bound: BoundInputs, seed: int, source: str) -> Call
         args, kwargs = bound.call([as_tensor(feeds[info.name]).to(device) for info in bound.inputs])
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                torch.manual_seed(0)
                 result = module(*args, **kwargs)
         except Exception as error:
             raise BadModel(f"cannot be run ({said(error)})", where=source, hint=UNPROVED) from error
@@ -347,42 +353,30 @@ def _source_runs(
 ) -> tuple[run.ModelOutputs, list[list[Array]], str]:
     """The source's outputs, those in float64, and what to say of the latter."""
     with loaded.quiet():
-        old = run.run_each(
-            module_call(original, bound, 0, loaded.source), (), feeds, step, shake=run.by_one_ulp
-        )
+        old = run.run_each(module_call(original, bound, loaded.source), (), feeds, step, shake=run.by_one_ulp)
     if exact is None:
         return old, [], "none"
     step()
     wide = [{name: _wide(value) for name, value in one.items()} for one in feeds]
     try:
         with loaded.quiet():
-            call = module_call(exact, bound, 0, loaded.source)
+            call = module_call(exact, bound, loaded.source)
             return old, [call(one) for one in wide], "float64"
     except BadModel as error:
-        return (
-            old,
-            [],
-            f"none: the module does not run in float64 {error.what.removeprefix('cannot be run ')}",
-        )
+        why = error.what.removeprefix("cannot be run ")
+        return old, [], f"none: the module does not run in float64 {why}"
 
 
 def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     """A copy with everything in double precision; None and why, where there is no room for one."""
     needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-    free = _free_memory()
-    if free is not None and needed > free // 2:
-        return None, f"none: it would take {bytes_text(needed)}"
+    with contextlib.suppress(ValueError, OSError):
+        if needed > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2:
+            return None, f"none: it would take {bytes_text(needed)}"
     try:
         return copy.deepcopy(model).double(), ""
     except Exception as error:
         return None, f"none: the module has no copy in float64 ({said(error)})"
-
-
-def _free_memory() -> int | None:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
 
 
 def _wide(value: Array) -> Array:

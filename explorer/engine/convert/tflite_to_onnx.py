@@ -7,23 +7,20 @@ so both are an extra. The source runs in TensorFlow's own interpreter for the co
 from __future__ import annotations
 
 import importlib
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import running
-from explorer.engine.convert.job import ConversionJob, ConversionResult
+from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.proof.outputs import run
-from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.runtime.onnxruntime import Session
 from explorer.engine.runtime.random_inputs import plan_inputs
-from explorer.facts import TensorInfo, Verification
+from explorer.facts import Verification
 from explorer.host.optional_packages import require, said, silence
 
 if TYPE_CHECKING:
@@ -70,20 +67,16 @@ def convert(job: ConversionJob) -> ConversionResult:
             before = _interpreter(tensorflow, job)
         quantized = any(map(_is_quantized, before.get_tensor_details()))
         evidence = _compare(job, before, model, quantized)
-        notes = (_QUANTIZED,) if quantized else ()
+        notes = (running.QUANTIZED,) if quantized else ()
     version = importlib.import_module("tf2onnx").__version__
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",
         opset=model.opset,
-        inputs=_infos(model.graph.feeds),
-        outputs=_infos(model.graph.outputs),
+        inputs=declared(model.graph.feeds),
+        outputs=declared(model.graph.outputs),
         verification=evidence,
         notes=notes,
     )
-
-
-def _infos(values: Sequence[Any]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 
 # the comparison
@@ -106,24 +99,16 @@ def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     return made
 
 
-_QUANTIZED = (
-    "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
-    " one step of quantization in the inputs changes"
-)
-
-
 def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool) -> Verification:
     """Runs the source and the ONNX file, and compares.
 
-    A quantized model rounds to 8 bits at every layer, and no two runtimes round alike. Then what one step of
-    quantization in the inputs changes is the noise of one layer, which adds up over layers as roundings do
-    (with the square root of their number), and integers are compared as the numbers that they stand for.
+    Of a quantized model integers are compared as the numbers that they stand for.
     """
     drawn = plan_inputs(model, job.dims, job.input_shapes)
     session = Session(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
     results = _ordered(interpreter, names)
-    layers = sum(node.op in _ROUNDING for node in model.graph.nodes) if quantized else 1
+    layers = sum(node.op in _ROUNDING for node in model.graph.nodes) if quantized else None
 
     def before(feeds: Feeds) -> list[Array]:
         return _numbers(_run(interpreter, model, results, feeds, job), results)
@@ -132,23 +117,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
         found = session.run(feeds)
         return _numbers([found[name] for name in names], results)
 
-    def reference(feeds: Sequence[Feeds], step: Callable[[], None]) -> tuple[list[dict[str, Array]], str]:
-        if quantized:
-            return [], "none: quantized arithmetic is compared with what one step in the inputs changes"
-        return run.reference(model, feeds, job.cancel, step)
-
-    shake = running.by_one_step if quantized else run.by_one_ulp
-    return running.compare_runs(
-        job,
-        before,
-        after,
-        names,
-        drawn,
-        reference,
-        depth=depth_of(model),
-        shake=shake,
-        growth=math.sqrt(max(layers, 1)),
-    )
+    return running.compare_runs(job, model, before, after, drawn, layers)
 
 
 _ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})

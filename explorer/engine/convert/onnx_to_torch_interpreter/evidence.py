@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,6 @@ from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.outputs import run
-from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.runtime.onnxruntime import Session
 from explorer.engine.runtime.random_inputs import Drawn
@@ -23,17 +20,12 @@ from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import said, silence
 
-__all__ = ["QUANTIZED", "call_of", "is_quantized", "prove"]
+__all__ = ["call_of", "is_quantized", "prove"]
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
-
-QUANTIZED = (
-    "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
-    " one step of quantization in the inputs changes"
-)
 
 
 def is_quantized(model: Model) -> bool:
@@ -80,34 +72,19 @@ def prove(
         BadModel: One of the two cannot be run.
         Cancelled: `job.cancel` said so.
     """
-    quantized = is_quantized(model)
     session = Session(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
     after = call_of(module, [v.name for v in model.graph.feeds], what)
-    layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if quantized else 1
+    layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if is_quantized(model) else None
 
     def before(feeds: Feeds) -> list[Array]:
         found = session.run(feeds)
         return [found[name] for name in names]
 
-    def reference(feeds: Sequence[Feeds], step: Callable[[], None]) -> tuple[list[dict[str, Array]], str]:
-        if quantized:
-            return [], "none: quantized arithmetic is compared with what one step in the inputs changes"
-        return run.reference(model, feeds, job.cancel, step)
-
     found: list[Verification] = []
     for at, drawn in enumerate(cases):
-        one = running.compare_runs(
-            replace(job, draws=1 if at else job.draws),
-            before,
-            after,
-            names,
-            drawn,
-            reference,
-            depth=depth_of(model),
-            shake=running.by_one_step if quantized else run.by_one_ulp,
-            growth=math.sqrt(max(layers, 1)),
-        )
+        few = replace(job, draws=1 if at else job.draws)
+        one = running.compare_runs(few, model, before, after, drawn, layers)
         sizes = "" if at == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in drawn)}"
         named = tuple(replace(o, name=f"{o.name}{sizes}") for o in one.outputs)
         found.append(replace(one, outputs=named))

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError, Misuse
-from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
 from explorer.engine.formats.onnx import reader
@@ -49,17 +49,7 @@ def to_torch(
     model = validate(reader.read(source))
     module = load_onnx(model)
     if verify:
-        job = ConversionJob(
-            opened=None,
-            source=source,
-            dims={},
-            input_shapes={},
-            asked=ConversionOptions(),
-            path="",
-            target="torch",
-            draws=draws,
-            seed=seed,
-        )
+        job = ConversionJob("torch", source, draws=draws, seed=seed)
         evidence = prove(job, model, module, [plan_inputs(model)])
         if not evidence.passed:
             raise ExplorerError(f"torch does not compute the same: {evidence.verdict}", where=source)
