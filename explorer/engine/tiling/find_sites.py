@@ -9,13 +9,11 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import AttributeRef, Model, Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.tiling.kinds import KINDS
-from explorer.engine.tiling.sites import REPLACEABLE, PackedTile, RunCounts, Site, SiteContext
+from explorer.engine.tiling.sites import REPLACEABLE, PackedTile, RunCounts, Site, SiteContext, Untiled
 from explorer.facts import SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
 __all__ = ["find_sites"]
-
-_REFERS = "its attributes are those of the call of the function around it"
 
 
 def find_sites(
@@ -54,22 +52,20 @@ def find_sites(
     for node in model.graph.nodes if own is None else own:
         done = node.metadata.get(SITE_KEY)
         kind = KINDS.get((node.domain, node.op))
-        found: Site | str = ""
         if done is not None:
             if done not in tiled:
                 skipped.append(SkippedSite(done, node.op, "tiled already", runs(node).macs))
             tiled.add(done)
         elif kind is not None and node.key not in model.functions:
             context.constants.replaceable = False
-            found = _REFERS if _refers(node) else kind(node, context)
-            if found and context.constants.replaceable:
-                found = REPLACEABLE
-        if isinstance(found, Site):
-            sites.append(replace(found, place=tuple(place), runs=runs(node)))
-        elif found:
-            skipped.append(SkippedSite("/".join((*place, node.label)), node.op, found, runs(node).macs))
+            try:
+                if any(isinstance(value, AttributeRef) for value in node.attributes.values()):
+                    raise Untiled("its attributes are those of the call of the function around it")
+                found = kind(node, context)
+                if context.constants.replaceable:
+                    raise Untiled
+                sites.append(replace(found, place=tuple(place), runs=runs(node)))
+            except Untiled as why:
+                reason = REPLACEABLE if context.constants.replaceable else str(why)
+                skipped.append(SkippedSite("/".join((*place, node.label)), node.op, reason, runs(node).macs))
     return sites, skipped
-
-
-def _refers(node: Node) -> bool:
-    return any(isinstance(value, AttributeRef) for value in node.attributes.values())

@@ -6,6 +6,7 @@ of X (M, K) times W (K, N), with the nodes that lead to it and away from it made
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -27,8 +28,15 @@ __all__ = [
     "PackedTile",
     "Site",
     "GatheredRows",
+    "Kinds",
+    "Untiled",
     "Weight",
 ]
+
+
+class Untiled(Exception):
+    """A node is no site; the text says why."""
+
 
 OperandBuilder = Callable[[GraphBuilder, Sequence[str]], str]
 """Writes the nodes that make an operand of the values `Site.inputs` stand for; returns its value name."""
@@ -151,7 +159,8 @@ class Site(Struct, frozen=True):
     @property
     def accumulator(self) -> str:
         """Type of the sums: half precision is added up in single, integers in int32."""
-        return _ACCUMULATORS.get(self.dtype, self.dtype)
+        wide = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
+        return wide.get(self.dtype, self.dtype)
 
     @property
     def right_dtype(self) -> str:
@@ -167,9 +176,6 @@ class Site(Struct, frozen=True):
     def output(self) -> str:
         """Value name of Y."""
         return self.node.outputs[0]
-
-
-_ACCUMULATORS = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
 
 
 REPLACEABLE = (
@@ -248,14 +254,14 @@ class Constants:
     def __contains__(self, name: str) -> bool:
         return self.resolve(name) is not None
 
-    def matrix(self, name: str, flip: bool) -> Weight | str | None:
+    def matrix(self, name: str, flip: bool) -> Weight | None:
         """The constant operand called `name` as (K, N), None for a stack; `flip` when the node turns it."""
         found = self.resolve(name)
         if found is None:
-            return "no operand is constant"
+            raise Untiled("no operand is constant")
         tensor, stored, axes, chain = found
         if tensor.payload is None:
-            return f"the weight '{stored}' carries no data"
+            raise Untiled(f"the weight '{stored}' carries no data")
         # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
         kept = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
         if len(kept) == 1:
@@ -307,13 +313,23 @@ class SiteContext:
         info = self._shapes.get(name)
         return info.dtype if info is not None else None
 
-    def shape(self, name: str) -> tuple[int, ...] | str:
-        """The shape of a value at the sizes that figures are for, or why it cannot be used."""
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a value at the sizes that figures are for.
+
+        Raises:
+            Untiled: It is not known.
+        """
         return self._sizes(self._shapes.get(name))
 
-    def static(self, name: str) -> tuple[int, ...] | str:
-        """The shape of a value if it is the same in every run, or why it cannot be used."""
+    def static(self, name: str) -> tuple[int, ...]:
+        """As `shape`, of a value whose shape is the same in every run."""
         return self._sizes(self._declared.get(name))
+
+    def known(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
+        """As `shape`, or `static`; None where that is not known."""
+        with contextlib.suppress(Untiled):
+            return self.static(name) if static else self.shape(name)
+        return None
 
     def opened(self, name: str) -> frozenset[int]:
         """The axes of a value whose lengths are known at run time only."""
@@ -322,16 +338,20 @@ class SiteContext:
             return frozenset(range(len(here.shape))) if here is not None and here.shape else frozenset()
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
 
-    def _sizes(self, info: TensorInfo | None) -> tuple[int, ...] | str:
+    def _sizes(self, info: TensorInfo | None) -> tuple[int, ...]:
         shape: Shape | None = info.shape if info is not None else None
         if shape is None and not self._free:
-            return "the shape of its activation is not known"
+            raise Untiled("the shape of its activation is not known")
         unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
         if shape is None or unknown:
             # inference may have lost the name on the way, in a product or a concatenation
             names = [d for d in self._free if d in unknown] or list(self._free)
             if not names:
-                return "the shape of its activation depends on the data"
+                raise Untiled("the shape of its activation depends on the data")
             options = " ".join(f"--dim {n}=N" for n in names)
-            return f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}"
+            raise Untiled(f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}")
         return tuple(d for d in shape if isinstance(d, int))
+
+
+Kinds = Mapping[tuple[str, str], Callable[[Node, SiteContext], Site]]
+"""(domain, operator) to what gives the site that a node is; it raises `Untiled` where the node is none."""

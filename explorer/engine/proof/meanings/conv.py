@@ -18,14 +18,19 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.float64.windows import Window
-from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
+from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["MEANINGS"]
+__all__ = ["MEANINGS", "convolution"]
 
 
-def _convolution(node: Node, look: NodeReader) -> Original:
+def convolution(node: Node, look: NodeReader) -> Original:
+    """What a Conv or ConvTranspose means.
+
+    Raises:
+        NotTiled: Its images are constant.
+    """
     if look.number(node.inputs[0]) is not None:
         raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
     kernel = look.number(node.inputs[1])
@@ -265,7 +270,5 @@ def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
     return table
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
-    ("", "Conv"): _convolution,
-    ("", "ConvTranspose"): _convolution,
-}
+MEANINGS: Mapping[tuple[str, str], Meaning] = {("", "ConvTranspose"): convolution}
+"""Conv is in `integer`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
+from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -81,4 +81,4 @@ def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
     return [*labels, [*head, *(dotted if dots else ()), *tail]]
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {("", "Einsum"): _einsum}
+MEANINGS: Mapping[tuple[str, str], Meaning] = {("", "Einsum"): _einsum}

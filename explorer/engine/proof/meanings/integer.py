@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -17,7 +16,14 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import conv, linear
-from explorer.engine.proof.meanings.product_spec import Integers, NodeReader, Original, ProductSpec, Rows
+from explorer.engine.proof.meanings.product_spec import (
+    Integers,
+    Meaning,
+    NodeReader,
+    Original,
+    ProductSpec,
+    Rows,
+)
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -145,15 +151,10 @@ def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number) -> 
     total = c.stored.astype(np.int64)
     if isinstance(plain.right, np.ndarray) and a.stored is not None and a.stored.size == 1 and int(a.stored):
         lost = int(a.stored.reshape(())) * plain.right.astype(np.int64).sum(1)
-        # one number a column: (batch, N) of a stack is its channels in a row
-        total = total - lost.reshape(-1)[: _columns(plain, out)]
+        # one number a column: (batch, N) of a stack is its channels in a row, those that fill up a pack apart
+        total = total - lost.reshape(-1)[: out[1] if plain.spread is not None else plain.N]
     added: Array = total.astype(np.int32)
     return added
-
-
-def _columns(plain: ProductSpec, out: tuple[int, ...]) -> int:
-    """How many columns the product really has, without those that fill up a pack of groups."""
-    return out[1] if plain.spread is not None else plain.N
 
 
 def _off(values: Array, zero: Array, *, row: bool) -> Array:
@@ -181,10 +182,6 @@ def _sums(left: Rows, M: int, right: Array) -> Array:
     return made
 
 
-def _same(sums: Array, spread: Callable[[Array], Array]) -> Array:
-    return sums
-
-
 def _scaled(scale: Array, zero: Array | None) -> Tail:
     """Times the scale in float32; with a zero point rounded half to even and saturated to its type."""
 
@@ -201,9 +198,7 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
 def _as(op: str, node: Node, x: str, w: str, look: NodeReader) -> Original:
     """The meaning of a float operator with these operands in the place of `node`."""
     made = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
-    family = conv if op == "Conv" else linear
-    mean: Callable[[Node, NodeReader], Original] = family.MEANINGS[("", op)]
-    return mean(made, look)
+    return (conv.convolution if op == "Conv" else linear.product)(made, look)
 
 
 def _name(node: Node, at: int) -> str:
@@ -218,16 +213,16 @@ def _stored(look: NodeReader, node: Node, at: int) -> Array:
     return found
 
 
-def _integer(op: str) -> Callable[[Node, NodeReader], Original]:
+def _integer(op: str) -> Meaning:
     def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[1]
         zeros = _name(node, 2), _name(node, 3)
-        return _integral(node, look, _as(op, node, x, w, look), x, w, zeros, "", _same)
+        return _integral(node, look, _as(op, node, x, w, look), x, w, zeros, "", lambda sums, spread: sums)
 
     return mean
 
 
-def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Callable[[Node, NodeReader], Original]:
+def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
     """X, scale, zero; W, scale, zero; a bias and the scale and zero of Y where their inputs say."""
 
     def mean(node: Node, look: NodeReader) -> Original:
@@ -239,21 +234,17 @@ def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Callable[[N
             scale = scale / _stored(look, node, out).reshape(())
             zero = _stored(look, node, out + 1) if _name(node, out + 1) else np.zeros((), np.uint8)
         zeros = _name(node, 2), _name(node, 5)
-        plain = Node(node.op, node.inputs, node.outputs, name=node.name, attributes=_turns(node))
-        base = _as(op, plain if alpha else node, x, w, look)
+        turns = {key: value for key, value in node.attributes.items() if key.startswith("trans")}
+        base = _as(op, node.with_attributes(turns) if alpha else node, x, w, look)
         tail = _scaled(np.asarray(scale, np.float32), zero)
         return _integral(node, look, base, x, w, zeros, _name(node, bias) if bias else "", tail)
 
     return mean
 
 
-def _turns(node: Node) -> dict[str, Any]:
-    return {key: value for key, value in node.attributes.items() if key in ("transA", "transB")}
-
-
-def _between(op: str) -> Callable[[Node, NodeReader], Original]:
+def _between(op: str) -> Meaning:
     """A float operator behind DequantizeLinear nodes, where the plan takes it for one of integers."""
-    plain: Callable[[Node, NodeReader], Original] = (conv if op == "Conv" else linear).MEANINGS[("", op)]
+    plain = conv.convolution if op == "Conv" else linear.product
 
     def mean(node: Node, look: NodeReader) -> Original:
         if look.planned is None or look.planned.dtype not in ("uint8", "int8"):
@@ -286,9 +277,7 @@ def _between(op: str) -> Callable[[Node, NodeReader], Original]:
     return mean
 
 
-_MS = "com.microsoft"
-
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
+MEANINGS: Mapping[tuple[str, str], Meaning] = {
     ("", "MatMul"): _between("MatMul"),
     ("", "Gemm"): _between("Gemm"),
     ("", "Conv"): _between("Conv"),
@@ -296,6 +285,6 @@ MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
     ("", "ConvInteger"): _integer("Conv"),
     ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),
     ("", "QLinearConv"): _quantized("Conv", 8, 6),
-    (_MS, "QLinearConv"): _quantized("Conv", 8, 6),
-    (_MS, "QGemm"): _quantized("Gemm", 6, 7, alpha=True),
+    ("com.microsoft", "QLinearConv"): _quantized("Conv", 8, 6),
+    ("com.microsoft", "QGemm"): _quantized("Gemm", 6, 7, alpha=True),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -13,10 +13,15 @@ from explorer.engine.proof.meanings.product_spec import Arrange, NodeReader, Ori
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["MEANINGS"]
+__all__ = ["product"]
 
 
-def _product(node: Node, look: NodeReader) -> Original:
+def product(node: Node, look: NodeReader) -> Original:
+    """What a Gemm or MatMul means.
+
+    Raises:
+        NotTiled: Both operands are constant.
+    """
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = look.number(node.inputs[0]), look.number(node.inputs[1])
     if left is not None and right is not None:
@@ -114,9 +119,3 @@ def _weight_on_the_left(
         return y.reshape(-1, plain.N, M).swapaxes(-1, -2).reshape(plain.batch, plain.M, plain.N)
 
     return replace(plain, out=out_)
-
-
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
-    ("", "Gemm"): _product,
-    ("", "MatMul"): _product,
-}

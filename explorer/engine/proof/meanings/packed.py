@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import linear
-from explorer.engine.proof.meanings.product_spec import NodeReader, Original
+from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -49,7 +49,7 @@ def _packed(node: Node, look: NodeReader) -> Original:
     weight = (each * scales.reshape(N, blocks)[:, k // block]).T
     inputs = (names[0], names[1], names[5]) if names[5] else (names[0], names[1])
     plain = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
-    found = linear.MEANINGS[("", plain.op)](plain, _Unpacked(look, names[1], weight))
+    found = linear.product(plain, _Unpacked(look, names[1], weight))
     return Original(node, found.inputs, found.operands, found.dtype, found.at)
 
 
@@ -59,6 +59,4 @@ def _numbers(rows: Array, bits: int) -> Array:
     return stream @ (1 << np.arange(bits))
 
 
-MEANINGS: Mapping[tuple[str, str], Callable[[Node, NodeReader], Original]] = {
-    ("com.microsoft", "MatMulNBits"): _packed
-}
+MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "MatMulNBits"): _packed}

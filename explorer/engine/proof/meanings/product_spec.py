@@ -15,7 +15,7 @@ from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-__all__ = ["Integers", "NodeReader", "ProductSpec", "Original", "Rows"]
+__all__ = ["Integers", "Meaning", "NodeReader", "ProductSpec", "Original", "Rows"]
 
 Arrange = Callable[[Sequence[Array]], Array]
 """Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
@@ -106,6 +106,10 @@ class Original(Struct, frozen=True):
     def output(self) -> str:
         """Value name of Y."""
         return self.node.outputs[0]
+
+
+Meaning = Callable[[Node, "NodeReader"], Original]
+"""What a node means; raises NotTiled for one that is no product."""
 
 
 class NodeReader:

@@ -7,23 +7,20 @@ and compares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Model, Node, subgraphs
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.decompose import recurrent
-from explorer.engine.tiling.sites import REPLACEABLE, SiteContext
+from explorer.engine.tiling.sites import REPLACEABLE, SiteContext, Untiled
 from explorer.facts import TensorInfo
 
 __all__ = ["DECOMPOSITIONS", "decompose"]
 
-Decomposition = Callable[[GraphBuilder, Node, SiteContext], str]
-"""Writes the nodes that a node stands for, with its outputs' names; or says why it cannot, in words."""
-
-DECOMPOSITIONS: Mapping[tuple[str, str], Decomposition] = {**recurrent.DECOMPOSITIONS}
-"""(domain, operator) to how it is taken apart."""
+DECOMPOSITIONS = recurrent.DECOMPOSITIONS
+"""(domain, operator) to what writes the nodes that a node stands for, with its outputs' names."""
 
 
 def decompose(
@@ -58,9 +55,10 @@ def decompose(
             continue
         builder = GraphBuilder(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
         context.constants.replaceable = False
-        why = take(builder, node, context)
-        if why:
-            refused[node.label] = REPLACEABLE if context.constants.replaceable else why
+        try:
+            take(builder, node, context)
+        except Untiled as why:
+            refused[node.label] = REPLACEABLE if context.constants.replaceable else str(why)
             nodes.append(node)
             continue
         done.append(node.label)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Inline, Node, Span, Tensor, Value, tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder, Size
-from explorer.engine.tiling.sites import SiteContext
+from explorer.engine.tiling.sites import SiteContext, Untiled
 
 __all__ = ["DECOMPOSITIONS"]
 
@@ -85,16 +85,10 @@ _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 def _take_apart(
     step: Step, gates: int, defaults: tuple[str, ...]
-) -> Callable[[GraphBuilder, Node, SiteContext], str]:
-    def take(builder: GraphBuilder, node: Node, context: SiteContext) -> str:
+) -> Callable[[GraphBuilder, Node, SiteContext], None]:
+    def take(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
         layer = _layer(node, context, gates, defaults)
-        if isinstance(layer, str):
-            return layer
-        stored = _stored(builder, layer, context, step)
-        if isinstance(stored, str):
-            return stored
-        _written(builder, layer, stored, step)
-        return ""
+        _written(builder, layer, _stored(builder, layer, context, step), step)
 
     return take
 
@@ -103,26 +97,24 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer | str:
-    """What the node says, or why it is left."""
+def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
+    """What the node says."""
     attributes = node.attributes
     inputs = dict.fromkeys(_ROLES, "") | dict(zip(_ROLES, node.inputs, strict=False))
     shape = context.shape(inputs["X"])
-    if isinstance(shape, str):
-        return shape
     if context.opset < 9:
-        return f"opset {context.opset} has no Scan"
+        raise Untiled(f"opset {context.opset} has no Scan")
     if inputs["sequence_lens"]:
-        return "its sequences may differ in length"
+        raise Untiled("its sequences may differ in length")
     if attributes.get("activation_alpha") or attributes.get("activation_beta"):
-        return "its activations have parameters of their own"
+        raise Untiled("its activations have parameters of their own")
     both = _text(attributes.get("direction", "forward")) == "bidirectional"
     directions = 2 if both else 1
     named = [_text(name) for name in attributes.get("activations", ())] or list(defaults) * directions
     if len(named) != len(defaults) * directions or not {n.lower() for n in named} <= {
         p.lower() for p in _PLAIN
     }:
-        return f"its activations are {', '.join(named)}"
+        raise Untiled(f"its activations are {', '.join(named)}")
     proper = {p.lower(): p for p in _PLAIN}
     each = [tuple(proper[n.lower()] for n in named[i::1][: len(defaults)]) for i in (0, len(defaults))]
     first = bool(attributes.get("layout", 0))
@@ -130,7 +122,7 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
     opened = context.opened(inputs["X"])
     sizes = [None if axis in opened else shape[axis] for axis in axes]
     if sizes[2] is None:
-        return "the number of its features is not known"
+        raise Untiled("the number of its features is not known")
     batch = sizes[1]
     return _Layer(
         node=node,
@@ -145,26 +137,26 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
     )
 
 
-def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights] | str:
-    """The weights of every direction; or why they cannot be had."""
+def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
+    """The weights of every direction."""
     found: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         name = layer.inputs[role]
         resolved = context.constants.resolve(name) if name else None
         if name and resolved is None:
-            return f"its {role} is not stored"
+            raise Untiled(f"its {role} is not stored")
         if resolved is not None:
             tensor, _, axes, _ = resolved
             if tensor.payload is None:
-                return f"its {role} carries no data"
+                raise Untiled(f"its {role} carries no data")
             if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (Span, Inline)):
                 tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
             found[role] = tensor
     H, G = layer.hidden, layer.gates
     if found["W"].shape != (layer.directions, G * H, layer.sizes[2]):
-        return f"its W is {list(found['W'].shape)}"
+        raise Untiled(f"its W is {list(found['W'].shape)}")
     if found["R"].shape != (layer.directions, G * H, H):
-        return f"its R is {list(found['R'].shape)}"
+        raise Untiled(f"its R is {list(found['R'].shape)}")
     # the state of a GRU is reset before it meets the last gate's weights, so these stand apart
     apart = step is _gru and not layer.node.attributes.get("linear_before_reset", 0)
     made = []
@@ -385,7 +377,7 @@ def _rnn(
     return [builder.add(layer.activations[d][0], (_clipped(builder, layer, sums, "h"),), "h")]
 
 
-DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], str]] = {
+DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], None]] = {
     ("", "LSTM"): _take_apart(_lstm, 4, ("Sigmoid", "Tanh", "Tanh")),
     ("", "GRU"): _take_apart(_gru, 3, ("Sigmoid", "Tanh")),
     ("", "RNN"): _take_apart(_rnn, 1, ("Tanh",)),

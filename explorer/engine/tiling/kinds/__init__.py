@@ -1,28 +1,21 @@
 """What each operator multiplies: one module a family, one function an operator.
 
-A kind looks at a node and gives the product that it is in normal form, or says in words why it cannot be
-tiled; '' means that there is nothing to say of it.
+A kind looks at a node and gives the product that it is in normal form, or says why it cannot be tiled. It is
+found by the KINDS of a module here; no two modules name one operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 
-from explorer.engine.graph.model import Node
-from explorer.engine.tiling.kinds import conv, dequantized, einsum, integer, linear, packed, untiled
-from explorer.engine.tiling.sites import Site, SiteContext
+from explorer.engine.tiling.sites import Kinds
 
-__all__ = ["KINDS", "Kind"]
+__all__ = ["KINDS"]
 
-Kind = Callable[[Node, SiteContext], Site | str]
-
-KINDS: Mapping[tuple[str, str], Kind] = {
-    **untiled.KINDS,
-    **linear.KINDS,
-    **conv.KINDS,
-    **einsum.KINDS,
-    **integer.KINDS,
-    **dequantized.KINDS,
-    **packed.KINDS,
+KINDS: Kinds = {
+    key: kind
+    for module in iter_modules(__path__)
+    for key, kind in getattr(import_module(f"{__name__}.{module.name}"), "KINDS", {}).items()
 }
 """(domain, operator) to its kind."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
@@ -17,7 +17,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 )
 from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
-from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
 
 __all__ = ["KINDS", "convolution", "grouped"]
 
@@ -27,60 +27,54 @@ def convolution(
     context: SiteContext,
     types: Sequence[str] = FLOATS,
     around: Callable[[GraphBuilder, Sequence[str]], str] | None = None,
-) -> Site | str:
-    """The site that a Conv or ConvTranspose is, or the reason why it is none.
+) -> Site:
+    """The site that a Conv or ConvTranspose is.
 
     Args:
         node: The operator.
         context: The graph around it.
         types: Element types that are tiled.
         around: Makes what stands around an image; None for zero.
+
+    Raises:
+        Untiled: It is none.
     """
     backwards = node.op == "ConvTranspose"
     if node.inputs[0] in context.constants:
-        return "its input is constant: a runtime folds it away"
+        raise Untiled("its input is constant: a runtime folds it away")
     if node.inputs[0] == node.inputs[1]:
-        return "its input is its own kernel"
+        raise Untiled("its input is its own kernel")
     dtype = context.dtype(node.inputs[0]) or "float32"
     if dtype not in types:
-        return f"its type is {dtype}, tiled are {', '.join(types)}"
+        raise Untiled(f"its type is {dtype}, tiled are {', '.join(types)}")
     shape, out = context.shape(node.inputs[0]), context.shape(node.outputs[0])
-    if isinstance(shape, str):
-        return shape
-    if isinstance(out, str):
-        return out
     opened = context.opened(node.inputs[0])
     sized = bool(opened - {0})
-    closed = context.static(node.inputs[0])
-    if sized and isinstance(closed, str) and _needs_sizes(node, opened):
-        return closed
+    if sized and _needs_sizes(node, opened):
+        context.static(node.inputs[0])
     stored = context.constants.resolve(node.inputs[1])
-    kernel = tuple(stored[0].shape[a] for a in stored[2]) if stored else context.static(node.inputs[1])
-    if isinstance(kernel, str):
-        return "the shape of its kernel is not known"
+    kernel = context.known(node.inputs[1], static=True)
+    if stored is not None:
+        kernel = tuple(stored[0].shape[a] for a in stored[2])
+    if kernel is None:
+        raise Untiled("the shape of its kernel is not known")
     if stored is not None and stored[0].payload is None:
-        return f"the weight '{stored[1]}' carries no data"
+        raise Untiled(f"the weight '{stored[1]}' carries no data")
     count = int(node.attributes.get("group", 1))
-    misfit = _misfit(node, shape, kernel, out, count)
-    if misfit:
-        return misfit
+    _check(node, shape, kernel, out, count)
     axes: tuple[WindowAxis, ...]
     if backwards:
         axes = transposed(node.attributes, shape[2:], kernel[2:], out[2:])
     else:
         axes = convolved(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != out[2:]:
-        return f"its output is said to be {list(out)}, and is not by its attributes"
+        raise Untiled(f"its output is said to be {list(out)}, and is not by its attributes")
     given, made = shape[1] // count, out[1] // count
     groups = grouped(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
-    if isinstance(groups, str):
-        return groups
     window = ConvWindow(axes, groups, sized)
-    if stored is None:
-        if backwards:
-            return "a transposed convolution with a computed kernel: left as it was"
-        return _site(node, window, shape, kernel[2:], dtype, _computed(window), bool(opened), around)
-    right = _stored_kernel(node, stored, window)
+    if stored is None and backwards:
+        raise Untiled("a transposed convolution with a computed kernel: left as it was")
+    right = _computed(window) if stored is None else _stored_kernel(node, stored, window)
     return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
 
 
@@ -111,26 +105,27 @@ def _stored_kernel(
     return Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
 
 
-def _misfit(
+def _check(
     node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...], count: int
-) -> str:
-    """Why images, kernel and output do not go together; '' if they do."""
+) -> None:
+    """Refuses images, kernel and output that do not go together."""
     backwards = node.op == "ConvTranspose"
     if len(shape) < 3 or len(kernel) != len(shape) or len(out) != len(shape):
-        return f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}"
+        raise Untiled(f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}")
     if not all((*shape, *kernel, *out)):
-        return "it is empty"
+        raise Untiled("it is empty")
     if min(node.attributes.get("pads") or (0,)) < 0:
-        return "its pads are negative"
+        raise Untiled("its pads are negative")
     if shape[1] % count or kernel[0] % count or shape[1] != (kernel[0] if backwards else kernel[1] * count):
-        return f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
-    return ""
+        raise Untiled(
+            f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
+        )
 
 
 def grouped(
     node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, stored: bool
-) -> Groups | str:
-    """How the groups of a convolution are packed, or why they are left alone.
+) -> Groups:
+    """How the groups of a convolution are packed.
 
     Args:
         node: The operator.
@@ -139,6 +134,9 @@ def grouped(
         images: Of its input.
         groups: How its channels are grouped.
         stored: Whether the kernel is stored: one that is computed cannot be laid out with zeros.
+
+    Raises:
+        Untiled: They are left alone.
     """
     if groups.count == 1:
         return groups
@@ -146,7 +144,7 @@ def grouped(
     deep, wide = taps * groups.given, groups.made
     if context.grouped == "leave":
         kind = "depthwise: " if groups.given == 1 else ""
-        return (
+        raise Untiled(
             f"{kind}{groups.count:,} groups of {deep:,} x {wide:,} are left for the vector unit;"
             " '--grouped pack' packs them into tiles"
         )
@@ -216,7 +214,5 @@ def _site(
     )
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
-    ("", "Conv"): convolution,
-    ("", "ConvTranspose"): convolution,
-}
+KINDS: Kinds = {("", "ConvTranspose"): convolution}
+"""Conv is in `dequantized`."""

@@ -7,7 +7,7 @@ Where only the weight was, the tiles are of floats, and the weight is stored as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ from explorer.engine.tiling.kinds.integer import (
     matrix,
     numbers,
     rescaled,
+    single,
     slid,
 )
-from explorer.engine.tiling.sites import Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, Site, SiteContext
 
 __all__ = ["KINDS"]
 
@@ -71,7 +72,7 @@ def _type(context: SiteContext, name: str) -> str | None:
     return stored[0].dtype if stored is not None else context.dtype(name)
 
 
-def _integers(node: Node, context: SiteContext) -> Site | str | None:
+def _integers(node: Node, context: SiteContext) -> Site | None:
     """The site in integers; None where the operator is one of floats."""
     x, w = (_quantised(context, name) for name in node.inputs[:2])
     if x is None or w is None or node.inputs[0] == node.inputs[1]:
@@ -88,14 +89,13 @@ def _integers(node: Node, context: SiteContext) -> Site | str | None:
     if any(float(attributes.get(factor, 1.0)) != 1.0 for factor in ("alpha", "beta")):
         return None
     if w.scale.size != 1 or w.zero.size != 1:
-        shape = context.shape(w.name)
-        rank = len(shape) if not isinstance(shape, str) else 2
+        rank = len(context.known(w.name) or (0, 0))
         columns = 0 if node.op == "Conv" or attributes.get("transB", 0) else rank - 1
         if w.axis % rank != columns or w.name not in context.constants:
             return None
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     absorbed = [x.node, w.node]
-    terms = Terms(int(x.zero.reshape(())), _one(w.zero))
+    terms = Terms(int(x.zero.reshape(())), single(w.zero))
     tail = rescaled(scale)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias:
@@ -112,13 +112,7 @@ def _integers(node: Node, context: SiteContext) -> Site | str | None:
         base = slid(node, context, x.name, w.name, terms.a)
     else:
         base = matrix(node, context, x.name, w.name, node.op)
-    site = integral(node, context, base, terms, tail)
-    return replace(site, absorbed=tuple(absorbed)) if isinstance(site, Site) else site
-
-
-def _one(zero: Array) -> int | Array:
-    flat = zero.reshape(-1).astype(np.int64)
-    return int(flat[0]) if (flat == flat[0]).all() else flat
+    return replace(integral(node, context, base, terms, tail), absorbed=tuple(absorbed))
 
 
 def _bias(context: SiteContext, name: str, scale: Array) -> tuple[Array, Node | None] | None:
@@ -150,16 +144,16 @@ def _added(tail: Tail, bias: Array) -> Tail:
 
 
 def _or_floats(
-    kind: Callable[[Node, SiteContext], Site | str],
-) -> Callable[[Node, SiteContext], Site | str]:
-    def found(node: Node, context: SiteContext) -> Site | str:
+    kind: Callable[[Node, SiteContext], Site],
+) -> Callable[[Node, SiteContext], Site]:
+    def found(node: Node, context: SiteContext) -> Site:
         site = _integers(node, context)
         return kind(node, context) if site is None else site
 
     return found
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
+KINDS: Kinds = {
     ("", "Gemm"): _or_floats(linear.product),
     ("", "MatMul"): _or_floats(linear.product),
     ("", "Conv"): _or_floats(conv.convolution),

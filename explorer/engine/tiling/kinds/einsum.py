@@ -11,7 +11,7 @@ from msgspec import Struct
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
-from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
 
 __all__ = ["KINDS"]
 
@@ -24,18 +24,18 @@ class _Terms(Struct, frozen=True):
     out: str
 
 
-def _terms(equation: str, ranks: tuple[int, int]) -> _Terms | str:
+def _terms(equation: str, ranks: tuple[int, int]) -> _Terms:
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
     if len(operands) != 2:
-        return f"an Einsum of {len(operands)} operands is no product of two"
+        raise Untiled(f"an Einsum of {len(operands)} operands is no product of two")
     unused = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
     widths = [rank - len(text.replace("...", "")) for text, rank in zip(operands, ranks, strict=True)]
     if any("..." not in text and width for text, width in zip(operands, widths, strict=True)):
-        return "its equation does not fit its operands"
+        raise Untiled("its equation does not fit its operands")
     many = max((w for w, text in zip(widths, operands, strict=True) if "..." in text), default=0)
     if min(widths) < 0 or many > len(unused):
-        return "its equation does not fit its operands"
+        raise Untiled("its equation does not fit its operands")
     letters = "".join(unused[:many])
     left, right = (
         text.replace("...", letters[many - width :]) for text, width in zip(operands, widths, strict=True)
@@ -46,38 +46,29 @@ def _terms(equation: str, ranks: tuple[int, int]) -> _Terms | str:
     return _Terms(left, right, out.replace("...", letters))
 
 
-def _einsum(node: Node, context: SiteContext) -> Site | str:
-    """The site that an Einsum is, or the reason why it is none."""
+def _einsum(node: Node, context: SiteContext) -> Site:
     if len(node.inputs) != 2:
-        return "it multiplies no two operands"
+        raise Untiled("it multiplies no two operands")
     constant = [name in context.constants for name in node.inputs]
     if all(constant):
-        return "both operands are constant: a runtime folds it away"
+        raise Untiled("both operands are constant: a runtime folds it away")
     # the operand that comes from the data counts as the left one
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
-    shapes = [context.shape(name) for name in names]
-    for shape in shapes:
-        if isinstance(shape, str):
-            return shape
-    a, b = (tuple(shape) for shape in shapes if not isinstance(shape, str))
+    a, b = (context.shape(name) for name in names)
     dtype = context.dtype(names[0])
     if dtype is not None and dtype not in FLOATS:
-        return f"its type is {dtype}, tiled are {', '.join(FLOATS)}"
+        raise Untiled(f"its type is {dtype}, tiled are {', '.join(FLOATS)}")
     equation = node.attributes["equation"]
     text = equation.decode() if isinstance(equation, bytes) else str(equation)
     terms = _terms(text, (len(a), len(b)) if order == (0, 1) else (len(b), len(a)))
-    if isinstance(terms, str):
-        return terms
     left, right = (terms.left, terms.right) if order == (0, 1) else (terms.right, terms.left)
     if any(len(set(side)) != len(side) for side in (left, right, terms.out)):
-        return "a letter stands twice in one operand: a diagonal"
+        raise Untiled("a letter stands twice in one operand: a diagonal")
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
-        return "one operand is repeated along an axis of the other"
+        raise Untiled("one operand is repeated along an axis of the other")
     groups = _groups(left, right, terms.out)
-    if isinstance(groups, str):
-        return groups
     opened = {c: (0, i) for i, c in enumerate(left) if i in context.opened(names[0])}
     if not constant[order[1]]:
         second = context.opened(names[1])
@@ -87,20 +78,20 @@ def _einsum(node: Node, context: SiteContext) -> Site | str:
     first = context.opened(names[0])
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
         # a fixed length of 1 would be repeated
-        return "an axis is open in one operand and fixed in the other: bind it with --dim"
+        raise Untiled("an axis is open in one operand and fixed in the other: bind it with --dim")
     return _site(node, context, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
 
 
-def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str] | str:
-    """Letters of the batch, of rows, of the depth and of columns; or why there are others."""
+def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
+    """Letters of the batch, of rows, of the depth and of columns; there may be no others."""
     batch = "".join(c for c in out if c in left and c in right)
     rows = "".join(c for c in out if c in left and c not in right)
     columns = "".join(c for c in out if c in right and c not in left)
     depth = "".join(c for c in left if c in right and c not in out)
     if set(left) - set(batch + rows + depth) or set(right) - set(batch + columns + depth):
-        return "it adds up one operand by itself"
+        raise Untiled("it adds up one operand by itself")
     if not depth:
-        return "it multiplies without adding up"
+        raise Untiled("it multiplies without adding up")
     return batch, rows, depth, columns
 
 
@@ -154,15 +145,15 @@ def _site(
     sizes: Mapping[str, int],
     opened: Mapping[str, tuple[int, int]],
     dtype: str,
-) -> Site | str:
+) -> Site:
     left, right, out = letters
     batch, rows, depth, columns = groups
     lengths = [math.prod(sizes[c] for c in group) for group in groups]
     if not all(lengths):
-        return "it is empty"
+        raise Untiled("it is empty")
     free = [any(c in opened for c in group) for group in groups]
     if sum(is_open and len(group) > 1 for is_open, group in zip(free, groups, strict=True)) > 1:
-        return "several open sizes are one axis of the product: bind them with --dim"
+        raise Untiled("several open sizes are one axis of the product: bind them with --dim")
     B, M, K, N = lengths
     dynamic = tuple(axis for axis, is_open in zip(("batch", "M", "K", "N"), free, strict=True) if is_open)
     stacked = B != 1 or "batch" in dynamic
@@ -221,4 +212,4 @@ def _weight(
     return None
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {("", "Einsum"): _einsum}
+KINDS: Kinds = {("", "Einsum"): _einsum}

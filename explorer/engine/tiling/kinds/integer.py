@@ -24,7 +24,7 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
 
 __all__ = [
     "BYTES",
@@ -38,6 +38,7 @@ __all__ = [
     "numbers",
     "requantised",
     "rescaled",
+    "single",
     "slid",
 ]
 
@@ -87,7 +88,12 @@ def _zero(context: SiteContext, name: str) -> Zero:
     stored = numbers(context, name)
     if stored is None:
         return name
-    flat = stored.reshape(-1).astype(np.int64)
+    return single(stored)
+
+
+def single(values: Array) -> int | Array:
+    """Numbers as one, where they are all the same."""
+    flat = values.reshape(-1).astype(np.int64)
     return int(flat[0]) if (flat == flat[0]).all() else flat
 
 
@@ -95,9 +101,7 @@ def _input(node: Node, at: int) -> str:
     return node.inputs[at] if len(node.inputs) > at else ""
 
 
-def integral(
-    node: Node, context: SiteContext, base: Site | str, terms: Terms, tail: Tail | None
-) -> Site | str:
+def integral(node: Node, context: SiteContext, base: Site, terms: Terms, tail: Tail | None) -> Site:
     """The site of an operator on integers, made of the one that the same operator on floats would be.
 
     Args:
@@ -107,24 +111,22 @@ def integral(
         terms: Zero points and bias.
         tail: What comes behind the sum; None if the sum is the output.
     """
-    if isinstance(base, str):
-        return base
     given = list(base.inputs)
     other = base.weight.tensor.dtype if base.weight is not None else context.dtype(base.inputs[-1])
     if other not in BYTES:
-        return f"its weight is of type {other}, tiled are {', '.join(BYTES)}"
+        raise Untiled(f"its weight is of type {other}, tiled are {', '.join(BYTES)}")
     at: dict[str, int] = {}
     for name in (terms.a, terms.b, terms.given):
         if isinstance(name, str) and name and name not in at:
             at[name] = len(given)
             given.append(name)
     if base.node.op == "Conv" and base.batch != 1 and base.weight is None:
-        return "groups of a computed kernel of integers: left as they were"
+        raise Untiled("groups of a computed kernel of integers: left as they were")
     packed = base.batch != 1 and base.weight is not None
     if packed and not (isinstance(terms.b, int) and terms.b == 0):
-        return "groups whose weights have a zero point: left as they were"
+        raise Untiled("groups whose weights have a zero point: left as they were")
     moved = base.finish
-    rank = len(_shape_of(context, node.outputs[0]))
+    rank = len(context.known(node.outputs[0]) or ())
 
     def spread(values: Array) -> Array:
         """One for every channel, where channels lie first."""
@@ -146,11 +148,6 @@ def integral(
         other=other if other != base.dtype else "",
         bias=False,
     )
-
-
-def _shape_of(context: SiteContext, name: str) -> tuple[int, ...]:
-    shape = context.shape(name)
-    return () if isinstance(shape, str) else shape
 
 
 def _reckoned(
@@ -259,39 +256,30 @@ def rescaled(scale: Array) -> Tail:
     return tail
 
 
-def _fits(zero: Zero, context: SiteContext, name: str) -> bool:
-    """Whether a zero point that is computed is a single number."""
-    if not isinstance(zero, str):
-        return True
-    shape = context.static(name)
-    return not isinstance(shape, str) and shape in ((), (1,))
-
-
-def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zero, Zero] | str:
-    """The zero points of an operator, whose inputs they are, or why they are not taken."""
+def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zero, Zero]:
+    """The zero points of an operator, which these inputs are."""
     names = [_input(node, i) for i in at]
-    zeros = [_zero(context, name) for name in names]
-    if not all(_fits(zero, context, name) for zero, name in zip(zeros, names, strict=True)):
-        return "zero points, one for every row or column, that are computed: left as it was"
-    shape = context.shape(node.inputs[0])
-    if isinstance(zeros[0], np.ndarray) and len(shape) != 2:
-        return "a zero point for every row of a stack: left as it was"
-    return zeros[0], zeros[1]
+    a, b = (_zero(context, name) for name in names)
+    if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
+        raise Untiled("zero points, one for every row or column, that are computed: left as it was")
+    if isinstance(a, np.ndarray) and len(context.known(node.inputs[0]) or ()) != 2:
+        raise Untiled("a zero point for every row of a stack: left as it was")
+    return a, b
 
 
-def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site | str:
+def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
     """The product of the same operands in floats."""
     if x in context.constants and w not in context.constants:
-        return "the weight stands on the left of an integer product: left as it was"
+        raise Untiled("the weight stands on the left of an integer product: left as it was")
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
     return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, BYTES)
 
 
-def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site | str:
+def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     """The convolution of the same operands in floats, its images surrounded by their zero point."""
     if isinstance(zero, np.ndarray):
-        return "more than one zero point of its images: left as it was"
-    single = context.shape(zero) if isinstance(zero, str) else ()
+        raise Untiled("more than one zero point of its images: left as it was")
+    shape = context.known(zero) if isinstance(zero, str) else ()
 
     def around(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         if isinstance(zero, int):
@@ -301,104 +289,78 @@ def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site |
             return builder.number(zero, dtype, "x_around_value")
         # behind the operands
         value = inputs[1 if w in context.constants else 2]
-        return value if single == () else builder.reshape(value, (), "x_around_value")
+        return value if shape == () else builder.reshape(value, (), "x_around_value")
 
     plain = Node("Conv", (x, w), node.outputs, name=node.name, attributes=node.attributes)
     return convolution(plain, context, BYTES, around)
 
 
-def _matmul_integer(node: Node, context: SiteContext) -> Site | str:
+def _integer(node: Node, context: SiteContext) -> Site:
+    """MatMulInteger and ConvInteger: X, W, their zero points."""
     zeros = _checked(node, context, (2, 3))
-    if isinstance(zeros, str):
-        return zeros
-    base = matrix(node, context, node.inputs[0], node.inputs[1])
+    x, w = node.inputs[:2]
+    base = slid(node, context, x, w, zeros[0]) if node.op == "ConvInteger" else matrix(node, context, x, w)
     return integral(node, context, base, Terms(*zeros), None)
 
 
-def _conv_integer(node: Node, context: SiteContext) -> Site | str:
-    zeros = _checked(node, context, (2, 3))
-    if isinstance(zeros, str):
-        return zeros
-    base = slid(node, context, node.inputs[0], node.inputs[1], zeros[0])
-    return integral(node, context, base, Terms(*zeros), None)
-
-
-def _scale(context: SiteContext, node: Node, x: int, w: int, y: int, alpha: float = 1.0) -> Array | str:
+def _scale(context: SiteContext, node: Node, x: int, w: int, y: int, alpha: float = 1.0) -> Array:
     """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
     stored = [numbers(context, _input(node, at)) for at in (x, w, y)]
     if stored[0] is None or stored[1] is None or (stored[2] is None and _input(node, y)):
-        return "its scales are computed: left as it was"
+        raise Untiled("its scales are computed: left as it was")
     if stored[0].size != 1 or (stored[2] is not None and stored[2].size != 1):
-        return "a scale for every row: left as it was"
+        raise Untiled("a scale for every row: left as it was")
     if any(s is not None and s.dtype != np.float32 for s in stored):
-        return "its scales are not float32: left as it was"
+        raise Untiled("its scales are not float32: left as it was")
     scale = np.float32(alpha) * stored[0].reshape(-1)[0] * stored[1].reshape(-1)
     if stored[2] is not None:
         scale = scale / stored[2].reshape(-1)[0]
     return np.asarray(scale, np.float32)
 
 
-def _quantized(node: Node, context: SiteContext, base: Callable[[Zero], Site | str], bias: str) -> Site | str:
-    """QLinearMatMul and QLinearConv: X, scale, zero; W, scale, zero; scale and zero of Y; bias."""
-    zeros = _checked(node, context, (2, 5))
-    if isinstance(zeros, str):
-        return zeros
-    if any(isinstance(zero, str) for zero in zeros):
-        return "its zero points are computed: left as it was"
-    scale = _scale(context, node, 1, 4, 6)
-    if isinstance(scale, str):
-        return scale
-    point = numbers(context, node.inputs[7])
-    if point is None or point.size != 1 or str(point.dtype) not in BYTES:
-        return "the zero point of its output is not one stored number: left as it was"
-    stored = numbers(context, bias) if bias else None
-    if bias and stored is None:
-        return "its bias is computed: left as it was"
-    terms = Terms(*zeros, bias=stored)
-    return integral(node, context, base(zeros[0]), terms, requantised(scale, point))
+def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Site]:
+    """X, scale, zero; W, scale, zero; where their inputs say a bias in int32, and the scale and zero of Y.
+
+    Without these Y is float32.
+
+    Args:
+        op: The operator on floats.
+        bias: Which input the bias is; 0 for none.
+        out: Which one the scale of Y is.
+    """
+
+    def kind(node: Node, context: SiteContext) -> Site:
+        if node.attributes.get("channels_last", 0):
+            raise Untiled("its channels lie last: left as it was")
+        zeros = _checked(node, context, (2, 5))
+        if any(isinstance(zero, str) for zero in zeros):
+            raise Untiled("its zero points are computed: left as it was")
+        scale = _scale(context, node, 1, 4, out, float(node.attributes.get("alpha", 1.0)))
+        tail = rescaled(scale)
+        if _input(node, out):
+            name = _input(node, out + 1)
+            point = numbers(context, name) if name else np.zeros((), np.uint8)
+            if point is None or point.size != 1 or str(point.dtype) not in BYTES:
+                raise Untiled("the zero point of its output is not one stored number: left as it was")
+            tail = requantised(scale, point)
+        given = _input(node, bias) if bias else ""
+        stored = numbers(context, given) if given else None
+        if given and stored is None and op == "Conv":
+            raise Untiled("its bias is computed: left as it was")
+        terms = Terms(*zeros, bias=stored, given=given if stored is None else "")
+        x, w = node.inputs[0], node.inputs[3]
+        conv = op == "Conv"
+        base = slid(node, context, x, w, zeros[0]) if conv else matrix(node, context, x, w, op)
+        return integral(node, context, base, terms, tail)
+
+    return kind
 
 
-def _qlinear_matmul(node: Node, context: SiteContext) -> Site | str:
-    x, w = node.inputs[0], node.inputs[3]
-    return _quantized(node, context, lambda zero: matrix(node, context, x, w), "")
-
-
-def _qlinear_conv(node: Node, context: SiteContext) -> Site | str:
-    if node.attributes.get("channels_last", 0):
-        return "its channels lie last: left as it was"
-    x, w = node.inputs[0], node.inputs[3]
-    return _quantized(node, context, lambda zero: slid(node, context, x, w, zero), _input(node, 8))
-
-
-def _qgemm(node: Node, context: SiteContext) -> Site | str:
-    """A, scale, zero; B, scale, zero; C in int32; scale and zero of Y, without which Y is float32."""
-    zeros = _checked(node, context, (2, 5))
-    if isinstance(zeros, str):
-        return zeros
-    if any(isinstance(zero, str) for zero in zeros):
-        return "its zero points are computed: left as it was"
-    scale = _scale(context, node, 1, 4, 7, float(node.attributes.get("alpha", 1.0)))
-    if isinstance(scale, str):
-        return scale
-    tail = rescaled(scale)
-    if _input(node, 7):
-        point = numbers(context, _input(node, 8)) if _input(node, 8) else np.zeros((), np.uint8)
-        if point is None or point.size != 1 or str(point.dtype) not in BYTES:
-            return "the zero point of its output is not one stored number: left as it was"
-        tail = requantised(scale, point)
-    bias = _input(node, 6)
-    stored = numbers(context, bias) if bias else None
-    terms = Terms(*zeros, bias=stored, given=bias if bias and stored is None else "")
-    return integral(node, context, matrix(node, context, node.inputs[0], node.inputs[3], "Gemm"), terms, tail)
-
-
-MS = "com.microsoft"
-
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
-    ("", "MatMulInteger"): _matmul_integer,
-    ("", "ConvInteger"): _conv_integer,
-    ("", "QLinearMatMul"): _qlinear_matmul,
-    ("", "QLinearConv"): _qlinear_conv,
-    (MS, "QLinearConv"): _qlinear_conv,
-    (MS, "QGemm"): _qgemm,
+KINDS: Kinds = {
+    ("", "MatMulInteger"): _integer,
+    ("", "ConvInteger"): _integer,
+    ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),
+    ("", "QLinearConv"): _quantized("Conv", 8, 6),
+    ("com.microsoft", "QLinearConv"): _quantized("Conv", 8, 6),
+    ("com.microsoft", "QGemm"): _quantized("Gemm", 6, 7),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -11,9 +11,9 @@ from msgspec import Struct
 from explorer.engine.graph.model import Node, dtype_code
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import Site, SiteContext, Weight
+from explorer.engine.tiling.sites import Site, SiteContext, Untiled, Weight
 
-__all__ = ["FLOATS", "KINDS", "product", "scaled"]
+__all__ = ["FLOATS", "product", "scaled"]
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
@@ -36,22 +36,22 @@ def scaled(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, b
     return z
 
 
-def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site | str:
-    """The site that a Gemm or MatMul is, or the reason why it is none."""
+def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
+    """The site that a Gemm or MatMul is.
+
+    Raises:
+        Untiled: It is none.
+    """
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = node.inputs[0], node.inputs[1]
     left_constant, right_constant = left in context.constants, right in context.constants
     if left_constant and right_constant:
-        return "both operands are constant: a runtime folds it away"
+        raise Untiled("both operands are constant: a runtime folds it away")
     x = right if left_constant else left
     dtype = context.dtype(x)
     if dtype is not None and dtype not in types:
-        return f"its type is {dtype}, tiled are {', '.join(types)}"
+        raise Untiled(f"its type is {dtype}, tiled are {', '.join(types)}")
     shape, out = context.shape(x), context.shape(node.outputs[0])
-    if isinstance(shape, str):
-        return shape
-    if isinstance(out, str):
-        return out
     if not left_constant and not right_constant:
         return _stacks(node, context, dtype or "float32")
     swapped = left_constant
@@ -61,19 +61,17 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
     if weight is None or (swapped and len(shape) != 2):
         if types is not FLOATS:
-            return "a stack of stored integers, or one on the left of a stack: left as it was"
+            raise Untiled("a stack of stored integers, or one on the left of a stack: left as it was")
         return _stacks(node, context, dtype or "float32", turned=swapped)
-    if isinstance(weight, str):
-        return weight
     if swapped:
         trans_x = not trans_x
     turned = trans_x and len(shape) > 1
     rows = shape[-1] if trans_x else math.prod(shape[:-1])
     depth = shape[-2] if turned else shape[-1]
     if depth != weight.K:
-        return f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}"
+        raise Untiled(f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}")
     if not rows or not weight.K or not weight.N:
-        return "it is empty"
+        raise Untiled("it is empty")
     opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
     return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
 
@@ -159,10 +157,8 @@ class _Side(Struct, frozen=True):
         return (-1, -2) if self.turn else (-2, -1)
 
 
-def _side(context: SiteContext, name: str, at: int, turn: bool, left: bool) -> _Side | str:
+def _side(context: SiteContext, name: str, at: int, turn: bool, left: bool) -> _Side:
     shape = context.shape(name)
-    if isinstance(shape, str):
-        return shape
     opened = context.opened(name)
     if len(shape) > 1:
         return _Side(at, shape, opened, turn, False)
@@ -229,7 +225,7 @@ class _Pairs(Struct, frozen=True):
         return builder.transpose(z, (*range(count), count + 1, count), "turned")
 
 
-def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site | str:
+def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
     """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
 
     Args:
@@ -246,16 +242,14 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
     turns = [not turn for turn in reversed(turns)] if turned else turns
     a, b = _side(context, left, 0, turns[0], True), _side(context, right, 0 if same else 1, turns[1], False)
-    if isinstance(a, str) or isinstance(b, str):
-        return a if isinstance(a, str) else str(b)
     (rows, deep), (depth, columns) = a.matrix, b.matrix
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
-        return f"its operands do not fit: {list(a.shape)} against {list(b.shape)}"
+        raise Untiled(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
     lead = _lead(a, b)
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
-        return "it is empty"
+        raise Untiled("it is empty")
     open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
     # every matrix of the left meets the same right: rows of one product
     shared = math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
@@ -322,9 +316,3 @@ def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
             gives = b
         lead.append((gives, axis))
     return lead
-
-
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
-    ("", "Gemm"): product,
-    ("", "MatMul"): product,
-}

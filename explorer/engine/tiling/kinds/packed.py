@@ -6,7 +6,7 @@ and tiles of another depth would have to be cut there. The weight is unpacked wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from explorer.engine.graph.model import Derived, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, Site, SiteContext, Untiled
 
 __all__ = ["KINDS"]
 
@@ -27,7 +27,7 @@ _ROUNDS_INPUT = 4
 """The accuracy level from which on a runtime may round the activation to 8 bits."""
 
 
-def _packed(node: Node, context: SiteContext) -> Site | str:
+def _packed(node: Node, context: SiteContext) -> Site:
     x, w = node.inputs[0], node.inputs[1]
     names = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
@@ -36,24 +36,22 @@ def _packed(node: Node, context: SiteContext) -> Site | str:
     scales = numbers(context, names[0])
     zeros = numbers(context, names[1]) if names[1] else None
     if names[2]:
-        return "its depth is in another order (g_idx): left as it was"
+        raise Untiled("its depth is in another order (g_idx): left as it was")
     if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
-        return "a runtime may round its activation to 8 bits (accuracy_level 4): left as it was"
+        raise Untiled("a runtime may round its activation to 8 bits (accuracy_level 4): left as it was")
     if context.dtype(x) not in (None, "float32"):
-        return f"its type is {context.dtype(x)}, tiled is float32"
+        raise Untiled(f"its type is {context.dtype(x)}, tiled is float32")
     if stored is None or stored[0].payload is None or scales is None or (names[1] and zeros is None):
-        return "no operand is constant"
+        raise Untiled("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
-        return f"weights of {bits} bits in blocks of {block}: left as it was"
+        raise Untiled(f"weights of {bits} bits in blocks of {block}: left as it was")
     blocks = -(-K // block)
     if stored[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
-        return "its weight does not fit its attributes"
+        raise Untiled("its weight does not fit its attributes")
     make = partial(_unpacked, stored[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
     floats = Tensor(f"{w}/floats", "float32", (N, K), Derived(4 * N * K, make))
     context.constants.derived[floats.name] = floats, (1, 0)
     base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
-    if isinstance(base, str):
-        return base
     bias = names[3]
     moved = base.finish
 
@@ -88,6 +86,4 @@ def _parts(packed: Array, bits: int) -> Array:
     return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], Site | str]] = {
-    ("com.microsoft", "MatMulNBits"): _packed
-}
+KINDS: Kinds = {("com.microsoft", "MatMulNBits"): _packed}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.sites import SiteContext
+from explorer.engine.tiling.sites import Kinds, Site, SiteContext, Untiled
 
 __all__ = ["KINDS", "NOT_MATRIX"]
 
@@ -24,10 +24,8 @@ NOT_MATRIX: Mapping[str, str] = {
 }
 
 
-def _left(what: str) -> Callable[[Node, SiteContext], str]:
-    return lambda node, context: f"{what}: left as it was"
+def _kind(node: Node, context: SiteContext) -> Site:
+    raise Untiled(f"{NOT_MATRIX[node.op]}: left as it was")
 
 
-KINDS: Mapping[tuple[str, str], Callable[[Node, SiteContext], str]] = {
-    (domain, op): _left(what) for op, what in NOT_MATRIX.items() for domain in ("", "com.microsoft")
-}
+KINDS: Kinds = {(domain, op): _kind for op in NOT_MATRIX for domain in ("", "com.microsoft")}
