@@ -378,7 +378,7 @@ def test_the_text_of_a_plan_shows_formulas_when_they_are_asked_for(
     model = sample("lenet")
     short = said("plan", model, "--machine", npu, "--tile", "8")
     assert "64 MACs and 8 B a cycle, 1.00 MHz, buffer 1.00 KiB, array 8 x 8" in short
-    assert "all sites in one loop order" in short
+    assert "all matmuls in one loop order" in short
     assert "output-stationary" in short
     assert "M K N  =" not in short
     long = said("plan", model, "--machine", npu, "--tile", "8", "--formulas")

@@ -34,7 +34,7 @@ def measured(text: str) -> list[str]:
         text,
         flags=re.M,
     )
-    text = re.sub(r"error \d+\.\d of the 1 u|\d+\.\d\d of 8", "#", text)
+    text = re.sub(r"\d+(\.\d+)? u, limit", "#", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 
 

@@ -90,11 +90,11 @@ def test_keys_alone_tile_prove_and_compare(
     with explorer(sample(model), columns=size[0], rows=size[1]) as terminal:
         terminal.wait_for("known")
         terminal.press("t")
-        terminal.wait_for(f"in {sites} sites")
+        terminal.wait_for(f"in {sites} matmuls")
         terminal.press("\r")
         proven = "Equal on evidence" if model == "lstm_tiny" else "Proven equal"
         terminal.wait_for(proven)
-        terminal.wait_for(f"{sites} sites,")
+        terminal.wait_for(f"{sites} matmuls,")
         terminal.press("\r")
         terminal.wait_for("nothing else changed")
         # the last row of the diff is a product: into its tiles and back

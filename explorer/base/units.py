@@ -11,19 +11,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "MACS",
     "bytes_text",
     "count_text",
     "dims_text",
+    "edges_text",
     "exact_text",
     "percent_text",
     "printable",
     "rate_text",
     "runs_text",
     "reached_text",
+    "rounding_text",
     "seconds_text",
+    "seeds_text",
     "shape_text",
 ]
 
+MACS = "multiply-accumulates; 1 MAC = 2 FLOPs"
+"""What a MAC is, said where MACs are shown first."""
 _SI = ("", " k", " M", " G", " T", " P", " E")
 _IEC = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
 
@@ -92,11 +98,11 @@ def rate_text(value: float, unit: str) -> str:
 
 
 def seconds_text(value: float | None) -> str:
-    """A duration: 3.2e-6 -> '3.2 us', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'; None -> '?'."""
+    """A duration: 3.2e-6 -> '3.2 µs', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'; None -> '?'."""
     if value is None:
         return "?"
     if 0 < value < 0.001:
-        return f"{value * 1e6:.3g} us" if value >= 1e-6 else f"{value * 1e9:.3g} ns"
+        return f"{value * 1e6:.3g} µs" if value >= 1e-6 else f"{value * 1e9:.3g} ns"
     if value < 0.01:
         return f"{value * 1000:.2g} ms"
     if value < 1:
@@ -117,6 +123,22 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
 def dims_text(dims: Mapping[str, int]) -> str:
     """Sizes of dimensions as 'batch=1, seq=64'; the name '' stands for those that have none."""
     return ", ".join(f"{printable(name) or 'unnamed'}={size}" for name, size in dims.items())
+
+
+def edges_text(edges: str) -> str:
+    """What the last tiles of an axis are: 'partial', which the option calls ragged, or 'padded'."""
+    return "partial" if edges == "ragged" else edges
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """On how many random inputs something ran: '2 random inputs, seeds 0, 1'; '' for none."""
+    many = "s" * (len(seeds) != 1)
+    return f"{len(seeds)} random input{many}, seed{many} {', '.join(map(str, seeds))}" if seeds else ""
+
+
+def rounding_text(ratio: float, limit: float) -> str:
+    """An error in units of u (|x| |W|), beside what it may be: '1.20 u, limit 8 u'."""
+    return f"{ratio:.2f} u, limit {limit:.3g} u"
 
 
 def printable(text: str) -> str:

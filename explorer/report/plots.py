@@ -105,7 +105,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
     axes.step(steps, live, where="mid", color=_BLUE, linewidth=1)
     axes.set_title(f"Activation memory of {_name(about)}")
     axes.set_xlabel("step of the execution order")
-    axes.set_ylabel("bytes alive")
+    axes.set_ylabel("live bytes")
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
     top = max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25

@@ -47,7 +47,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
 _CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
 _LEAST_MEMORY = 64 << 20
-_TILE_HINT = "write one size (64) or three (64x64x64: rows x depth x columns)"
+_TILE_HINT = "write one size (64) or three (64x64x64: M x K x N)"
 _SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
 
 _DTYPES = {

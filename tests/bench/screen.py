@@ -51,7 +51,7 @@ def line_bytes(model: str, ready: str) -> dict[str, int]:
         keys = max(terminal.key_bytes(key) for key in ("down", "down", "right", "down", "down", "up", "left"))
         page = terminal.key_bytes("page down")
         terminal.press("5")
-        terminal.wait_for("alive")
+        terminal.wait_for(" live")
         terminal.settle(1.0)
         keys = max(keys, *(terminal.key_bytes(key) for key in ("left", "right", "right")))
         return {"first": first, "key": keys, "page": page, "idle": terminal.settle(quiet=3.0)}

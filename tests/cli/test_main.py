@@ -389,7 +389,7 @@ def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: 
     assert code == 0
     for said in (
         "32x32x32",
-        "tile products",
+        "tile matmuls",
         "Proof",
         "equal",
         "What changed",

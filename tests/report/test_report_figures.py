@@ -51,7 +51,7 @@ def test_the_peak_is_named_with_who_is_alive_there() -> None:
     text = read(costs.memory(INFO, timeline(6)))
     assert "step 3, layer3" in text
     assert "no allocator needs less" in text
-    alive = text[text.index("alive at the peak") :].splitlines()[2:4]
+    alive = text[text.index("live at the peak") :].splitlines()[2:4]
     assert [line.split()[0] for line in alive] == ["big", "small"]
     assert "75.0 %" in alive[0]
     (peak,) = [line for line in text.splitlines() if line.endswith("  peak")]
@@ -211,7 +211,7 @@ def test_torchinfos_table_is_printed_as_it_is_and_the_differences_below() -> Non
 
 def test_small_times_and_rates_read_naturally() -> None:
     assert [seconds_text(value) for value in (0, 3.2e-9, 4.56e-6, 0.0042, 0.25, 75)] == [
-        "0 ms", "3.2 ns", "4.56 us", "4.2 ms", "250 ms", "1 min 15 s",
+        "0 ms", "3.2 ns", "4.56 µs", "4.2 ms", "250 ms", "1 min 15 s",
     ]  # fmt: skip
     assert rate_text(4e12, "MAC/s") == "4.00 TMAC/s"
     assert rate_text(500, "B/s") == "500 B/s"

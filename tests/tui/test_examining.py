@@ -411,7 +411,7 @@ async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size:
             await hands.press(key)
             if key != "pageup":  # which reads on where the page is longer than the pane
                 assert f"Step {step} of 13" in in_view(), key
-                assert "alive" in in_view(), key
+                assert "live" in in_view(), key
         await hands.press("6")
         await type_machine(hands, "4T", "100G")
         await hands.press("enter")

@@ -73,7 +73,7 @@ def test_memory_tells_peak_arena_buffers_and_who_is_alive_largest_first() -> Non
     for figure in ("peak 500 B", "arena 500 B", "buffers 650 B", "weights 7 B"):
         assert figure in text, figure
     assert "Step 2 of 3 l2 Op" in text
-    assert "500 B alive: this is the peak" in text
+    assert "500 B live: this is the peak" in text
     rows = [line_text(line).split() for line in page if line_text(line).startswith(" ◆ t")]
     assert [row[1] for row in rows] == ["t1", "t2"]
     assert rows[0][-1] == "1–2"
@@ -83,11 +83,11 @@ def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
     fact = chain(100, 300, 200, 50)
     text = said(memory_page(fact, 1, 60, 34, exact=True))
     assert "as much" not in text
-    assert "alive: as much as at the peak" in said(memory_page(chain(100, 100, 100), 2, 60, 34, exact=True))
+    assert "live: as much as at the peak" in said(memory_page(chain(100, 100, 100), 2, 60, 34, exact=True))
     assert " ◆ t1" in text
     assert " ◆ t0" not in text
-    assert "400 B alive, 80.0 % of the peak" in text
-    assert "alive at the peak, step 2" in text
+    assert "400 B live, 80.0 % of the peak" in text
+    assert "live at the peak, step 2" in text
     assert "◆" not in said(memory_page(fact, 0, 60, 34, exact=True))
 
 
@@ -230,7 +230,7 @@ def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
     shown = ranked(roof)
     chosen = points_of(shown.points, 0, 10)
     assert len(chosen) == 10
-    assert "10 layers chosen: 210 us, 8.2 %" in said(roofline_page(shown, chosen[0], chosen, 100, 50))
+    assert "10 layers chosen: 210 µs, 8.2 %" in said(roofline_page(shown, chosen[0], chosen, 100, 50))
 
 
 def test_unknown_layers_lower_what_the_roofline_claims() -> None:

@@ -146,7 +146,7 @@ def test_the_header_keeps_every_total_at_80_columns() -> None:
         "MACs 714.19 M",
         "params 61.10 M",
         "weights 233.08 MiB",
-        "known 100 %",
+        "coverage 100 %",
     ):
         assert words in text
 
@@ -200,7 +200,7 @@ def test_coverage_never_rounds_up_to_all() -> None:
 def test_a_plan_says_how_many_products_where_and_what_is_left_alone_why() -> None:
     text = said(plan_lines(plan(TileSpec()), 90))
     for words in (
-        "14,336 tile products in 3 sites",
+        "14,336 tile matmuls in 3 matmuls",
         "1×9216×4096",
         "9,216",
         "1.6 %",
@@ -228,7 +228,7 @@ def test_a_verdict_is_words_first_and_figures_after() -> None:
 
 def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     entries = diff_entries(ScriptedEngine()._diff(), exact=False)
-    row = next(e for e in entries if "9,216 products" in line_text(e.head(90)))
+    row = next(e for e in entries if "9,216 tile matmuls" in line_text(e.head(90)))
     assert row.body is not None
     assert "2DMM_64x64x64" in said(row.body(90))
     assert diff_headline(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
@@ -242,7 +242,9 @@ def test_tiled_convolutions_are_told_apart_in_the_narrowest_diff(width: int) -> 
     )
     entries = diff_entries(replace(ScriptedEngine()._diff(), nodes=nodes), exact=False)
     rows = [
-        line_text(entry.head(width)) for entry in entries if "441 products" in line_text(entry.head(width))
+        line_text(entry.head(width))
+        for entry in entries
+        if "441" in line_text(entry.head(width)) and "matmuls" in line_text(entry.head(width))
     ]
     assert len(set(rows)) == len(names)
 

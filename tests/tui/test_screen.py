@@ -238,7 +238,7 @@ async def test_filter_order_and_column_outlive_a_change_of_the_model() -> None:
 async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("a", "t")
-        assert "14,336 tile products in 3 sites" in hands.dialog()
+        assert "14,336 tile matmuls in 3 matmuls" in hands.dialog()
         assert not [m for m, _, _ in hands.engine.asked if m == "tile"]
         await hands.press("enter")
         assert "Proven equal" in hands.dialog()
@@ -246,7 +246,7 @@ async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after()
         await hands.press("enter")
         assert hands.dialog() == ""
         assert hands.main.store.tab == "diff"
-        assert "9,216 products" in hands.text("#diff")
+        assert "9,216 tile matmuls" in hands.text("#diff")
         assert "explorer tile alexnet.onnx" in hands.strip(Status)
         assert "tile 64x64x64 · not saved" in hands.strip(TitleBar)
 
@@ -259,10 +259,10 @@ async def test_the_plan_follows_what_is_typed_and_a_bad_tile_cannot_be_applied()
         await hands.press()
         assert "below 1" in hands.dialog()
         await hands.press("enter")
-        assert "Tile matrix products" in hands.dialog()
+        assert "Tile matmuls" in hands.dialog()
         entry.value = "128"
         await hands.press()
-        assert "3,584 tile products" in hands.dialog()
+        assert "3,584 tile matmuls" in hands.dialog()
 
 
 async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_waits_for_both(
@@ -286,7 +286,7 @@ async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("G", "t")
         await hands.press("down", "down", "down", "down", "right")
-        assert "1 site" in hands.dialog()
+        assert "in 1 matmul" in hands.dialog()
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
         assert spec.sites == ("classifier.6",)
@@ -295,7 +295,7 @@ async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
 async def test_a_layer_without_a_product_says_so() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("down", "t", "down", "down", "down", "down", "right")
-        assert "no matrix product here" in hands.dialog()
+        assert "no matmul here" in hands.dialog()
 
 
 async def test_esc_stops_a_job_and_nothing_is_changed() -> None:

@@ -84,9 +84,9 @@ def test_the_figures_are_those_of_the_cost() -> None:
     made = plan(TileSpec())
     cost = plan_cost(made, NPU)
     rows = rows_of(made, NPU)
-    assert "1.6 %" in figure(rows, "used of the tiles")
+    assert "1.6 %" in figure(rows, "tile utilization")
     assert "227.16 MiB" in figure(rows, "traffic, best order")
-    assert f"×{cost.ratio:.2f} the least" in figure(rows, "traffic, best order")
+    assert f"×{cost.ratio:.2f} the lower bound" in figure(rows, "traffic, best order")
     assert "234.08 MiB" in figure(rows, "traffic, no reuse")
     assert "fits in 512.00 KiB" in figure(rows, "buffer, double")
     assert "3.72 M cycles" in figure(rows, "time")
@@ -110,19 +110,19 @@ def test_the_formula_beside_a_figure_is_that_of_the_figure() -> None:
         return "\n".join(map(line_text, row.about(110)))
 
     one = rows_of(plan(TileSpec(sites=("classifier.6",))))
-    assert "4,096,000 / (1,024 x 64 x 64 x 64) = 1.5 %" in about(one, "used of")
-    assert "1.5 %" in figure(one, "used of")
+    assert "4,096,000 / (1,024 x 64 x 64 x 64) = 1.5 %" in about(one, "tile util")
+    assert "1.5 %" in figure(one, "tile util")
     many = rows_of(plan(TileSpec()), NPU)
-    assert "MACs of all sites / TM TK TN of all their products" in about(many, "used of")
-    assert "sum over 3 sites, every call" in about(many, "traffic, no reuse")
-    assert "the most that a site needs" in about(many, "buffer, single")
-    assert "f has the numbers of classifier.1, the largest" in about(many, "used of")
+    assert "MACs of all matmuls / TM TK TN of all their tile matmuls" in about(many, "tile util")
+    assert "sum over 3 matmuls, every call" in about(many, "traffic, no reuse")
+    assert "the most that a matmul needs" in about(many, "buffer, single")
+    assert "f has the numbers of classifier.1, the largest" in about(many, "tile util")
     labels = [line_text(row.head(90)).strip() for row in many if not row.site]
     for label in (text.split("  ")[0] for text in labels):
         assert not re.search(r" = [\d,.]+", about(many, label)), f"{label}: a number of one site"
     often = replace(plan(TileSpec(sites=("classifier.6",))).sites[0], calls=12)
     rows = rows_of(replace(plan(TileSpec()), sites=(often,)))
-    assert "sum over 1 site, every call" in about(rows, "traffic, no reuse")
+    assert "sum over 1 matmul, every call" in about(rows, "traffic, no reuse")
 
 
 def test_cycles_say_of_which_model_of_the_machine_they_are() -> None:
@@ -153,7 +153,7 @@ def test_sites_and_what_is_left_are_rows_with_their_reasons() -> None:
 
 def test_the_headline_says_which_share_of_the_model_runs_on_tiles() -> None:
     made = plan(TileSpec())
-    assert line_text(headline(made, 80)) == "14,336 tile products in 3 sites · 8.2 % of the MACs"
+    assert line_text(headline(made, 80)) == "14,336 tile matmuls in 3 matmuls · 8.2 % of the MACs"
     whole = replace(made, macs_total=made.macs)
     assert "100 % of the MACs" in line_text(headline(whole, 80))
     assert "99.9 %" in line_text(headline(replace(made, macs_total=made.macs + 1), 80))
@@ -192,7 +192,7 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
     async with screen(size=size) as hands:
         await hands.press("t")
         top = hands.pilot.app.screen
-        assert "14,336 tile products in 3 sites" in hands.dialog()
+        assert "14,336 tile matmuls in 3 matmuls" in hands.dialog()
         box = top.query_one("#box").region
         assert box.bottom <= size[1]
         for name in ("#tile", "#edges", "#grouped", "#form", "#sites", "#machine", "#plan", "#about"):
@@ -224,7 +224,7 @@ async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profi
         await hands.press("backspace", "backspace", *"32")
         after = figures(hands)
         assert before != after
-        assert "28,672 tile products" in hands.dialog()
+        assert "28,672 tile matmuls" in hands.dialog()
         await hands.press("down", "down", "down", "down", "down", "down")
         assert isinstance(hands.pilot.app.focused, CostList)
         await hands.press("down", "down", "down")
@@ -289,7 +289,7 @@ async def test_a_broken_configuration_file_is_told_and_the_dialog_works(profiles
     profiles.write_text("[machine.npu]\nmacs = 3\n")
     async with screen() as hands:
         await hands.press("t")
-        assert "14,336 tile products" in hands.dialog()
+        assert "14,336 tile matmuls" in hands.dialog()
         assert "there is no setting 'macs'" in hands.dialog()
 
 
@@ -297,7 +297,7 @@ async def test_a_cost_that_cannot_be_told_leaves_the_plan() -> None:
     engine = ScriptedEngine(errors={"cost": Misuse("the machine contradicts itself")})
     async with screen(engine) as hands:
         await hands.press("t")
-        assert "14,336 tile products" in hands.dialog()
+        assert "14,336 tile matmuls" in hands.dialog()
         assert "contradicts itself" in hands.dialog()
         assert any("classifier.1" in line for line in figures(hands))
         await hands.press("enter")
@@ -352,7 +352,7 @@ async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> No
         await hands.press("backspace", "backspace", *"16")
         hands.engine.release()
         await hands.rest()
-        assert "57,280 tile products" in hands.dialog()
+        assert "57,280 tile matmuls" in hands.dialog()
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
         assert spec.tile == (64, 64, 16)

@@ -130,8 +130,8 @@ def test_how_much_is_used_is_told_by_a_sign_and_not_by_colour_alone() -> None:
     rows = [line_text(line) for line in grid_page(shown, TilePlace(), 60, 20)]
     drawn = [row.split()[1:] for row in rows if row.strip()[:1] in ("0", "1") and len(row.split()) == 3]
     assert drawn == [["◆◆◆", "▒▒▒"], ["▓▓▓", "░░░"]]
-    assert "last row 48 of 64" in " ".join(rows)
-    assert "last column 33 of 64" in " ".join(rows)
+    assert "M 48 of 64" in " ".join(rows)
+    assert "N 33 of 64" in " ".join(rows)
 
 
 @pytest.mark.parametrize("shown", SHAPES[:3], ids=lambda s: f"{s.M}x{s.K}x{s.N}")
@@ -255,7 +255,7 @@ async def test_a_layer_without_a_product_and_one_that_is_left_say_so() -> None:
     async with screen(size=(80, 24)) as hands:
         await hands.press("down", "i")
         assert hands.pilot.app.screen is hands.main
-        assert "no matrix product here" in hands.strip(Status)
+        assert "no matmul here" in hands.strip(Status)
 
 
 async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
@@ -273,7 +273,7 @@ async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         assert view.site.tile == (8, 8, 8)
-        assert "site 3 of 3" in "\n".join(line_text(x) for x in view.query_one("TitleBar").lines)  # type: ignore[attr-defined]
+        assert "matmul 3 of 3" in "\n".join(line_text(x) for x in view.query_one("TitleBar").lines)  # type: ignore[attr-defined]
         assert not [m for m, _, _ in hands.engine.asked if m == "plan"]
 
 
@@ -285,7 +285,7 @@ def test_the_model_page_says_what_runs_on_tiles_and_what_does_not() -> None:
     left = (LeftOver("Conv", "features.0", 5, 655_566_528, "a \x1b[31m convolution"),)
     tiled = Tiled(14_336, 58_621_952, 714_188_480, 58_621_952 / 714_188_480, left)
     text = "\n".join(map(line_text, model_page(replace(info, tiled=tiled), None, 80, exact=False)))
-    assert "8.2 % on tiles, 14,336 products" in text
+    assert "8.2 % on tiles, 14,336 tile matmuls" in text
     assert "5 × Conv" in text
     assert "91.8 %" in text
     assert "\x1b" not in text

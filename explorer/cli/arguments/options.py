@@ -128,22 +128,22 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "--tile",
-            "tile size, 64 or 64x64x64: rows x depth x columns (default 64x64x64)",
+            "tile size, 64 or 64x64x64: M x K x N (default 64x64x64)",
             "SIZE",
             "64x64x64",
             reads="tile",
-            manual="`64`, `64x64x64` or `64,64,64`: rows x depth x columns of a tile",
+            manual="`64`, `64x64x64` or `64,64,64`: M x K x N of a tile",
         ),
-        Option("--site", "tile only the products whose name matches; repeatable", "GLOB", many=True),
+        Option("--site", "tile only the matmuls whose name matches; repeatable", "GLOB", many=True),
         Option(
             "--edges",
-            "the last tile of an axis is smaller (ragged, default) or filled up with zeros (padded)",
+            "the last tile of an axis is a partial tile (ragged, default) or padded with zeros (padded)",
             default="ragged",
             choices=EDGES,
         ),
         Option(
             "--form",
-            "how tiles are written as ONNX (default auto: lab up to 256 tiles a product, scan above)",
+            "how tiles are written as ONNX (default auto: lab up to 256 tiles a matmul, scan above)",
             default="auto",
             choices=FORMS,
         ),
@@ -157,9 +157,9 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "--config",
-            "a TOML file with tilings by site, operator or shape (explorer help tiling)",
+            "a TOML file with tilings by matmul, operator or shape (explorer help tiling)",
             "FILE",
-            manual="a TOML file with tilings by site, operator or shape",
+            manual="a TOML file with tilings by matmul, operator or shape",
         ),
         Option("--force", "overwrite FILE if it exists"),
         Option(
@@ -221,12 +221,12 @@ OPTIONS: dict[str, Option] = {
             choices=("sgd", "momentum", "adam"),
         ),
         Option("--machine", "a machine of the config file", "NAME"),
-        Option("--peak-macs", "its multiply-accumulates per second, such as 4T", "RATE"),
+        Option("--peak-macs", "its MACs (multiply-accumulates) per second, such as 4T", "RATE"),
         Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
         Option(
             "--order",
             "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"
-            "the one with the least traffic at each site",
+            "the one with the least traffic at each matmul",
             "ORDER",
             "best",
             choices=(
@@ -234,7 +234,8 @@ OPTIONS: dict[str, Option] = {
                 *("output-stationary", "weight-stationary", "input-stationary"),
             ),
             manual="loops over tiles from the outermost in (`mnk`, `knm`, ...), or `output-stationary`,"
-            " `weight-stationary`, `input-stationary`; `best` is the one with the least traffic at each site",
+            " `weight-stationary`, `input-stationary`; `best` is the one with the least traffic at each"
+            " matmul",
         ),
         Option(
             "--dynamic",

@@ -9,7 +9,7 @@ __all__ = ["SCREEN", "WITH_RESUME"]
 
 SCREEN = Command(
     "",
-    "Look inside a neural network, tile its matrix products to the size that hardware can do,\n"
+    "Look inside a neural network, tile its matmuls to the size that hardware can do,\n"
     "prove numerically that nothing changed, and see what changed in the graph.",
     ("MODEL",),
     (

@@ -249,12 +249,12 @@ def _memory(about: Info, fact: Memory) -> _Section:
         f"Buffers of all tensors, inputs too: {bytes_text(fact.sum_bytes)}; a result in place has none;"
         f" weights {bytes_text(fact.weight_bytes)} are resident beside them.",
     ]
-    columns = ("tensor", "dtype", "shape", "bytes", "alive in steps")
+    columns = ("tensor", "dtype", "shape", "bytes", "live in steps")
     return _Section(
         "Memory",
         [*notes, *([fact.reason] if fact.reason else [])],
         plots.svg("memory", about, fact),
-        [_Table(columns, alive, frozenset({3}), "Alive at the peak")],
+        [_Table(columns, alive, frozenset({3}), "Live at the peak")],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
+from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.report.layout import BAD, BAR, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
 from explorer.report.text.model import Block
@@ -82,8 +82,7 @@ def how(fact: Blame) -> str:
     """How the figures were gained, so that they can be gained again."""
     parts = []
     if fact.seeds:
-        many = "" if len(fact.seeds) == 1 else "s"
-        parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+        parts.append(seeds_text(fact.seeds))
     if fact.sizes:
         parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
     if len(fact.sizes) > 1:

@@ -8,6 +8,7 @@ from explorer.base.units import bytes_text, exact_text
 from explorer.facts import Diff, NodeDiff, Totals
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.terms import field_terms
 from explorer.report.text.model import Block
 
 __all__ = ["changes", "diff"]
@@ -69,7 +70,7 @@ def _rows(fact: Diff) -> list[Block]:
         how = ""
         if row.match and row.match != "name" and row.status not in ("tiled", "merged"):
             how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
-        what = row.what or Span(row.op_after or row.op_before or "", DIM)
+        what = field_terms(row.what) or Span(row.op_after or row.op_before or "", DIM)
         rows.append((Span(row.status, _ROW_STYLES.get(row.status, "")), name, what, Span(how, DIM)))
         rows += [("", "", Span(line, DIM)) for line in _inside(row.children)]
     return (
@@ -151,4 +152,10 @@ def _least(before: Totals, after: Totals) -> list[Block]:
         said = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
         return [Prose(said, NOTE)] if before.sign or after.sign else []
     share = f"{int(lowest * 1000) / 10:.1f} %"
-    return [Prose(f"The cost of {share} of the nodes is known; the other totals are lower bounds.", NOTE)]
+    return [
+        Prose(
+            f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower"
+            " bounds.",
+            NOTE,
+        )
+    ]

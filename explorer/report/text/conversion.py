@@ -8,6 +8,7 @@ from explorer.base.units import bytes_text, printable, seconds_text, shape_text
 from explorer.facts import TensorInfo
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Column, Line, Prose, Span, Table
+from explorer.report.terms import field_terms
 from explorer.report.text.evidence import evidence
 from explorer.report.text.model import Block, capped
 from explorer.session.headers import label
@@ -61,7 +62,7 @@ def _ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
 def _stored(fact: StoredEvidence) -> list[Block]:
     if fact.passed:
         return [
-            Prose(fact.verdict, f"bold {GOOD}"),
+            Prose(field_terms(fact.verdict), f"bold {GOOD}"),
             Prose(
                 f"sha256 {fact.sha256} of all tensors by name; {seconds_text(fact.seconds)}", DIM, indent=4
             ),
@@ -69,7 +70,7 @@ def _stored(fact: StoredEvidence) -> list[Block]:
     rows = [(Span(printable(name), BAD), why) for name, why in fact.differing[:_CAP]]
     return [
         Prose("DIFFERENT", BAD),
-        Prose(fact.verdict.removeprefix("different: "), indent=4),
+        Prose(field_terms(fact.verdict).removeprefix("different: "), indent=4),
         Line(),
         Table((Column("tensor", shrink=True), Column("why")), rows),
         *capped(len(rows), len(fact.differing), "tensors"),

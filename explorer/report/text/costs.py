@@ -35,7 +35,7 @@ __all__ = ["figure_table", "live_at", "machine_text", "memory", "roofline", "tra
 
 
 def memory(about: Info, fact: Memory) -> list[Block]:
-    """The answer of `explorer memory`: figures, who is alive at the peak, and the timeline as bars."""
+    """The answer of `explorer memory`: figures, what is live at the peak, and the timeline as bars."""
     signs = {"unknown": ">= ", "bound": "~ " if is_assumed(fact.reason) else "<= "}
     sign = signs.get(fact.status, "")
     at = fact.steps[fact.peak_step].path if fact.steps else ""
@@ -45,7 +45,7 @@ def memory(about: Info, fact: Memory) -> list[Block]:
         ),
         bytes_row(
             *("Activations, peak", fact.peak_bytes, sign),
-            f"buffers alive at step {fact.peak_step:,}, {at or 'the inputs'}",
+            f"buffers live at step {fact.peak_step:,}, {at or 'the inputs'}",
         ),
         bytes_row("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact)),
         bytes_row("Weight bytes", fact.weight_bytes, "", "resident throughout, in none of the above"),
@@ -57,7 +57,7 @@ def memory(about: Info, fact: Memory) -> list[Block]:
         figure_table(figures),
         *([Prose(fact.reason, NOTE)] if fact.reason else []),
         Line(),
-        Line(Span("alive at the peak", STRONG)),
+        Line(Span("live at the peak", STRONG)),
         _alive_table(live_at(fact, fact.peak_step), fact.peak_bytes),
         Line(),
         *_timeline(fact),
@@ -77,7 +77,7 @@ def figure_table(rows: Sequence[Sequence[Cell]]) -> Table:
 
 
 def live_at(fact: Memory, step: int) -> list[Lifetime]:
-    """The tensors alive at a step, largest first."""
+    """The tensors live at a step, largest first."""
     alive = [life for life in fact.lifetimes if life.born <= step <= life.dies]
     return sorted(alive, key=lambda life: -life.bytes)
 
@@ -133,7 +133,7 @@ def _timeline(fact: Memory) -> list[Block]:
         Column("step", "right"),
         Column("layer", shrink=True),
         Column("kind", shrink=True, drop=1),
-        Column("alive", "right"),
+        Column("live", "right"),
         Column("", style=BAR),
         Column(""),
     )

@@ -6,11 +6,12 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
+from explorer.base.units import dims_text, exact_text, rounding_text, seconds_text, seeds_text, shape_text
 from explorer.base.verdicts import NOT_NEEDED, VERDICTS
 from explorer.facts import RegionEvidence, SiteEvidence, Verification
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.terms import field_terms
 from explorer.report.text.model import Block
 from explorer.settings.parse import path_word
 
@@ -63,12 +64,12 @@ def evidence(fact: Verification) -> list[Block]:
         *((out.name, out.reason) for out in (*fact.outputs, *fact.torch) if not out.passed),
     ]
     if failed:
-        rows = [(Span(name, BAD), reason) for name, reason in failed]
+        rows = [(Span(name, BAD), field_terms(reason)) for name, reason in failed]
         blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
     inexact = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
     unknown = [out for out in inexact if out.reference != NOT_NEEDED]
     if unknown:
-        reasons = [(out.name, Span(out.reason, NOTE)) for out in unknown]
+        reasons = [(out.name, Span(field_terms(out.reason), NOTE)) for out in unknown]
         blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
     apart = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
     if apart:
@@ -80,7 +81,7 @@ def evidence(fact: Verification) -> list[Block]:
 
 def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
-    claim, _, grounds = fact.verdict.partition(": ")
+    claim, _, grounds = field_terms(fact.verdict).partition(": ")
     style = f"bold {GOOD}" if fact.passed else f"bold {TONES[fact.verdict_kind]}"
     if not fact.passed:
         return [Prose(VERDICTS[fact.verdict_kind].upper(), style), Prose(grounds, indent=4)]
@@ -91,8 +92,7 @@ def _how(fact: Verification) -> list[str]:
     """How the evidence was gained, so that it can be gained again."""
     parts = []
     if fact.seeds:
-        many = "" if len(fact.seeds) == 1 else "s"
-        parts.append(f"{len(fact.seeds)} draw{many}, seed{many} {', '.join(map(str, fact.seeds))}")
+        parts.append(seeds_text(fact.seeds))
     if fact.sizes:
         parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
     parts += fact.inputs
@@ -127,13 +127,13 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         for site in [worst(group)]
     ]
     columns = (
-        Column("site" if len(rows) == len(sites) else "site, the worst of those alike", shrink=True),
+        Column("matmul" if len(rows) == len(sites) else "matmul, the worst of those alike", shrink=True),
         Column("tiles bit-equal", "right"),
         Column("rows run", "right", drop=4),
         Column("max error", "right"),
         Column("MSE", "right", drop=3),
         Column("cosine", "right", drop=5),
-        Column("of its bound", "right", drop=1),
+        Column("rounding", "right", drop=1),
         Column("RMS error, was -> is", "right", drop=2),
         Column(""),
     )
@@ -220,7 +220,7 @@ def _cosine_text(value: float | None) -> Cell:
 def _ratio(value: float | None, limit: float) -> Cell:
     if value is None or not math.isfinite(value):
         return _float_text(value)
-    return f"{value:.2f} of {limit:.3g}"
+    return rounding_text(value, limit)
 
 
 def _pair(before: float | None, after: float | None) -> Cell:

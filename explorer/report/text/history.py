@@ -25,7 +25,7 @@ def history(fact: History, source: str, output: str | None) -> list[Block]:
         Column(""),
         Column("", "right", style=DIM),
         Column("state", shrink=True),
-        Column("tile products", "right"),
+        Column("tile matmuls", "right"),
         Column("proof"),
         Column("command", shrink=True, drop=1, style=DIM),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from explorer.base.units import (
+    MACS,
     bytes_text,
     count_text,
     dims_text,
@@ -108,7 +109,7 @@ def title(model: ModelInfo) -> list[Block]:
 
 def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     """Label, rounded figure, exact figure and remark of every total, with the sign of what is not exact."""
-    peak = "alive at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
+    peak = "live at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:
         moved = totals.bytes_read + totals.bytes_written
@@ -124,7 +125,7 @@ def totals_rows(totals: Totals) -> list[tuple[Cell, ...]]:
     rows = [
         count_row("Parameters", totals.params, "", trainable),
         bytes_row("Weight bytes", totals.weight_bytes, ""),
-        count_row("MACs", totals.macs, sign),
+        count_row("MACs", totals.macs, sign, MACS),
         count_row("FLOPs", totals.flops, sign, "2 x MACs"),
         count_row("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"),
         bytes_row("Activations, sum", totals.activation_bytes_sum, sign, "outputs of every node, each once"),
@@ -208,11 +209,11 @@ _COVERED = {
 
 
 def _tiled_rows(tiled: Tiled | None) -> list[tuple[Cell, ...]]:
-    """Which share of the MACs tile products do."""
+    """Which share of the MACs tile matmuls do."""
     if tiled is None:
         return []
     sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
-    remark = f"{sizes}{exact_text(tiled.products)} tile products; MACs that fill up tiles included"
+    remark = f"{sizes}{exact_text(tiled.products)} tile matmuls; MACs of the padding included"
     return [("MACs on tiles", reached_text(tiled.share), exact_text(tiled.macs), remark)]
 
 
@@ -323,6 +324,7 @@ def layers(fact: Analysis) -> list[Block]:
         *title(fact.info.model),
         Line(),
         Table(columns, rows, 0),
+        *(() if bare else (Line(), Prose(f"MACs: {MACS}.", DIM))),
         *_functional_hint(totals),
         *symbolic_hint(fact.info),
     ]

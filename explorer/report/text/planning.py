@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from explorer.base.units import (
     bytes_text,
     count_text,
+    edges_text,
     exact_text,
     percent_text,
     rate_text,
@@ -19,6 +20,7 @@ from explorer.facts import Info
 from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost, Systolic
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.terms import field_terms
 from explorer.report.text.costs import figure_table
 from explorer.report.text.model import CAP, Block, bytes_row, capped, count_row, share_text, title
 
@@ -49,7 +51,7 @@ def hardware_text(machine: Hardware) -> str:
 
 
 def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
-    """The answer of `explorer plan`: sums, all sites by loop order, every site, formulas, assumptions."""
+    """The answer of `explorer plan`: sums, all matmuls by loop order, every matmul, formulas, assumptions."""
     machine = fact.hardware
     detailed = [site for site in fact.sites if site.formulas]
     return [
@@ -63,7 +65,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *(_systolic(fact.systolic, machine) if fact.systolic else []),
         *(block for site in detailed[:CAP] for block in _detail(site)),
         Line(),
-        *(Prose(text, DIM) for text in fact.assumptions),
+        *(Prose(field_terms(text), DIM) for text in fact.assumptions),
         *_untimed(fact),
     ]
 
@@ -94,16 +96,16 @@ def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
-    chosen = "each site's best order" if fact.order == "best" else f"loop order {fact.order}"
+    chosen = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
     fits = {True: "fits", False: "does not fit", None: ""}[fact.fits]
     needed = fact.buffer_double if machine.double_buffered else fact.buffer
     rows: list[tuple[Cell, ...]] = [
-        ("Tiles", sizes, "", f"{' and '.join(sorted(edges))} edges"),
+        ("Tiles", sizes, "", f"{' and '.join(edges_text(one) for one in sorted(edges))} at the edges"),
         count_row("MACs on tiles", fact.macs if known else None, "", share or without),
-        count_row("Tile products", fact.products if known else None, "", without),
-        ("Tiles used", percent_text(fact.utilisation, 1), "", "of the tiles' arithmetic"),
-        ("Padded share", percent_text(fact.padded_share, 1), "", "of operands and outputs"),
-        bytes_row("Traffic without reuse", fact.traffic_without_reuse, "", "every product fetches all"),
+        count_row("Tile matmuls", fact.products if known else None, "", without),
+        ("Tile utilization", percent_text(fact.utilisation, 1), "", "of the tiles' arithmetic"),
+        ("Padding overhead", percent_text(fact.padded_share, 1), "", "of operands and outputs"),
+        bytes_row("Traffic without reuse", fact.traffic_without_reuse, "", "every tile matmul fetches all"),
         bytes_row("Traffic", total.traffic, "", chosen),
         bytes_row("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
         ("Arithmetic intensity", _intensity(total.intensity), "", "FLOPs per byte of traffic"),
@@ -129,7 +131,7 @@ def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
 def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
     if total.memory_bound is None:
         return ""
-    return f"memory bounds {total.memory_bound:,} of {len(fact.sites):,} sites"
+    return f"memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
 
 
 def _intensity(value: float | None) -> str:
@@ -141,7 +143,7 @@ def _by_order(fact: PlanCost) -> list[Block]:
     rows: list[tuple[Cell, ...]] = [
         (
             Span(total.order, STRONG if total.order == fact.order else ""),
-            Span(ORDERS.get(total.order, "each site's own"), DIM),
+            Span(ORDERS.get(total.order, "each matmul's own"), DIM),
             Span(bytes_text(total.traffic), GOOD if total.traffic == least else ""),
             f"{total.traffic / least:,.2f} x" if least else "",
             _intensity(total.intensity),
@@ -154,11 +156,11 @@ def _by_order(fact: PlanCost) -> list[Block]:
         Column("order"),
         Column("stationary", drop=1),
         Column("traffic", "right"),
-        Column("of the least", "right", drop=2),
+        Column("x the best", "right", drop=2),
         Column("FLOPs/byte", "right", drop=3),
         *_time_columns(fact),
     )
-    head = Line(Span("all sites in one loop order, outermost loop first", STRONG))
+    head = Line(Span("all matmuls in one loop order, outermost loop first", STRONG))
     return [Line(), head, Table(columns, rows)]
 
 
@@ -173,25 +175,25 @@ def _sites(fact: PlanCost) -> list[Block]:
     groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
     rows = [_site_row(group[0], and_more([site.name for site in group])) for group in groups[:CAP]]
     columns = (
-        Column("site", shrink=True),
+        Column("matmul", shrink=True),
         Column("M", "right", drop=5),
         Column("K", "right", drop=5),
         Column("N", "right", drop=5),
-        Column("products", "right", drop=3),
-        Column("used", "right", drop=2),
-        Column("padded", "right", drop=7),
+        Column("tile matmuls", "right", drop=3),
+        Column("utilization", "right", drop=2),
+        Column("padding", "right", drop=7),
         Column("order"),
         Column("no reuse", "right", drop=6),
         Column("traffic", "right"),
-        Column("x least", "right", drop=1),
+        Column("x lower bound", "right", drop=1),
         Column("FLOPs/byte", "right", drop=8),
         Column("buffer", "right", drop=4),
         *_time_columns(fact),
         Column("limit" if fact.total.memory_bound is not None else "", drop=9),
     )
-    said = capped(len(rows), len(groups), "sites")
+    said = capped(len(rows), len(groups), "matmuls")
     if len(groups) < len(fact.sites):
-        many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+        many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
         said = [*said, Prose(f"{many}, with the figures of each; --json lists all.", DIM)]
     return [*said, Table(columns, rows)]
 
@@ -225,7 +227,7 @@ def _systolic(rows: Sequence[Systolic], machine: Hardware) -> list[Block]:
     timed = any(row.total is not None for row in rows)
     table = Table(
         (
-            Column("what stays in the array"),
+            Column("dataflow"),
             Column("tile by tile", "right"),
             Column("with moving" if timed else "", "right"),
             Column("time" if timed and machine.clock is not None else "", "right"),
@@ -300,8 +302,8 @@ def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
 
 def _formula(formula: Formula) -> list[Block]:
     return [
-        Line((Span(f"{formula.name}  ", DIM), Span(formula_value(formula), STRONG)), 2),
-        Prose(f"{formula.rule}  =  {formula.filled}", indent=6),
+        Line((Span(f"{field_terms(formula.name)}  ", DIM), Span(formula_value(formula), STRONG)), 2),
+        Prose(f"{field_terms(formula.rule)}  =  {formula.filled}", indent=6),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.base.units import exact_text
+from explorer.base.units import edges_text, exact_text
 from explorer.facts import Info
 from explorer.facts.settings import Settings, SiteSettings
 from explorer.report.layout import DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
@@ -16,13 +16,13 @@ _DEFAULT = "default"
 def settings(about: Info, fact: Settings) -> list[Block]:
     """The answer of `explorer settings`: a row for every site, and behind every value where it was said."""
     on = sum(site.on for site in fact.sites)
-    head = f"   {on:,} of {len(fact.sites):,} products are tiled; grouped convolutions: {fact.grouped}"
+    head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {fact.grouped}"
     blocks: list[Block] = [
         Line((Span(about.model.source, STRONG), Span(f"{head}{_said(fact.grouped_origin)}", DIM))),
         Line(),
     ]
     columns = (
-        Column("site", shrink=True),
+        Column("matmul", shrink=True),
         Column("operator", drop=2, style=DIM),
         Column("M", "right", drop=1),
         Column("K", "right", drop=1),
@@ -37,7 +37,7 @@ def settings(about: Info, fact: Settings) -> list[Block]:
     )
     for rule in fact.unused:
         near = f"; did you mean '{rule.near}'?" if rule.near else ""
-        blocks.append(Prose(f"{rule.origin or 'a rule'} means no product here: {rule.says}{near}", NOTE))
+        blocks.append(Prose(f"{rule.origin or 'a rule'} means no matmul here: {rule.says}{near}", NOTE))
     return blocks
 
 
@@ -45,7 +45,7 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
     values = {
         "on": "yes" if site.on else "no",
         "tile": "x".join(map(str, site.tile)),
-        "edges": site.edges,
+        "edges": edges_text(site.edges),
         "form": site.form,
     }
     said: list[Cell] = []

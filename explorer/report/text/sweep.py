@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from explorer.base.units import bytes_text, count_text, exact_text, printable, seconds_text
+from explorer.base.units import bytes_text, count_text, edges_text, exact_text, printable, seconds_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.terms import field_terms
 from explorer.report.text.evidence import TONES
 from explorer.report.text.model import Block
 
 __all__ = ["FRONT", "scalesim", "scalesim_layout", "sweep", "tile_text"]
 
 FRONT = "◆"
-"""What marks a row of the front."""
+"""What marks a row of the Pareto front."""
 _REPEATED = 1_000
 """Lines for one product: a batch of more is written once, with its count in the name."""
 
 
 def sweep(fact: Sweep) -> list[Block]:
-    """The answer of `explorer sweep`: a row a tiling, the front marked, what is kept where."""
+    """The answer of `explorer sweep`: a row a tiling, the Pareto front marked, what is kept where."""
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
     head = [Span(f"{len(rows):,} tilings", STRONG), Span(f"   of {_named(models)}", DIM)]
@@ -48,13 +49,14 @@ def _legend(rows: Sequence[SweepRow]) -> str:
     known = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
     what = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else "".join(known)
     return (
-        f"{FRONT} no other tiling has less {what} without having more of another. 'Used' is the share of the "
-        "tiles' arithmetic that the products need; 'filling' the share of the bytes that fills tiles up."
+        f"{FRONT} Pareto front: no other tiling has less {what} without having more of another. Tile "
+        "utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of the "
+        "bytes that fills tiles up."
     )
 
 
 def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
-    said = [row.error or (row.verdict if row.verified is None else "") for row in rows]
+    said = [row.error or (field_terms(row.verdict) if row.verified is None else "") for row in rows]
     return Counter(filter(None, said)).most_common(5)
 
 
@@ -92,12 +94,12 @@ _COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
     (Column("model", shrink=True), lambda row: printable(row.model)),
     (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), DIM)),
     (Column("tile"), lambda row: tile_text(row)),
-    (Column("edges", drop=7), lambda row: Span(row.edges, DIM)),
+    (Column("edges", drop=7), lambda row: Span(edges_text(row.edges), DIM)),
     (Column("form", drop=8), lambda row: Span(row.form, DIM)),
     (Column("groups", drop=8), lambda row: Span(row.grouped, DIM)),
-    (Column("products", "right", drop=1), lambda row: exact_text(row.products)),
-    (Column("used", "right", drop=2), lambda row: _share(row.utilisation)),
-    (Column("filling", "right", drop=6), lambda row: _share(row.padded_share)),
+    (Column("tile matmuls", "right", drop=1), lambda row: exact_text(row.products)),
+    (Column("utilization", "right", drop=2), lambda row: _share(row.utilisation)),
+    (Column("padding", "right", drop=6), lambda row: _share(row.padded_share)),
     (Column("traffic", "right"), lambda row: bytes_text(row.traffic)),
     (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), BAD if row.fits is False else "")),
     (Column("cycles", "right"), lambda row: count_text(row.cycles)),
@@ -119,7 +121,7 @@ def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
         "edges": len({row.edges for row in rows}) < 2,
         "form": len({row.form for row in rows}) < 2,
         "groups": len({row.grouped for row in rows}) < 2,
-        "filling": all(not row.padded_share for row in rows),
+        "padding": all(not row.padded_share for row in rows),
         "cycles": all(row.cycles is None for row in rows),
         "time": all(row.seconds is None for row in rows),
         "proof": all(row.verified is None and not row.verdict for row in rows),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from msgspec.structs import replace
 
-from explorer.base.units import count_text, exact_text, runs_text, seconds_text
+from explorer.base.units import count_text, edges_text, exact_text, runs_text, seconds_text
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.report.alike import alike, and_more
 from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
@@ -21,9 +21,13 @@ __all__ = ["plan", "tile"]
 
 
 def plan(fact: Plan, source: str) -> list[Block]:
-    """What would be tiled and how: one row a site, what is left as it was, and why."""
+    """What would be tiled and how: one row a matmul, what is left as it was, and why."""
     sizes = [f"{name} = {size:,}" for name, size in fact.dims.items()]
-    how = [f"{'x'.join(map(str, fact.tile))} tiles", f"{fact.edges} edges", f"form {fact.form}"]
+    how = [
+        f"{'x'.join(map(str, fact.tile))} tiles",
+        f"{edges_text(fact.edges)} at the edges",
+        f"form {fact.form}",
+    ]
     how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
     blocks: list[Block] = [
         Line((Span(source, STRONG), Span(f"   in {', '.join(how)}", DIM))),
@@ -33,7 +37,7 @@ def plan(fact: Plan, source: str) -> list[Block]:
     if fact.sites:
         blocks += [_sites(fact, groups), Line(), *_notes(fact, groups)]
     else:
-        blocks.append(Prose("Nothing to tile: no matrix product here can be tiled.", NOTE))
+        blocks.append(Prose("Nothing to tile: no matmul here can be tiled.", NOTE))
     if fact.skipped:
         head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
         blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
@@ -43,11 +47,11 @@ def plan(fact: Plan, source: str) -> list[Block]:
 def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     """A row for each group of sites that are alike, and what they come to together."""
     # what differs from site to site is said at each
-    own = [
+    own: list[tuple[str, Callable[[SitePlan], str]]] = [
         (title, shown)
         for title, asked, shown in (
             ("tile", fact.tile, lambda site: "x".join(map(str, site.tile))),
-            ("edges", fact.edges, lambda site: site.edges),
+            ("edges", fact.edges, lambda site: edges_text(site.edges)),
         )
         if any(
             getattr(site, title) != asked for site in fact.sites if title == "tile" or site.form != "batched"
@@ -74,15 +78,15 @@ def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
             (*("",) * (5 + len(own)), Span("together", DIM), Span(exact_text(fact.products), STRONG), "", "")
         )
     columns = (
-        Column("site", shrink=True),
+        Column("matmul", shrink=True),
         Column("operator", drop=2),
         Column("M", "right"),
         Column("K", "right"),
         Column("N", "right"),
         *(Column(title, "right") for title, _ in own),
-        Column("grid m x k x n", "right", drop=1),
-        Column("tile products", "right"),
-        Column("tiles used", "right"),
+        Column("grid M x K x N", "right", drop=1),
+        Column("tile matmuls", "right"),
+        Column("utilization", "right"),
         Column("form", drop=3),
     )
     return Table(columns, rows)
@@ -95,21 +99,21 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        many = f"{len(fact.sites):,} sites in {len(groups):,} rows: those that are alike share one"
+        many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
         notes.append(Prose(f"{many}; --json lists each.", DIM))
     if fact.free:
         free = " and ".join(fact.free)
         notes.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
     unknown = sum(site.calls is None for site in fact.sites)
     if unknown:
-        many = "1 site runs" if unknown == 1 else f"{unknown:,} sites run"
+        many = "1 matmul runs" if unknown == 1 else f"{unknown:,} matmuls run"
         notes.append(Prose(f"How often {many} depends on the data: that makes the sums unknown.", NOTE))
     if any(site.calls == 0 for site in fact.sites):
         notes.append(Prose("Of the branches of an If the costliest counts.", DIM))
     notes.append(
         Prose(
-            f"{count_text(fact.macs)} MACs are tiled, {share}. 'Tiles used' is the share "
-            "of each tile's arithmetic that the product needs; the rest is idle.",
+            f"{count_text(fact.macs)} MACs are tiled, {share}. Tile utilization is the share "
+            "of each tile's arithmetic that the matmul needs; the rest is idle.",
             DIM,
         )
     )
@@ -126,7 +130,7 @@ def _of_all(count: int | None, times: int) -> int | None:
 
 
 def _grid(site: SitePlan) -> str:
-    """Tiles along each axis, of as many products as there are side by side."""
+    """Tiles along each axis, of as many matmuls as there are side by side."""
     grid = " x ".join(f"{size:,}" for size in site.grid)
     return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
 

@@ -80,7 +80,7 @@ class SweepDialog(Dialog[SweepRequest]):
             typed = (*typed[:4], _machine(self._hardware), *typed[5:])
         for name, label, value, hint in zip(
             ("tiles", "rows", "depths", "columns", "machine", "kept"),
-            ("tiles", "rows", "depths", "columns", "machine", "keep in"),
+            ("tiles", "M", "K", "N", "machine", "keep in"),
             typed,
             (
                 "16,32,64x64x16",
@@ -95,7 +95,7 @@ class SweepDialog(Dialog[SweepRequest]):
             with Horizontal(classes="form-row"):
                 yield Static(label, classes="form-label", markup=False)
                 yield text_input(value, placeholder=hint, blink=self._blink, id=f"sweep-{name}")
-        edges = OptionField("edges", ("ragged", "padded", "both"), id="sweep-edges")
+        edges = OptionField("edges", ("partial", "padded", "both"), id="sweep-edges")
         prove = OptionField("prove", ("no", "each"), id="sweep-prove")
         if self._asked is not None:
             edges.index = _EDGES.index(self._asked.spec.edges)
@@ -130,9 +130,7 @@ class SweepDialog(Dialog[SweepRequest]):
         names = ("tiles", "rows", "depths", "columns", "machine", "kept")
         typed = tuple(self.query_one(f"#sweep-{name}", Input).value.strip() for name in names)
         whole, *sides, machine, kept = typed
-        sizes = [
-            parse_sizes(text, name) if text else None for text, name in zip(sides, names[1:4], strict=True)
-        ]
+        sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
         tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).index]
         return SweepRequest(

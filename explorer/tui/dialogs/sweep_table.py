@@ -55,10 +55,10 @@ _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 SWEEP_KEYS = key_group(
     "In the sweep",
     ("sweep_apply", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
-    ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, products, ..."),
+    ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
     ("sweep_sort(-1)", ("S",), "S", "Sort by the figure before", "The same, the other way round"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
-    ("sweep_front", ("f",), "f", "Only the front", "Tilings that nothing else beats, or all"),
+    ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
     ("sweep_plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
     ("more", ("n",), "n", "More…", "Other tiles, another machine, proofs"),
@@ -237,7 +237,7 @@ class SweepScreen(Screen[TileSpec]):
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, asked = self._found.rows, self._found.asked
         best = sum(row.pareto for row in rows)
-        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the front"
+        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
         machine = next((row.hardware for row in rows if row.hardware), "")
         about = safe(machine) or "no machine: without one there are no cycles"
         kept = f" · kept in {safe(asked.output)}" if asked is not None and asked.output else ""
@@ -389,7 +389,7 @@ class SweepScreen(Screen[TileSpec]):
         """Only the front, or all."""
         self._found.front = not self._found.front
         self._show()
-        self._say("only the front" if self._found.front else "all tilings")
+        self._say("only the Pareto front" if self._found.front else "all tilings")
 
     def action_sweep_axes(self) -> None:
         """Other figures in the plot."""

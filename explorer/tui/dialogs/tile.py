@@ -14,7 +14,8 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.facts import Layer, Plan, SitePlan, TileSpec
+from explorer.base.units import edges_text
+from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.facts.roofline import Machine
 from explorer.settings import machines
@@ -35,7 +36,7 @@ AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
 """The engine's cost of a spec on a machine; True has every site's formulas, None those of a single one."""
 
-_EDGES = ("ragged", "padded")
+_EDGES: tuple[Edges, ...] = ("ragged", "padded")
 _GROUPED = ("leave", "pack")
 _FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 _SITES = ("all", "this layer", "this kind")
@@ -120,7 +121,7 @@ class TileDialog(Dialog[TileSpec]):
         Binding("pageup", "plan_page(-1)", show=False),
         Binding("pagedown", "plan_page(1)", show=False),
     ]
-    TITLE_TEXT = "Tile matrix products"
+    TITLE_TEXT = "Tile matmuls"
     HINT = "f formulas · i tiles · m machine · Enter apply · Esc"
 
     def __init__(
@@ -165,10 +166,10 @@ class TileDialog(Dialog[TileSpec]):
             entry.cursor_blink = self._blink
             yield entry
         with Horizontal(classes="form-row"):
-            yield self._options("edges", _EDGES, self._begin.edges)
+            yield self._options("edges", [*map(edges_text, _EDGES)], edges_text(self._begin.edges))
             yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
         yield self._options("form", _FORMS, self._begin.form)
-        yield OptionField("sites", _SITES, id="sites")
+        yield OptionField("matmuls", _SITES, id="sites")
         names = [safe(name) for name in self._machines]
         yield self._options("machine", names, names[self._first_machine])
         yield LineView(id="plan")
@@ -292,10 +293,11 @@ class TileDialog(Dialog[TileSpec]):
             found = self._here(every) if which == 1 else self._kind(every)
             if not found:
                 where = self._chosen[0].path if self._chosen else "no layer"
-                raise ExplorerError("no matrix product here that can be tiled", where=where)
+                raise ExplorerError("no matmul here that can be tiled", where=where)
             sites = tuple(site.name for site in found)
-        said = {name: self.query_one(f"#{name}", OptionField).value for name in ("edges", "form", "grouped")}
-        return replace(self._begin, tile=tile, sites=sites, **said)
+        edges = _EDGES[self.query_one("#edges", OptionField).index]
+        said = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
+        return replace(self._begin, tile=tile, sites=sites, edges=edges, **said)
 
     def action_focus_step(self, step: int) -> None:
         """The field above or below."""

@@ -38,10 +38,10 @@ def _shade(used: float) -> tuple[str, str]:
 
 
 def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Line]:
-    """The two lines above: which site of how many, and how it is cut."""
+    """The two lines above: which matmul of how many, and how it is cut."""
     site = sites[at]
     blocks = TileGrid.of(site)
-    number = f"site {at + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
+    number = f"matmul {at + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
     size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
@@ -54,9 +54,9 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
     said: list[Line] = [
         ((f"{grid} tiles", "number"),),
         ((f"of {tile}", "number"),),
-        ((_many(blocks.products, "product"), "number"),),
-        ((f"{_percent(blocks.used)} used", _shade(blocks.used)[1]),),
-        ((site.edges, "dim"),),
+        ((f"{_percent(blocks.used)} utilization", _shade(blocks.used)[1]),),
+        ((_many(blocks.products, "tile matmul"), "number"),),
+        ((units.edges_text(site.edges), "dim"),),
         ((f"form {site.form}", "dim"),),
     ]
     if site.calls != 1:
@@ -69,9 +69,9 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
 
 def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
     """What the keys do here, as many as fit; the way back always."""
-    words = [("←↑↓→", "block"), ("[ ]", "depth")]
-    words += [(", .", "product")] if batch else []
-    words += [("n p", "site")] if many_sites else []
+    words = [("←↑↓→", "block"), ("[ ]", "K")]
+    words += [(", .", "batch")] if batch else []
+    words += [("n p", "matmul")] if many_sites else []
     words += [("PgUp PgDn Home End", "jump"), ("y", "copy")]
     back: Line = (("Esc", "key"), (" back", "dim"))
     spans: list[Span] = [(" ", "text")]
@@ -145,7 +145,7 @@ def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Lin
     counts = f"{blocks.m.count:,} × {blocks.n.count:,}"
     said: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
     if blocks.batch > 1:
-        said.append((f"  product {place.batch + 1:,} of {blocks.batch:,}", "accent"))
+        said.append((f"  matmul {place.batch + 1:,} of {blocks.batch:,}", "accent"))
     if frame.rows.per > 1 or frame.cols.per > 1:
         said.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
     return cut(said, width)
@@ -177,21 +177,21 @@ def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
 def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
     """How large the last tile of each axis is, where it is not a whole one."""
     short = [
-        f"last {word} {axis.rest:,} of {axis.tile:,}"
-        for word, axis in (("row", blocks.m), ("column", blocks.n), ("depth", blocks.k))
+        f"{word} {axis.rest:,} of {axis.tile:,}"
+        for word, axis in (("M", blocks.m), ("N", blocks.n), ("K", blocks.k))
         if axis.rest != axis.tile
     ]
     if not short:
         return [(" every tile is full", "dim")]
-    made = "filled up with zeros" if site.edges == "padded" else "ragged"
+    made = "filled up with zeros" if site.edges == "padded" else "partial tiles"
     return [(f" {made}: ", "dim"), (" · ".join(short), "warn")]
 
 
 def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
-    """The slices of the depth that are summed up, as a strip."""
+    """The slices along K that are summed up, as a strip."""
     per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
     said = f"{_many(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
-    title = [(" Depth ", "head"), (said, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
+    title = [(" K ", "head"), (said, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
@@ -229,7 +229,7 @@ def _banded(
 
 
 def _legend(width: int) -> Line:
-    pieces: list[Line] = [((" used:", "dim"),)]
+    pieces: list[Line] = [((" util.:", "dim"),)]
     pieces += [((f"{sign} ", role), (word, "dim")) for _, sign, role, word in _SHADES]
     return cut((flow(pieces, width, 0) or [BLANK])[0], width)
 
@@ -250,7 +250,7 @@ def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, heigh
 def block_page(
     site: SitePlan, place: TilePlace, width: int, height: int, given: Mapping[str, str] | None = None
 ) -> list[Line]:
-    """The chosen block: where it lies, how much of it is used, and the products that make it.
+    """The chosen block: where it lies, how much of it is used, and the tile matmuls that make it.
 
     Args:
         site: Its site.
@@ -275,13 +275,13 @@ def block_page(
         lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
     filled, track = bar(block.used, 8 if width >= 40 else 0)
     share = (f"{_percent(block.used)} ", _shade(block.used)[1])
-    lines.append(_field("used", (share, filled, track, (_idle(site, block.used), "dim")), width))
+    lines.append(_field("util.", (share, filled, track, (_idle(site, block.used), "dim")), width))
     if height >= 14:
         lines.append(BLANK)
     names = given or {}
     left = names.get("A", "")
     right = site.weight or names.get("B", "")
-    lines.append(((f" Product k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
+    lines.append(((f" Tile matmul k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
     for letter, first, second, name, role in (
         ("A", product.rows, product.depth, left, "patches of" if "Conv" in site.op else "activation"),
         ("B", product.depth, product.cols, right, "initializer" if site.weight else "activation"),
@@ -323,7 +323,7 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
             cells.append((f"{p.index:,}", a, b, _percent(p.used)))
         else:
             cells.append((f"{p.index:,}", _part(p.depth), a, b, _percent(p.used)))
-    titles = ("k", "A", "B", "used") if wide else ("k", "depth", "A", "B", "used")
+    titles = ("k", "A", "B", "util.") if wide else ("k", "along K", "A", "B", "util.")
     widths = [max(len(t), *(len(row[i]) for row in cells)) for i, t in enumerate(titles)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) + 1 > width:
         widths.pop()

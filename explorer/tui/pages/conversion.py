@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base import units
+from explorer.report.terms import field_terms
 from explorer.tui.pages.verdict import verdict_lines
 from explorer.tui.text.lines import BLANK, Line, head, safe, wrap
 
@@ -42,7 +43,7 @@ def _port(title: str, tensor: TensorInfo, width: int) -> list[Line]:
 
 
 def _stored(fact: StoredEvidence, width: int) -> Sequence[Line]:
-    lines = list(wrap(((safe(fact.verdict), "good" if fact.passed else "bad"),), width))
+    lines = list(wrap(((safe(field_terms(fact.verdict)), "good" if fact.passed else "bad"),), width))
     if fact.passed:
         lines.extend(wrap(((f"sha256 {fact.sha256} of all tensors by name", "dim"),), width, 2))
     for name, why in fact.differing[:_MOST]:

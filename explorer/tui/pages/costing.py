@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from explorer.base import units
 from explorer.facts.cost import ORDERS, Hardware
+from explorer.report.terms import field_terms
 from explorer.report.text.planning import formula_value
 from explorer.tui.text.lines import BLANK, Line, Span, cut, ending, fit, flow, line_width, middle, safe, wrap
 
@@ -25,7 +26,7 @@ __all__ = ["CostRow", "cost_rows", "formula_lines", "formula_page", "headline"]
 
 _MOST = 500
 """Sites that are listed, and reasons."""
-_LABEL = 21
+_LABEL = 22
 
 
 class CostRow(Struct, frozen=True):
@@ -37,7 +38,7 @@ class CostRow(Struct, frozen=True):
 
 
 def headline(plan: Plan, width: int) -> Line:
-    """How many products, in how many sites, and the share of the model's MACs that they do."""
+    """How many tile matmuls, in how many matmuls, and the share of the model's MACs that they do."""
     sites = len(plan.sites)
     if not sites:
         return (("Nothing to tile with these choices", "warn"),)
@@ -46,8 +47,8 @@ def headline(plan: Plan, width: int) -> Line:
         part = None if plan.macs is None else plan.macs / plan.macs_total if plan.macs_total else 0
         share = f"{units.reached_text(part)} of the MACs"
     role = "good" if plan.macs == plan.macs_total is not None else "number"
-    said = ((units.exact_text(plan.products), "strong"), (f" tile {_many(plan.products, 'product')}", "text"))
-    where: Line = ((f" in {sites:,} {_many(sites, 'site')}", "text"), (" · ", "dim"), (share, role))
+    said = ((units.exact_text(plan.products), "strong"), (f" tile {_many(plan.products, 'matmul')}", "text"))
+    where: Line = ((f" in {sites:,} {_many(sites, 'matmul')}", "text"), (" · ", "dim"), (share, role))
     return cut((*said, *where), width)
 
 
@@ -65,7 +66,7 @@ def cost_rows(
     rows = [_counted_for(plan)] if plan.dims and plan.sites else []
     rows += _figures(cost, example, missing) if cost is not None and plan.sites else []
     if plan.sites:
-        rows += [_head(f"Sites: {len(plan.sites):,}"), *_sites(plan.sites, cost)]
+        rows += [_head(f"Matmuls: {len(plan.sites):,}"), *_sites(plan.sites, cost)]
     if plan.skipped:
         rows += [_head(f"Left as they are: {len(plan.skipped):,}"), *_left(plan.skipped, plan.macs_total)]
     return rows
@@ -97,11 +98,11 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     explain = _Explained(cost, example)
     timed = total.cycles is not None or total.seconds is not None
     rows = [
+        explain.row("tile utilization", "utilisation", _share(cost.utilisation, _use_role(cost.utilisation))),
         explain.row(
-            "used of the tiles", "utilisation", _share(cost.utilisation, _use_role(cost.utilisation))
-        ),
-        explain.row(
-            "padded share", "padded share", _share(cost.padded_share, "warn" if cost.padded_share else "dim")
+            "padding overhead",
+            "padded share",
+            _share(cost.padded_share, "warn" if cost.padded_share else "dim"),
         ),
     ]
     if timed:
@@ -114,7 +115,7 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
                 lambda width: [],
             )
         )
-    least = f"×{cost.ratio:,.2f} the least"
+    least = f"×{cost.ratio:,.2f} the lower bound"
     rows += [
         explain.row("traffic, best order", f"traffic {_order(example)}", _amounts(total.traffic, least)),
         explain.row(
@@ -122,19 +123,19 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
             "traffic without reuse",
             _amounts(cost.traffic_without_reuse, _times(cost.traffic_without_reuse, total.traffic)),
         ),
-        explain.row("least traffic", ("lower bound", "distance from it"), _amounts(cost.lower_bound, "")),
+        explain.row("lower bound", ("lower bound", "distance from it"), _amounts(cost.lower_bound, "")),
         explain.row("intensity", "intensity", _intensity(total.intensity)),
         explain.row("buffer, single", "buffer", _buffer(cost, cost.buffer, not machine.double_buffered)),
         explain.row(
             "buffer, double", "buffer, double", _buffer(cost, cost.buffer_double, machine.double_buffered)
         ),
     ]
-    rows.append(_head("Every site in one loop order"))
+    rows.append(_head("Every matmul in one loop order"))
     best = min(one.traffic for one in cost.orders)
     for one in cost.orders:
         if one.order in ORDERS:
             formula = (f"traffic {one.order}",)
-            title = f"{one.order} {ORDERS[one.order].removesuffix('-stationary')} stays"
+            title = f"{one.order} {ORDERS[one.order]}"
             rows.append(explain.row(title, formula, _in_order(one, best)))
     if cost.systolic:
         sides = "" if machine.array is None else " of {}×{}".format(*machine.array)
@@ -171,15 +172,17 @@ class _Explained:
 
     def _about(self, found: Sequence[Formula], width: int) -> list[Line]:
         if not found or self._example is None:
-            return [line for said in self._cost.assumptions for line in wrap(((said, "dim"),), width)]
+            return [
+                line for said in self._cost.assumptions for line in wrap(((field_terms(said), "dim"),), width)
+            ]
         sites = self._cost.sites
         if len(sites) == 1 and sites[0].calls == 1:
             return [line for formula in found for line in formula_lines(formula, width)]
         # the figure is that of all sites: the numbers of one would give another
         lines: list[Line] = []
         for formula in found:
-            said = _of_all(formula, f"{len(sites):,} {_many(len(sites), 'site')}, every call")
-            lines += wrap(((f"{formula.name} = ", "dim"), (said, "accent")), width, 2)
+            said = _of_all(formula, f"{len(sites):,} {_many(len(sites), 'matmul')}, every call")
+            lines += wrap(((f"{field_terms(formula.name)} = ", "dim"), (said, "accent")), width, 2)
         name = ending(safe(self._example.name), max(8, width - 34))
         return [
             *lines,
@@ -188,10 +191,10 @@ class _Explained:
 
 
 _RATIOS = {
-    "utilisation": "MACs of all sites / TM TK TN of all their products",
-    "padded share": "filling of all sites / all their bytes with it",
-    "intensity": "FLOPs of all sites / all their traffic",
-    "distance from it": "traffic of all sites / all their lower bounds",
+    "utilisation": "MACs of all matmuls / TM TK TN of all their tile matmuls",
+    "padded share": "padding of all matmuls / all their bytes with it",
+    "intensity": "FLOPs of all matmuls / all their traffic",
+    "distance from it": "traffic of all matmuls / all their lower bounds",
 }
 """What is no sum over sites."""
 
@@ -199,8 +202,8 @@ _RATIOS = {
 def _of_all(formula: Formula, sites: str) -> str:
     """How a figure of all sites comes about from the formula of one."""
     if formula.name.startswith("buffer"):
-        return f"the most that a site needs, of {formula.rule}"
-    return _RATIOS.get(formula.name) or f"sum over {sites}: {formula.rule}"
+        return f"the most that a matmul needs, of {field_terms(formula.rule)}"
+    return _RATIOS.get(formula.name) or f"sum over {sites}: {field_terms(formula.rule)}"
 
 
 def formula_page(site: SiteCost, width: int) -> list[Line]:
@@ -216,7 +219,7 @@ def formula_page(site: SiteCost, width: int) -> list[Line]:
 
 def formula_lines(formula: Formula, width: int) -> list[Line]:
     """A formula in letters, and filled in."""
-    rule = wrap(((f"{formula.name} = ", "dim"), (formula.rule, "accent")), width, 2)
+    rule = wrap(((f"{field_terms(formula.name)} = ", "dim"), (field_terms(formula.rule), "accent")), width, 2)
     value = formula_value(formula)
     return rule + wrap((("  = ", "dim"), (formula.filled, "text"), (f" = {value}", "number")), width, 4)
 
@@ -316,11 +319,12 @@ def _site_about(site: SitePlan, cost: SiteCost | None, width: int) -> list[Line]
     first: list[Line] = [((middle(safe(site.name), width), "strong"),)]
     grid = " × ".join(f"{count:,}" for count in site.grid)
     tile = "×".join(map(str, site.tile))
+    edges = units.edges_text(site.edges)
     said: list[Line] = [
         ((f"{safe(site.op)}{' + bias' if site.bias else ''}", "accent"),),
         ((f"{grid} tiles of {tile}", "number"),),
-        ((f"{100 * site.utilisation:.1f} % used", _use_role(site.utilisation)),),
-        ((f"{site.edges}, {site.form}", "dim"),),
+        ((f"{100 * site.utilisation:.1f} % utilization", _use_role(site.utilisation)),),
+        ((f"{edges}, {site.form}", "dim"),),
     ]
     if site.dynamic:
         said.append(((f"{', '.join(site.dynamic)} known at run time", "warn"),))
@@ -330,7 +334,7 @@ def _site_about(site: SitePlan, cost: SiteCost | None, width: int) -> list[Line]
     if cost is not None:
         chosen = cost.chosen
         said.append(((f"{units.bytes_text(chosen.traffic)} in order {chosen.order}", "number"),))
-        said.append(((f"×{cost.ratio:,.2f} of the least", "dim"),))
+        said.append(((f"×{cost.ratio:,.2f} the lower bound", "dim"),))
         if chosen.seconds is not None:
             said.append(((units.seconds_text(chosen.seconds), "number"),))
         if chosen.bound:

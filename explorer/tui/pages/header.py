@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["header_lines", "short_name", "sizes_of"]
 
+_MACS = "MAC: multiply-accumulate, 2 FLOPs"
+
 
 def short_name(source: str) -> str:
     """What a model is called in the header: the file's name without its folder."""
@@ -37,12 +39,15 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
         return ((*title, (middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
     about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
     about += [f"{name}={'?' if size is None else size}" for name, size in sizes_of(info).items()]
-    right = note
+    words = safe(" · ".join(about))
+    right, role = note, "accent"
+    if not note and len(name) + len(words) + len(_MACS) + 6 <= width:
+        right, role = _MACS, "dim"
     room = width - len(right) - 4
     title.append((middle(name, max(12, room - 12)), "strong"))
-    title.append((fit("  " + safe(" · ".join(about)), max(0, room - line_width(title))), "dim"))
+    title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
-    title += [(" " * gap, "text"), (right, "accent")]
+    title += [(" " * gap, "text"), (right, role)]
     return tuple(title), _totals(info.totals, exact, width)
 
 
@@ -72,12 +77,13 @@ def _totals(totals: Totals, exact: bool, width: int) -> Line:
             ),
             role,
         ),
-        ("known", units.reached_text(covered), "number" if covered >= 1 else "warn"),
+        ("coverage", units.reached_text(covered), "number" if covered >= 1 else "warn"),
     ]
     if covered < 1:  # what qualifies the figures must not be what a narrow terminal cuts off
         items.insert(1, items.pop())
     spans: list[Span] = [(" ", "text")]
-    gap = "   " if sum(len(a) + len(b) + 1 for a, b, _ in items) + 13 < width else "  "
+    bare = sum(len(a) + len(b) + 1 for a, b, _ in items) + 1
+    gap = next((" " * cells for cells in (3, 2, 1) if bare + cells * (len(items) - 1) <= width), "  ")
     for i, (label, value, role) in enumerate(items):
         item = ((label + " ", "dim"), (value, role))
         if i and line_width((*spans, *item)) + len(gap) > width:

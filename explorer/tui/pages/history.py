@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base import units
 from explorer.base.verdicts import VERDICTS
+from explorer.report.terms import field_terms
 from explorer.tui.pages.verdict import TONES
 from explorer.tui.text.lines import BLANK, Line, Span, fit, safe, wrap
 
@@ -27,7 +28,7 @@ def state_name(entry: HistoryEntry, at: int) -> str:
 def state_head(width: int) -> Line:
     """The heading of the rows."""
     name, products, proof = _widths(width)
-    columns = fit("tile products", products, right=True) + fit("proof", proof, right=True)
+    columns = fit("tile matmuls", products, right=True) + fit("proof", proof, right=True)
     return ((fit("    # state", name), "dim"), (columns, "dim"))
 
 
@@ -82,12 +83,12 @@ def state_lines(entry: HistoryEntry, at: int, current: int, width: int) -> list[
         lines += _field("done", safe(entry.label), "text", width)
     if entry.plan is not None:
         sites = [site.name for site in entry.plan.sites]
-        many = f"{len(sites):,} sites: " if len(sites) > 1 else ""
+        many = f"{len(sites):,} matmuls: " if len(sites) > 1 else ""
         shown = ", ".join(safe(name) for name in sites[:3]) + (", …" if len(sites) > 3 else "")
         lines += _field("tiled", f"{many}{shown}", "text", width)
     if entry.verification is not None:
         proof = entry.verification
-        lines += _field("proof", safe(proof.verdict), TONES[proof.verdict_kind], width)
+        lines += _field("proof", safe(field_terms(proof.verdict)), TONES[proof.verdict_kind], width)
     kept = f"saved as {safe(os.path.basename(entry.saved))}" if entry.saved else "not saved"
     lines += _field("file", kept, "text" if entry.saved else "warn", width)
     if entry.command:

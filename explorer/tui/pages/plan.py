@@ -17,7 +17,7 @@ _NAMED = 6
 
 
 def plan_lines(plan: Plan, width: int) -> list[Line]:
-    """Headline, a row a site, and the products left alone with the reason."""
+    """Headline, a row a matmul, and what is left alone with the reason."""
     width -= 1
     sites = len(plan.sites)
     if sites:
@@ -27,7 +27,7 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
         lines = wrap(
             (
                 (units.exact_text(plan.products), "strong"),
-                (f" tile {_many(plan.products, 'product')} in {sites:,} {_many(sites, 'site')}", "text"),
+                (f" tile {_many(plan.products, 'matmul')} in {sites:,} {_many(sites, 'matmul')}", "text"),
                 (f" · {units.count_text(plan.macs)} MACs, {share}", "dim"),
             ),
             width,
@@ -40,16 +40,16 @@ def plan_lines(plan: Plan, width: int) -> list[Line]:
         size_width = max(len(size) for size in sizes) + 2
         form_width = max(4, *(len(site.form) for site in shown))
         used_width = 8 if width >= 60 else 0
-        name = max(10, width - size_width - form_width - used_width - 12)
+        name = max(10, width - size_width - form_width - used_width - 16)
         lines.append(BLANK)
-        columns = f"{'M×K×N':>{size_width}}{'products':>10}{fit('used', used_width, right=True)}  form"
-        lines.append(((fit("site", name), "dim"), (columns, "dim")))
+        columns = f"{'M×K×N':>{size_width}}{'tile matmuls':>14}{fit('util.', used_width, right=True)}  form"
+        lines.append(((fit("matmul", name), "dim"), (columns, "dim")))
         for site, size in zip(shown, sizes, strict=True):
             lines.append(
                 (
                     (fit(middle(safe(site.name), name - 1), name), "text"),
                     (fit(size, size_width, right=True), "number"),
-                    (fit(units.exact_text(site.products_total), 10, right=True), "number"),
+                    (fit(units.exact_text(site.products_total), 14, right=True), "number"),
                     (fit(f"{100 * site.utilisation:.1f} %", used_width, right=True), "dim"),
                     ("  " + site.form, "accent"),
                 )

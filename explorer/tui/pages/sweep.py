@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from explorer.base import units
 from explorer.facts.sweep import SweepRow
+from explorer.report.terms import field_terms
 from explorer.report.text.sweep import FRONT, tile_text
 from explorer.tui.pages.verdict import TONES
 from explorer.tui.text.lines import Line, Span, fit, flow, safe, wrap
@@ -32,6 +33,7 @@ AXES: tuple[Axes, ...] = (
     ("products", "traffic"),
 )
 """Pairs of figures to plot: across, and upwards."""
+_TITLES = {"products": "tile matmuls"}
 
 
 class Field(Struct, frozen=True):
@@ -76,14 +78,14 @@ def _proof(row: SweepRow) -> Span:
 
 _FIELDS: tuple[Field, ...] = (
     Field("tile", "asked", 12, lambda row: (tile_text(row), "text")),
-    Field("edges", "asked", 7, lambda row: (row.edges, "dim"), 2),
+    Field("edges", "asked", 7, lambda row: (units.edges_text(row.edges), "dim"), 2),
     Field("cycles", "cycles", 10, lambda row: _figure(row.cycles, _count)),
     Field("time", "time", 9, lambda row: _figure(row.seconds, units.seconds_text), 5),
     Field("traffic", "traffic", 12, lambda row: _figure(row.traffic, _bytes)),
     Field("buffer", "buffer", 12, lambda row: _figure(row.buffer, _bytes)),
-    Field("products", "products", 10, lambda row: _figure(row.products, _count), 4),
-    Field("used", "utilisation", 8, lambda row: _figure(row.utilisation, _share), 3),
-    Field("filling", "padded", 8, lambda row: _figure(row.padded_share, _share), 6),
+    Field("tile matmuls", "products", 13, lambda row: _figure(row.products, _count), 4),
+    Field("utilization", "utilisation", 12, lambda row: _figure(row.utilisation, _share), 3),
+    Field("padding", "padded", 8, lambda row: _figure(row.padded_share, _share), 6),
     Field("proof", "error", 8, _proof, 1),
 )
 _LEFT = ("tile", "edges")
@@ -95,7 +97,7 @@ def fields_for(rows: Sequence[SweepRow], width: int) -> tuple[Field, ...]:
         "edges": len({row.edges for row in rows}) < 2,
         "cycles": all(row.cycles is None for row in rows),
         "time": all(row.seconds is None for row in rows),
-        "filling": all(not row.padded_share for row in rows),
+        "padding": all(not row.padded_share for row in rows),
         "proof": all(row.verified is None and not row.verdict for row in rows),
     }
     shown = [field for field in _FIELDS if not needless.get(field.title, False)]
@@ -138,18 +140,21 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
         return wrap(((" " + safe(row.error), "warn"),), width - 1, 1)
     fits = {True: ("fits the buffer", "dim"), False: ("more than the buffer", "bad"), None: ("", "dim")}
     pieces: list[Span] = [
-        (f"{tile_text(row)} {row.edges}", "strong"),
-        (f"{units.exact_text(row.products)} products", "number"),
-        ("? used" if row.utilisation is None else f"{_share(row.utilisation)} used", "dim"),
-        (f"{_share(row.padded_share)} filling" if row.padded_share else "", "dim"),
-        (f"{row.sites:,} sites" if row.sites is not None else "", "dim"),
-        (f"{_ratio(row):.2f} x the least traffic" if _ratio(row) else "", "dim"),
+        (f"{tile_text(row)} {units.edges_text(row.edges)}", "strong"),
+        (f"{units.exact_text(row.products)} tile matmuls", "number"),
+        ("? utilization" if row.utilisation is None else f"{_share(row.utilisation)} utilization", "dim"),
+        (f"{_share(row.padded_share)} padding" if row.padded_share else "", "dim"),
+        (f"{row.sites:,} matmuls" if row.sites is not None else "", "dim"),
+        (f"{_ratio(row):.2f} x the lower bound" if _ratio(row) else "", "dim"),
         (f"{row.memory_bound:,} memory-bound" if row.memory_bound else "", "dim"),
         fits[row.fits],
     ]
     figures = flow((((fit(said, min(len(said), width - 1)), role),) for said, role in pieces if said), width)
     tone = {True: "good", False: "bad", None: "warn"}[row.verified]
-    return [*figures, *(wrap(((" " + safe(row.verdict), tone),), width - 1, 1) if row.verdict else [])]
+    return [
+        *figures,
+        *(wrap(((" " + safe(field_terms(row.verdict)), tone),), width - 1, 1) if row.verdict else []),
+    ]
 
 
 def _ratio(row: SweepRow) -> float | None:
@@ -176,7 +181,7 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
 
 
 class Chart:
-    """Every tiling as a dot, the front as diamonds on a line, the chosen one lit; both axes logarithmic.
+    """Every tiling as a dot, the Pareto front as diamonds, the chosen one lit; both axes logarithmic.
 
     The front is that of the two axes: a tiling may be on that of the table by a third.
 
@@ -200,7 +205,7 @@ class Chart:
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
         """The plot in so many cells; where it has no room, its title."""
-        title = f" {self.axes[1]} over {self.axes[0]}"
+        title = " {1} over {0}".format(*(_TITLES.get(name, name) for name in self.axes))
         if not self._points or height < 5 or width < 24:
             return [((fit(f"{title}: nothing to plot" if not self._points else "", width), "dim"),)]
         texts = [_bytes if name in ("buffer", "traffic") else _count for name in self.axes]
@@ -230,7 +235,7 @@ class Chart:
         parts: list[Part] = [("track", line), ("dim", dim), ("good", diamonds), ("accent", lit)]
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
-            ((fit(f"{title}   {FRONT} front of these two   · others", width), "dim"),),
+            ((fit(f"{title}   {FRONT} Pareto front of these two   · others", width), "dim"),),
             *framed(
                 overlay(across, rows, parts),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base import units
 from explorer.base.verdicts import VERDICTS
+from explorer.report.terms import field_terms
 from explorer.tui.text.lines import BLANK, Line, Span, head, middle, safe, wrap
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def verdict_title(proof: Verification) -> str:
 
 
 def verdict_lines(proof: Verification, width: int) -> list[Line]:
-    """Verdict, then outputs, sites and torch's own outputs, then how it was tried."""
+    """Verdict, then outputs, matmuls and torch's own outputs, then how it was tried."""
     width -= 1
-    lines = list(wrap(((safe(proof.verdict), TONES[proof.verdict_kind]),), width))
+    lines = list(wrap(((safe(field_terms(proof.verdict)), TONES[proof.verdict_kind]),), width))
     if proof.regions:
         lines += [BLANK, head("Changed regions, run alone"), *_regions(proof.regions, width)]
     if proof.outputs:
@@ -44,10 +45,10 @@ def verdict_lines(proof: Verification, width: int) -> list[Line]:
     if proof.torch:
         lines += [BLANK, head("Outputs, against PyTorch itself"), *_outputs(proof.torch, width)]
     if proof.sites:
-        lines += [BLANK, head("Tiled sites"), *_sites(proof.sites, width)]
+        lines += [BLANK, head("Tiled matmuls"), *_sites(proof.sites, width)]
     lines.append(BLANK)
-    seeds = ", ".join(str(seed) for seed in proof.seeds)
-    lines.extend(wrap(((f"seeds {seeds}", "dim"), (f" · {units.seconds_text(proof.seconds)}", "dim")), width))
+    ran = " · ".join(filter(None, (units.seeds_text(proof.seeds), units.seconds_text(proof.seconds))))
+    lines.extend(wrap(((ran, "dim"),), width))
     for said in proof.inputs[:8]:
         lines.extend(wrap((("input ", "dim"), (safe(said), "dim")), width, 2))
     return lines
@@ -92,7 +93,11 @@ def _outputs(outputs: Sequence[OutputEvidence], width: int) -> list[Line]:
             lines.append(((f"  {output.nonfinite:,} new NaN or Inf", "bad"),))
         if output.reason:
             lines.extend(
-                wrap((("  ", "text"), (safe(output.reason), "dim" if output.passed else "bad")), width, 2)
+                wrap(
+                    (("  ", "text"), (safe(field_terms(output.reason)), "dim" if output.passed else "bad")),
+                    width,
+                    2,
+                )
             )
     return lines
 
@@ -113,15 +118,18 @@ def _sites(sites: Sequence[SiteEvidence], width: int) -> list[Line]:
         figures = (
             ("max abs", site.max_abs),
             ("MSE", site.mse),
-            ("error / bound", site.bound_ratio),
-            ("limit", None if site.bound_ratio is None else site.limit),
         )
-        lines.extend(_figures(figures, width))
+        rounding = None if site.bound_ratio is None else units.rounding_text(site.bound_ratio, site.limit)
+        lines.extend(_figures(figures, width, rounding))
         # a site whose sums are exact may be steps away from the original, whose kernel saturates
         apart = site.bound_ratio is None and (site.max_abs or 0.0) >= 1
         for said in (site.structure, site.reason):
             if said and (apart or not site.passed):
-                lines.extend(wrap((("  ", "text"), (safe(said), "dim" if site.passed else "bad")), width, 2))
+                lines.extend(
+                    wrap(
+                        (("  ", "text"), (safe(field_terms(said)), "dim" if site.passed else "bad")), width, 2
+                    )
+                )
     if len(sites) > _MOST:
         lines.append(((f"{_MOST:,} of {len(sites):,} shown", "dim"),))
     return lines
@@ -131,9 +139,13 @@ def _mark(passed: bool) -> Span:
     return ("✓ ", "good") if passed else ("✗ ", "bad")
 
 
-def _figures(figures: Sequence[tuple[str, float | None]], width: int) -> list[Line]:
+def _figures(
+    figures: Sequence[tuple[str, float | None]], width: int, rounding: str | None = None
+) -> list[Line]:
     spans: list[Span] = [("  ", "text")]
     for label, value in figures:
         if value is not None:
             spans += [(f"{label} ".replace(" ", "\u00a0"), "dim"), (f"{value:.3g}  ", "number")]
+    if rounding is not None:
+        spans += [("rounding\u00a0", "dim"), (rounding.replace(" ", "\u00a0"), "number")]
     return wrap(spans, width, 2)

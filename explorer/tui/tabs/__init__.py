@@ -42,7 +42,7 @@ TABS: tuple[TabKey, ...] = (
         "Every operator type: how many, what they cost, their attributes' ranges", "rows",
         "operators.OperatorsTab"),
     TabKey("diff", "4", "Diff", "Diff", "What changed against the model as opened", "rows", "diff.DiffTab"),
-    TabKey("memory", "5", "Memory", "Mem", "What is alive at each step, and what makes the peak", "plot",
+    TabKey("memory", "5", "Memory", "Mem", "What is live at each step, and what makes the peak", "plot",
         "memory.MemoryTab"),
     TabKey("roofline", "6", "Roofline", "Roof", "What bounds each layer on a machine, and the least time",
         "plot", "roofline.RooflineTab"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from explorer.report.terms import field_terms
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.lines import (
     BLANK,
@@ -97,7 +98,7 @@ def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
         FoldEntry(partial(_cost_row, *row, _signs(diff, row[0]), exact))
         for row in _costs(diff.totals_before, diff.totals_after)
     )
-    said = {"": "", ">= ": "not all is known: sums are lower bounds"}
+    said = {"": "", ">= ": "coverage is below 100 %: sums are lower bounds"}
     for sign in dict.fromkeys(_signs(diff, "MACs")):
         if text := said.get(sign, "not all is exact: sums are bounds, or rest on assumptions"):
             entries.append(_plain(((text, "warn"),)))
@@ -234,10 +235,11 @@ def _change(before: int, after: int, room: int) -> str:
 
 def _node_row(node: NodeDiff, width: int) -> Line:
     mark, role = _MARKS.get(node.status, ("?", "text"))
-    what = safe(node.what)
+    what = safe(field_terms(node.what))
     room = width - 5
     full = safe(node.after or node.before or "")
     what_width = min(len(what), max(14, room - min(len(full), max(10, 4 * room // 9))))
+    what = what if len(what) <= what_width else what.replace(" tile matmul", " matmul")
     name = full if len(full) <= room - what_width else safe(_place(node))
     return (
         (mark + " ", role),
@@ -259,7 +261,7 @@ def _node_body(node: NodeDiff, width: int) -> list[Line]:
     pairs = [
         ("before", " ".join(filter(None, (node.op_before, node.before)))),
         ("after", " ".join(filter(None, (node.op_after, node.after)))),
-        ("what", node.what),
+        ("what", field_terms(node.what)),
         ("matched by", f"{node.match}, confidence {node.confidence:.0%}" if node.match else ""),
     ]
     lines: list[Line] = []

@@ -1,4 +1,4 @@
-"""The Memory tab: what is alive at each step of the execution order, and what is to blame for the peak."""
+"""The Memory tab: what is live at each step of the execution order, and what is to blame for the peak."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def step_of(memory: Memory, first: int, last: int) -> int | None:
 
 
 def memory_page(memory: Memory, at: int, width: int, height: int, exact: bool) -> list[Line]:
-    """The figures, the timeline with its cursor at step `at`, and the tensors alive there."""
+    """The figures, the timeline with its cursor at step `at`, and the tensors live there."""
     width -= 1
     lines, rows = _above(memory, width, height, exact)
     if not memory.steps:
@@ -134,7 +134,7 @@ def _timeline(memory: Memory, at: int, width: int, rows: int) -> list[Line]:
     here = columns_of(at, steps, across)
     mark = here[len(here) // 2]
     last = f"{steps - 1:,}"
-    # the cursor stands under the plot too, so that it is seen where nothing is alive
+    # the cursor stands under the plot too, so that it is seen where nothing is live
     below = [(0, "0"), (across - 1, last)]
     below = [(x, word) for x, word in below if not abs(mark - x) < len(word)]
     lines = framed(plot, {0: top, rows - 1: fit("0", len(top), right=True)}, below)
@@ -155,11 +155,11 @@ def _step(memory: Memory, at: int, width: int, exact: bool) -> list[Line]:
     share = units.percent_text(step.live_bytes, memory.peak_bytes)
     live: list[Span] = [
         (bytes_figure(step.live_bytes, exact), "number"),
-        (f" alive, {share} of the peak", "dim"),
+        (f" live, {share} of the peak", "dim"),
     ]
     if step.live_bytes == memory.peak_bytes:
         said = "this is the peak" if at == memory.peak_step else "as much as at the peak"
-        live = [(bytes_figure(step.live_bytes, exact), "number"), (f" alive: {said}", "warn")]
+        live = [(bytes_figure(step.live_bytes, exact), "number"), (f" live: {said}", "warn")]
     lines = [
         *wrap(
             (
@@ -179,7 +179,7 @@ def _step(memory: Memory, at: int, width: int, exact: bool) -> list[Line]:
 
 
 def _tensors(memory: Memory, found: Sequence[Lifetime], width: int, exact: bool) -> list[Line]:
-    """A tensor a line; those that are alive at the peak are its culprits, wherever the cursor is."""
+    """A tensor a line; those that are live at the peak are its culprits, wherever the cursor is."""
     peak = memory.peak_step
     exact = exact and width >= 50
     figure = 15 if exact else 11
@@ -211,7 +211,7 @@ def _tensors(memory: Memory, found: Sequence[Lifetime], width: int, exact: bool)
     if len(found) > _MOST:
         lines.append(((f" {_MOST:,} of {len(found):,} shown", "dim"),))
     if guilty:
-        lines.append(((fit(f" ◆ alive at the peak, step {peak:,}", width), "dim"),))
+        lines.append(((fit(f" ◆ live at the peak, step {peak:,}", width), "dim"),))
     return lines
 
 

@@ -94,7 +94,7 @@ def model_page(
     if info.assumptions or model.notes:
         lines += [BLANK, head(" Assumptions"), *_assumptions(info, width)]
     if totals.peak_tensors:
-        lines += [BLANK, head(" Alive at the peak")]
+        lines += [BLANK, head(" Live at the peak")]
         lines.extend(field(" at", ((safe(totals.peak_at) or "?", "text"),), width))
         lines.extend(tensor_lines(totals.peak_tensors, width))
     if model.sha256:
@@ -179,9 +179,9 @@ _COVERED = {
 
 
 def _tiled_share(tiled: Tiled) -> tuple[Span, ...]:
-    """Which share of the MACs tile products do."""
+    """Which share of the MACs tile matmuls do."""
     role = "good" if tiled.share == 1 else "warn" if tiled.share is None else "number"
-    products = f" on tiles, {units.exact_text(tiled.products)} products"
+    products = f" on tiles, {units.exact_text(tiled.products)} tile matmuls"
     sizes = f" for {units.dims_text(tiled.dims)}" if tiled.dims else ""
     return (units.reached_text(tiled.share), role), (products, "dim"), (sizes, "warn")
 

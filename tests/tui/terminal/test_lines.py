@@ -34,7 +34,7 @@ def ready(model: Path | str, shown: str, *options: str, **kwargs: object) -> Ter
 
 def tile(terminal: Terminal) -> None:
     terminal.press("t")
-    terminal.wait_for("tile products")
+    terminal.wait_for("tile matmuls")
     terminal.press("\r")
     terminal.wait_for("Proven equal")
     terminal.press("escape")
@@ -111,7 +111,7 @@ def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample) -> None:
 def test_a_window_may_change_its_size_while_a_job_runs(sample: Sample) -> None:
     with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
         terminal.press("t")
-        terminal.wait_for("tile products")
+        terminal.wait_for("tile matmuls")
         terminal.press("\r")
         for columns, rows in ((60, 15), (140, 40), (80, 24)):
             terminal.resize(columns, rows)
@@ -213,7 +213,7 @@ def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tm
     env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}
     with ready(sample("mobilenet_small"), "features", env=env) as terminal:
         terminal.press("t")
-        terminal.wait_for("tile products")
+        terminal.wait_for("tile matmuls")
         terminal.press("\r")
         terminal.settle(0.3, limit=1.0)
         children = terminal.children()

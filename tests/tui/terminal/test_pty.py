@@ -59,7 +59,7 @@ def test_a_list_that_scrolls_and_a_plot_keep_to_the_same_bytes(sample: Sample) -
         assert all(b - a > 5 for a, b in itertools.pairwise(turns))
         assert len(turns) <= 3
         assert terminal.key_bytes("5") <= 10_000
-        terminal.wait_for("alive")
+        terminal.wait_for(" live")
         for key in ("left", "right", "right", "down", "up"):
             assert terminal.key_bytes(key) <= 4096, key
         assert terminal.settle(quiet=2.0) == 0

@@ -66,5 +66,5 @@ COMMAND = Command(
     ),
     _run,
     usage="verify A B",
-    manual="evidence, per output and per tiled product, that two models compute the same",
+    manual="evidence, per output and per tiled matmul, that two models compute the same",
 )

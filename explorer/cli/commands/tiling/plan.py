@@ -42,7 +42,7 @@ COMMAND = Command(
         *TILING,
         HARDWARE,
         "--order",
-        Option("--formulas", "how every figure of every site comes about"),
+        Option("--formulas", "how every figure of every matmul comes about"),
         *OPENING,
         *TABLE,
     ),
@@ -53,8 +53,8 @@ COMMAND = Command(
     ),
     _run,
     usage="plan MODEL --machine npu.toml",
-    manual="what a tiling would cost, site by site: tile products and how full they are, traffic without"
+    manual="what a tiling would cost, matmul by matmul: tile matmuls and their utilization, traffic without"
     " reuse"
-    " and in each loop order, buffers, cycles and time on a machine, distance from the least traffic;"
+    " and in each loop order, buffers, cycles and time on a machine, distance from the lower bound;"
     " with every formula",
 )

@@ -1,4 +1,4 @@
-"""`explorer settings`: how each matrix product would be tiled, and who said so."""
+"""`explorer settings`: how each matmul would be tiled, and who said so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "settings",
-    "how each product would be tiled, and who said so: file, command line",
+    "how each matmul would be tiled, and who said so: file, command line",
     ("MODEL",),
     ("--config", "--tile", "--site", "--edges", "--form", "--grouped", *OPENING, *TABLE),
     (
@@ -35,6 +35,6 @@ COMMAND = Command(
     ),
     _run,
     usage="settings MODEL --config FILE",
-    manual="how each matrix product would be tiled, and who said so: the default, a line of the file, the"
+    manual="how each matmul would be tiled, and who said so: the default, a line of the file, the"
     " command line",
 )

@@ -121,7 +121,7 @@ def _combined(given: ParsedArgs) -> SweepSpec:
 
 COMMAND = Command(
     "sweep",
-    "many tilings side by side: cost, proof, and which of them nothing beats",
+    "many tilings side by side: cost, proof, Pareto front",
     ("MODEL", "..."),
     (
         Option(
@@ -131,12 +131,12 @@ COMMAND = Command(
             reads="tiles",
             manual="several tiles between commas, all combined: `16,32,64x64x16`",
         ),
-        Option("--tile-m", "rows of the tile, in place of --tile's", "SIZES", reads="sizes"),
-        Option("--tile-k", "its depth, in place of --tile's", "SIZES", reads="sizes"),
-        Option("--tile-n", "its columns, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-m", "M of the tile, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-k", "its K, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-n", "its N, in place of --tile's", "SIZES", reads="sizes"),
         Option(
             "--edges",
-            "which edges to try: ragged (default), padded, or both",
+            "which edges to try: ragged (partial tiles, default), padded, or both",
             ",".join(EDGES),
             "ragged",
             choices=EDGES,
@@ -181,9 +181,9 @@ COMMAND = Command(
         Option("--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"),
         Option(
             "--scalesim",
-            "also write the products for SCALE-Sim (-i gemm)",
+            "also write the matmuls for SCALE-Sim (-i gemm)",
             "FILE",
-            manual="also write the products of the models for SCALE-Sim (`-t FILE -i gemm`), and beside it,"
+            manual="also write the matmuls of the models for SCALE-Sim (`-t FILE -i gemm`), and beside it,"
             " as"
             " `FILE` with `_layout` in its name, the layout that version 3 asks for (`-l`)",
         ),
@@ -199,6 +199,7 @@ COMMAND = Command(
     ),
     _run,
     usage="sweep MODEL ... --tile 16,32,64 --machine npu.toml",
-    manual="many tilings side by side: products, use, traffic, buffer, cycles of each, with `--verify` its"
-    " proof; which of them nothing else beats; `-o FILE` keeps the rows and goes on where it was stopped",
+    manual="many tilings side by side: tile matmuls, utilization, traffic, buffer, cycles of each, with"
+    " `--verify` its proof, and their Pareto front; `-o FILE` keeps the rows and goes on where it was"
+    " stopped",
 )

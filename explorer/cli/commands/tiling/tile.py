@@ -1,4 +1,4 @@
-"""`explorer tile`: tiled matrix products, proved and written."""
+"""`explorer tile`: tiled matmuls, proved and written."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _idle_rules(session: Session, spec: TileSpec) -> str:
         return ""
     first, more = unused[0], f", and {len(unused) - 1:,} more" if len(unused) > 1 else ""
     near = f"; did you mean '{first.near}'?" if first.near else ""
-    return f"{first.origin}{more} means no product here: {first.says}{near}"
+    return f"{first.origin}{more} means no matmul here: {first.says}{near}"
 
 
 def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -116,7 +116,7 @@ def _change(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]
 
 COMMAND = Command(
     "tile",
-    "tile matrix products, prove that nothing changed, write the result",
+    "tile matmuls, prove that nothing changed, write the result",
     ("MODEL",),
     (
         "--output",
@@ -148,6 +148,5 @@ COMMAND = Command(
     ),
     _run,
     usage="tile MODEL -o FILE",
-    manual="tiles the matrix products, proves that nothing changed, writes the result; without `-o` only the"
-    " plan",
+    manual="tiles the matmuls, proves that nothing changed, writes the result; without `-o` only the plan",
 )

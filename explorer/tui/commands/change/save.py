@@ -69,5 +69,5 @@ class KeepTilingsCommand(ScreenCommand):
         if not self.store.can_compare:
             self.store.say("nothing was tiled yet; t tiles a layer")
             return
-        said = "How each product was tiled, as rules for --config, written to"
+        said = "How each matmul was tiled, as rules for --config, written to"
         write_file(self.context, "Keep the tilings", f"{self.store.stem}.toml", said, "keep_choices")

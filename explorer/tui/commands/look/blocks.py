@@ -52,7 +52,7 @@ class BlocksCommand(ScreenCommand):
             return
         names = {named} if named else {layer.path for layer in chosen}
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
-        self.store.say(why or "no matrix product here that can be tiled; t, then i shows all that can")
+        self.store.say(why or "no matmul here that can be tiled; t, then i shows all that can")
 
     async def _tiled_sites(self) -> tuple[list[SitePlan], Sequence[SkippedSite]]:
         """The sites as they are tiled; those of a model that is not, as they would become."""
