@@ -260,10 +260,10 @@ async def test_proofs_come_one_by_one_and_esc_keeps_what_is_there(tmp_path: Path
 
 
 async def test_an_error_is_a_dialog_and_the_screen_lives() -> None:
-    engine = SweepEngine(errors={"sweep": Misuse("no matrix product can be tiled")})
+    engine = SweepEngine(errors={"sweep": Misuse("no matmul can be tiled")})
     async with screen(engine) as hands:
         await begin(hands)
-        assert "no matrix product can be tiled" in hands.dialog()
+        assert "no matmul can be tiled" in hands.dialog()
         await hands.press("escape", "n")
         assert isinstance(hands.pilot.app.screen, SweepDialog)
 

@@ -140,8 +140,8 @@ def _partition(
 def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
     """Says why none of the sites that were chosen is tiled."""
     if refused and "switched off" not in refused[-1].reason:
-        return Misuse(f"no matrix product can be tiled ({refused[-1].reason})")
-    return Misuse("every matrix product is switched off", hint="switch one on in the rules")
+        return Misuse(f"no matmul can be tiled ({refused[-1].reason})")
+    return Misuse("every matmul is switched off", hint="switch one on in the rules")
 
 
 def _part_of(site: Site, node: str) -> bool:
@@ -230,10 +230,10 @@ def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpe
     if not spec.sites:
         if not sites:
             if not skipped:
-                raise Misuse("the model holds no matrix product", hint="there is nothing to tile")
+                raise Misuse("the model holds no matmul", hint="there is nothing to tile")
             products = [s for s in skipped if s.op not in NOT_MATRIX] or list(skipped)
             reasons = "; ".join(dict.fromkeys(s.reason for s in products))
-            raise Misuse(f"no matrix product can be tiled ({reasons})")
+            raise Misuse(f"no matmul can be tiled ({reasons})")
         return list(sites)
     chosen: dict[int, Site] = {}
     for glob in spec.sites:

@@ -343,7 +343,7 @@ def test_it_tells_where_it_stands_and_stops_when_asked(tmp_path: Path) -> None:
     told: list[Progress] = []
     verify(source, after, plan=plan, on_progress=told.append)
     assert list(dict.fromkeys(p.phase for p in told)) == [
-        "proving sites",
+        "proving matmuls",
         "matching the graphs",
         "loading the models",
         "running the whole model",

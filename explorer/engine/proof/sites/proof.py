@@ -127,7 +127,7 @@ class SiteProof:
             return _activations(site, found[key_of(site)])
 
         def tick(more: int) -> None:
-            self.tell("proving sites", done + more, total)
+            self.tell("proving matmuls", done + more, total)
 
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]

@@ -212,7 +212,7 @@ def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSp
 
     if not sites:
         reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
-        raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matrix product")
+        raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matmul")
     if not spec.sites:
         return list(sites)
     for glob in spec.sites:
