@@ -31,8 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.onnx_rules.call import Call, Rule
-from explorer.engine.costs.onnx_rules.user import register
+from explorer.engine.operators.call import Call, Rule
 from explorer.engine.operators.einsum import einsum
 from explorer.engine.operators.formulas import (
     FREE,
@@ -53,6 +52,7 @@ from explorer.engine.operators.formulas import (
     total,
     unknown,
 )
+from explorer.engine.operators.user import register
 
 __all__ = [
     "FREE",

@@ -23,8 +23,8 @@ from explorer.session import history as states
 
 if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.costs.onnx_rules import Rules
     from explorer.engine.graph.model import Model
+    from explorer.engine.operators.call import Rules
     from explorer.engine.tiling.products import Products
 
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]

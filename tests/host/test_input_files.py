@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.onnx_rules import user
+from explorer.engine.operators import user
 from explorer.settings import machines, tiling
 
 READERS: dict[str, Callable[[str], object]] = {

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from explorer.engine.costs.memory.liveness import Examined
-    from explorer.engine.costs.onnx_rules import Rules
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
+    from explorer.engine.operators.call import Rules
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
 
@@ -141,6 +141,6 @@ def with_rules(options: OpenOptions) -> OpenOptions:
     """
     if options.rules is None or options.own is not None:
         return options
-    from explorer.engine.costs.onnx_rules import user
+    from explorer.engine.operators import user
 
     return replace(options, own=user.load(options.rules, trust=options.trust))

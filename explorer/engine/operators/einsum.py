@@ -1,6 +1,6 @@
 """Einstein summation: what its cheapest pairwise order multiplies.
 
-Apart from the other formulas of `macs` because it has to search before it can count.
+Apart from the other formulas of `formulas` because it has to search before it can count.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import FREE, Cost
 from explorer.facts import Dim, Shape
-
-__all__ = ["einsum"]
 
 _MOST_OPERANDS = 32
 """Of an Einsum; nobody writes more, and finding their order takes the third power of the number."""

@@ -23,34 +23,6 @@ from msgspec.structs import replace
 
 from explorer.facts import Dim, Shape, Status
 
-__all__ = [
-    "ELEMENTWISE",
-    "FREE",
-    "RECURRENT",
-    "Cost",
-    "Term",
-    "adding",
-    "attention",
-    "bounded",
-    "broadcast",
-    "conv",
-    "conv_transpose",
-    "count",
-    "counted",
-    "elementwise",
-    "fourier",
-    "gemm",
-    "linear",
-    "matmul",
-    "pooling",
-    "product",
-    "recurrent",
-    "times",
-    "total",
-    "unbound",
-    "unknown",
-]
-
 
 class Cost(Struct, frozen=True):
     """What one operator costs in one forward pass.

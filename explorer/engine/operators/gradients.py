@@ -2,7 +2,7 @@
 
 A product of two operands has two gradients, each as many multiply-accumulates as the product itself: for
 the one with the other. Which of them are computed depends on who wants one: a trained weight does, a value
-does if a trained weight lies before it, and nothing else. The reason for a table of its own beside `macs`
+does if a trained weight lies before it, and nothing else. The reason for a table of its own beside `formulas`
 is that some operators hold several products (attention, recurrent layers), of which not all are wanted.
 
 Both sources of operators come here: ATen calls with their tensors, ONNX nodes with their shapes.
@@ -13,11 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
-
-from explorer.engine.operators.formulas import RECURRENT
-from explorer.facts import Shape
-
-__all__ = ["Gradient", "Want", "attention", "elementwise", "of_aten", "of_onnx", "pair", "recurrent"]
 
 Want = Literal["", "input", "weight"]
 """What an operand is: nobody wants its gradient; a value with a trained weight before it; a weight."""
@@ -181,137 +176,3 @@ def of_aten(name: str, args: Sequence[Any], out: Any, macs: int, want: Wanted) -
         return pair(macs, want(args[operands[0]]), want(args[operands[1]]))
     rule = _ATEN.get(plain)
     return None if rule is None else rule(args, out, macs, want)
-
-
-# -- ONNX
-
-
-class _Node(NamedTuple):
-    """An ONNX node as its rule sees it: shapes and wants by position ('' and None beyond the last)."""
-
-    attributes: Mapping[str, Any]
-    shapes: tuple[Shape | None, ...]
-    wants: tuple[Want, ...]
-    macs: int
-    trips: int
-    op: str
-
-    def want(self, index: int) -> Want:
-        return self.wants[index] if index < len(self.wants) else ""
-
-    def shape(self, index: int) -> tuple[int, ...] | None:
-        found = self.shapes[index] if index < len(self.shapes) else None
-        if found is None or not all(isinstance(d, int) for d in found):
-            return None
-        return tuple(d for d in found if isinstance(d, int))
-
-
-_ONNX_PAIRS = frozenset(
-    (
-        "Conv", "ConvTranspose", "Gemm", "MatMul", "FusedConv", "FusedGemm", "FusedMatMul", "TransposeMatMul",
-        "FusedMatMulActivation", "GemmFastGelu", "MatMulNBits", "MatMulBnb4", "MatMulFpQ4", "NhwcConv",
-        "NhwcFusedConv", "SparseToDenseMatMul",
-    )
-)  # fmt: skip
-"""Operators that multiply their first two inputs."""
-
-
-def _einsum(node: _Node) -> Gradient | None:
-    if len(node.wants) == 2:
-        return pair(node.macs, node.want(0), node.want(1))
-    # of a chain of products that all want their gradients each has two
-    return Gradient(2 * node.macs) if all(node.wants) else None
-
-
-def _onnx_recurrent(node: _Node) -> Gradient | None:
-    source, weight, state = node.shape(0), node.shape(1), node.shape(2)
-    if source is None or weight is None or state is None or len(source) != 3 or len(state) != 3:
-        return None
-    directions, width = weight[0], weight[-1]
-    gates = RECURRENT[node.op][0]
-    hidden = state[1] // gates
-    length, batch = (source[1], source[0]) if node.attributes.get("layout") else source[:2]
-    into = length * batch * directions * gates * hidden * width * node.trips
-    start = batch * directions * gates * hidden * state[2] * node.trips
-    return recurrent(node.macs, into, start, node.want(0), node.want(5), (node.want(1), node.want(2)))
-
-
-def _onnx_deformed(node: _Node) -> Gradient:
-    sampled: Want = "input" if node.want(0) or node.want(2) or node.want(4) else ""
-    return pair(node.macs, sampled, node.want(1))
-
-
-def _onnx_attention(node: _Node) -> Gradient | None:
-    wants = node.wants[:3]
-    if not any(wants):
-        return Gradient()
-    query, value = node.shape(0), node.shape(2)
-    # keys and values may come packed with the queries
-    if all(wants) or value is None:
-        return Gradient(2 * node.macs)
-    if query is None or len(wants) < 3:
-        return None
-    heads = 1, 1
-    if len(query) == 3:
-        count = node.attributes.get("q_num_heads") or node.attributes.get("num_heads") or 1
-        heads = int(count), int(node.attributes.get("kv_num_heads") or count)
-    wide, deep = query[-1] // heads[0], value[-1] // heads[1]
-    scores = node.macs * wide // (wide + deep)
-    return attention(scores, node.macs - scores, *wants)
-
-
-def _packed_attention(node: _Node) -> Gradient | None:
-    """The Attention of onnxruntime, which projects by a weight of its own before it attends."""
-    source, weight = node.shape(0), node.shape(1)
-    if source is None or weight is None:
-        return None
-    projection = math.prod(source) * weight[-1] * node.trips
-    rest = node.macs - projection
-    if rest < 0:
-        return None
-    inner: Want = "input" if node.want(0) or node.want(1) else ""
-    return pair(projection, node.want(0), node.want(1)) + pair(rest, inner, inner)
-
-
-_ONNX: Mapping[tuple[str, str], Callable[[_Node], Gradient | None]] = {
-    ("", "Einsum"): _einsum,
-    ("", "LSTM"): _onnx_recurrent,
-    ("", "GRU"): _onnx_recurrent,
-    ("", "RNN"): _onnx_recurrent,
-    ("", "DeformConv"): _onnx_deformed,
-    ("", "Attention"): _onnx_attention,
-    ("com.microsoft", "MultiHeadAttention"): _onnx_attention,
-    ("com.microsoft", "GroupQueryAttention"): _onnx_attention,
-    ("com.microsoft", "Attention"): _packed_attention,
-}
-
-
-def of_onnx(
-    domain: str,
-    op: str,
-    attributes: Mapping[str, Any],
-    shapes: Sequence[Shape | None],
-    wants: Sequence[Want],
-    macs: int,
-    trips: int = 1,
-) -> Gradient | None:
-    """Of one ONNX node.
-
-    Args:
-        domain: Of the operator.
-        op: The operator.
-        attributes: Of the node.
-        shapes: Of its inputs, by position.
-        wants: Who wants the gradient of each input.
-        macs: Of all its runs.
-        trips: How often it runs.
-
-    Returns:
-        None if there is no rule for it, or too little is known.
-    """
-    if not any(wants) or not macs:
-        return Gradient()
-    if op in _ONNX_PAIRS:
-        return pair(macs, wants[0], wants[1] if len(wants) > 1 else "")
-    rule = _ONNX.get((domain, op))
-    return None if rule is None else rule(_Node(attributes, tuple(shapes), tuple(wants), macs, trips, op))

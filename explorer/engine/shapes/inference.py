@@ -17,6 +17,9 @@ from msgspec.structs import replace
 
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
+from explorer.engine.operators import registry
+from explorer.engine.operators.call import Call, Misfit, Type
+from explorer.engine.operators.operator import Operator
 from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
 from explorer.engine.shapes.bodies import captured_names, iterations, substituted
@@ -24,8 +27,6 @@ from explorer.engine.shapes.constants import ConstantContents, follow
 from explorer.engine.shapes.known import ShapeTable, better, common, complete_all, merge, possible, take
 from explorer.engine.shapes.onnx_pass import OnnxPass
 from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
-from explorer.engine.shapes.rules import microsoft, movement, products, registry
-from explorer.engine.shapes.rules.registry import Misfit, ShapeCall, Type
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
@@ -49,7 +50,7 @@ MAX_REMEMBERED = 8_192
 _REMEMBERED: dict[Hashable, InferredTypes] = {}
 """Answers by operator, attributes, types and contents, which is all that a rule is told."""
 
-_RULES = {**registry.RULES, **movement.RULES, **products.RULES, **microsoft.RULES}
+_RULES = {key: operator for key, operator in registry.OPERATORS.items() if operator.shape is not None}
 _STANDARD = {op: rule for (domain, op), rule in _RULES.items() if not domain}
 _DOMAINS = frozenset(domain for domain, _ in _RULES)
 _KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
@@ -498,8 +499,8 @@ class Inference:
             key: Hashable = None
             if node.alike is not None and not rule.fresh:
                 key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
-                if rule.contents:
-                    key = (*key, *_contents_of_inputs(node, rule.contents, kinds, contents))
+                if rule.reads:
+                    key = (*key, *_contents_of_inputs(node, rule.reads, kinds, contents))
                 answer = _REMEMBERED.get(key) or answers.get(key)
             else:
                 answer = None
@@ -543,18 +544,19 @@ class Inference:
     def _asked(
         self,
         node: Node,
-        rule: registry.Rule,
+        operator: Operator,
         kinds: Sequence[Type | None],
         contents: ConstantContents,
         version: int,
     ) -> InferredTypes:
         """A rule's answer, which cannot say either if the node fits no definition."""
-        inside = {
-            i: contents.flat(node.inputs[i]) for i in rule.contents if i < len(kinds) and kinds[i] is not None
-        }
-        call = ShapeCall(node.op, node.attributes, kinds, inside, len(node.outputs), version, self._fresh)
+        names = node.inputs
+        inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
+        inside = {names[i]: contents.flat(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]}
+        made = (None,) * len(node.outputs)
+        call = Call(node.op, node.domain, node.attributes, inputs, made, inside, version, self._fresh)
         try:
-            answer = rule.handler(call)
+            answer = operator.shape(call) if operator.shape is not None else None
         except Misfit as misfit:
             return InferredTypes(misfit, False)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):

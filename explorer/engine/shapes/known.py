@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from explorer.engine.graph.model import Node
+from explorer.engine.operators.call import Type
 from explorer.engine.shapes.constants import ConstantContents
-from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Shape
 
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, dtype_code, subgraphs
+from explorer.engine.operators.call import Type
 from explorer.engine.runtime.batching import portions
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
-from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Dim, Progress, Shape, TensorInfo
 
 OnProgress = Callable[[Progress], None] | None

@@ -24,9 +24,9 @@ from explorer.engine.graph.model import (
     subgraphs,
     tensor_from_array,
 )
+from explorer.engine.operators.call import Type
 from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
-from explorer.engine.shapes.rules.registry import Type
 from explorer.facts import Dim, Shape
 
 MAX_REFUSED = 8

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Graph, Node
+from explorer.engine.operators.call import Type
 from explorer.engine.shapes.known import ShapeTable
-from explorer.engine.shapes.rules.registry import Type
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 

@@ -13,13 +13,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.engine.graph.model import Function, Graph, Node
+from explorer.engine.operators.call import Type
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
-from explorer.engine.shapes.rules.registry import Type
-from explorer.engine.shapes.rules.tflite import RULES, TfliteCall
-from explorer.engine.shapes.rules.tflite_constants import CONTENTS, LARGEST
+from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
+from explorer.engine.shapes.tflite_rules import RULES, TfliteCall
 from explorer.facts import Shape, TensorInfo
 
 if TYPE_CHECKING:

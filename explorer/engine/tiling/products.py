@@ -17,10 +17,10 @@ from explorer.engine import shapes
 from explorer.engine.costs import layer_tree
 from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
-from explorer.engine.costs.onnx_rules import Rules
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import held
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
+from explorer.engine.operators.call import Rules
 from explorer.engine.shapes.subgraphs import SubgraphView, places
 from explorer.engine.tiling.decompose import decompose
 from explorer.engine.tiling.find_sites import find_sites

@@ -8,9 +8,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import analyse
-from explorer.engine.costs.onnx_rules import MS
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.formats.onnx.reader import read
+from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import Node
 
 Build = Callable[..., object]

@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
+from explorer.engine.operators.call import Call
 from explorer.engine.operators.gradients import (
     Gradient,
     Want,
     attention,
     elementwise,
     of_aten,
-    of_onnx,
     pair,
     recurrent,
 )
+from explorer.engine.operators.registry import gradient_of
+from explorer.facts import TensorInfo
 
 WANTS: tuple[Want, ...] = ("", "input", "weight")
 
@@ -58,7 +60,8 @@ def test_a_recurrent_layer_by_hand() -> None:
 
 
 def onnx(op: str, shapes: Any, wants: Any, macs: int, domain: str = "", **attributes: Any) -> Any:
-    return of_onnx(domain, op, attributes, shapes, wants, macs)
+    inputs = tuple(TensorInfo(f"i{at}", "float32", shape) for at, shape in enumerate(shapes))
+    return gradient_of(Call(op, domain, attributes, inputs, ()), wants, macs)
 
 
 def test_onnx_operators_by_hand() -> None:

@@ -13,8 +13,9 @@ from explorer.base.errors import Cancelled
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.model import Model, Node, Value
+from explorer.engine.operators.cost_rules import free
+from explorer.engine.operators.operator import Operator
 from explorer.engine.shapes import Inference, infer, inference, observed
-from explorer.engine.shapes.rules.registry import Rule
 
 pytest.importorskip("onnxruntime")
 
@@ -80,7 +81,8 @@ def test_an_open_dimension_is_told_from_a_number_by_two_runs(build: Build) -> No
 def test_a_run_goes_before_inference_and_what_stands_behind_follows_it(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(inference._RULES, (MS, "CDist"), Rule(lambda call: (("float32", (7, 4)),)))
+    wrong = Operator("CDist", free, MS, lambda _: (("float32", (7, 4)),))
+    monkeypatch.setitem(inference._RULES, (MS, "CDist"), wrong)
     model = distances(build, values=[Value("d", "float32", (9, 9)), Value("y", "float32", (7, 4))])
     assert infer(model).values["y"].shape == (7, 4)
     seen = analyse(model, observe=True)

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import analyse
-from explorer.engine.costs.onnx_rules import MS, RULES
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph import layouts
-from explorer.engine.graph.layouts import CHANNELS_LAST, NHWC, channels_first, channels_last
+from explorer.engine.graph.layouts import CHANNELS_LAST, MS, NHWC, channels_first, channels_last
 from explorer.engine.graph.model import Model, Node
+from explorer.engine.operators.registry import RULES
 from explorer.engine.shapes import infer, inference, observed
 
 ort = pytest.importorskip("onnxruntime")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from explorer.engine.formats.tflite import schema
-from explorer.engine.shapes.rules.tflite import RULES, TfliteCall
-from explorer.engine.shapes.rules.tflite_constants import CONTENTS
+from explorer.engine.shapes.tflite_constants import CONTENTS
+from explorer.engine.shapes.tflite_rules import RULES, TfliteCall
 
 SAME = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
 VALID = {"padding": "VALID", "stride_h": 1, "stride_w": 2, "dilation_h_factor": 2, "dilation_w_factor": 1}

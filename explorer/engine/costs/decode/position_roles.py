@@ -8,14 +8,11 @@ positions: a list of what is safe forgets nothing that is not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+
+from explorer.engine.operators.operator import Role
+from explorer.engine.operators.registry import BY_NAME
 
 __all__ = ["ADDED_FIRST", "FACTORS", "HIDING", "LOOKUPS", "ROLES", "Role"]
-
-Role = Literal["each", "move", "normalise", "softmax", "reduce", "product", "attention"]
-"""each: element by element; move: data only, also what makes masks and positions; normalise: over the last
-axis; softmax: likewise; reduce: over some axes; product: of matrices; attention: in one operator.
-"""
 
 
 def _listed(role: Role, words: str, prefix: str = "") -> dict[str, Role]:
@@ -23,47 +20,7 @@ def _listed(role: Role, words: str, prefix: str = "") -> dict[str, Role]:
 
 
 ROLES: Mapping[str, Role] = {
-    **_listed(
-        "each",
-        """
-        Abs Acos Acosh Add And Asin Asinh Atan Atanh BiasAdd BiasGelu BitShift BitwiseAnd BitwiseNot
-        BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Cos Cosh DequantizeLinear Div Dropout Elu Equal
-        Erf Exp FastGelu Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
-        LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear
-        QuickGelu Reciprocal Relu RotaryEmbedding Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
-        Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor
-        """,
-    ),
-    **_listed(
-        "move",
-        """
-        Concat Constant ConstantOfShape CumSum Expand Flatten Gather GatherElements Range Reshape Shape Size
-        Slice Split Squeeze Tile Transpose Trilu Unsqueeze
-        """,
-    ),
-    **_listed(
-        "normalise",
-        """
-        LayerNormalization LpNormalization RMSNormalization SimplifiedLayerNormalization
-        SkipLayerNormalization SkipSimplifiedLayerNormalization
-        """,
-    ),
-    **_listed("softmax", "LogSoftmax Softmax"),
-    **_listed(
-        "reduce",
-        """
-        ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
-        ReduceProd ReduceSum ReduceSumSquare
-        """,
-    ),
-    **_listed(
-        "product",
-        """
-        DynamicQuantizeMatMul Einsum FusedMatMul Gemm MatMul MatMulInteger MatMulIntegerToFloat MatMulNBits
-        QLinearMatMul
-        """,
-    ),
-    **_listed("attention", "Attention GroupQueryAttention MultiHeadAttention"),
+    **{op: operator.position for op, operator in BY_NAME.items() if operator.position is not None},
     **_listed(
         "each",
         "clone copy_ _to_copy native_dropout masked_fill_ lerp addcmul addcdiv _prelu_kernel hardswish",
@@ -109,25 +66,15 @@ ROLES: Mapping[str, Role] = {
 ADDED_FIRST = frozenset({"aten::addmm", "aten::addmv", "aten::baddbmm"})
 """Products whose first argument is added to the result."""
 
-FACTORS: Mapping[str, tuple[int, int]] = {"QLinearMatMul": (0, 3)}
+FACTORS: Mapping[str, tuple[int, int]] = {op: o.factors for op, o in BY_NAME.items() if o.factors is not None}
 """Places of the two factors among the inputs, where they are not the first two."""
 
-HIDING = frozenset(
-    """
-    Greater GreaterOrEqual Less LessOrEqual Trilu aten::ge aten::gt aten::le aten::lt aten::tril aten::tril_
-    aten::triu aten::triu_
-    """.split()  # noqa: SIM905
+HIDING = frozenset(op for op, operator in BY_NAME.items() if operator.hides).union(
+    ["aten::ge", "aten::gt", "aten::le", "aten::lt", "aten::tril", "aten::tril_", "aten::triu", "aten::triu_"]
 )
 """What tells earlier positions from later ones: a mask that hides the later ones is made with these."""
 
-LOOKUPS = frozenset(
-    {
-        "Gather",
-        "GatherElements",
-        "aten::embedding",
-        "aten::gather",
-        "aten::index",
-        "aten::index_select",
-    }
+LOOKUPS = frozenset(op for op, operator in BY_NAME.items() if operator.lookup).union(
+    ("aten::embedding", "aten::gather", "aten::index", "aten::index_select")
 )
 """What comes out of a table says nothing of how its indices were made: a bias of distances hides nothing."""

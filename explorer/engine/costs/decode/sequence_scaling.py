@@ -13,8 +13,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.position_roles import ADDED_FIRST, FACTORS, HIDING, LOOKUPS, ROLES, Role
+from explorer.engine.costs.decode.position_roles import ADDED_FIRST, FACTORS, HIDING, LOOKUPS, ROLES
 from explorer.engine.costs.memory.liveness import Detail, Examined, ExecutionStep, TensorAccess
+from explorer.engine.operators.operator import Role
 from explorer.facts import Shape
 
 __all__ = ["Cached", "TwoTexts"]

@@ -18,8 +18,8 @@ from explorer.engine.costs.onnx import tile_coverage, visitor
 from explorer.engine.costs.onnx.boundaries import boundaries
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
-from explorer.engine.costs.onnx_rules import Rules
 from explorer.engine.graph.model import Model, subgraphs
+from explorer.engine.operators.call import Rules
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled

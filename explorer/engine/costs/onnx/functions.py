@@ -11,7 +11,6 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.layer_tree import summed
 from explorer.engine.costs.memory.liveness import live_peak
 from explorer.engine.costs.onnx import tile_coverage
@@ -28,7 +27,7 @@ from explorer.engine.costs.onnx.values import (
     shown,
 )
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
-from explorer.engine.operators import formulas
+from explorer.engine.operators import formulas, registry
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Shapes, substituted
 from explorer.facts import Layer, TensorInfo, Tiled
@@ -155,7 +154,7 @@ class FunctionCalls:
             e.identity: (e.identity, e.elements, e.size)
             for n in node.inputs
             for e in context.stored.get(n, ())
-            if e.quantized or onnx_rules.is_parameter("", -1, e.dtype, e.shape)
+            if e.quantized or registry.is_parameter("", -1, e.dtype, e.shape)
         }
         outputs = [context.info(n) for n in node.outputs if n]
         read = [n for n in node.inputs if n and n not in context.stored]

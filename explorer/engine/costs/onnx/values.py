@@ -12,41 +12,22 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.layer_tree import Scope, whole
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
-from explorer.engine.costs.onnx_rules import tflite
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, Graph, Node, Span, Tensor, dtype_code
-from explorer.engine.operators import formulas
+from explorer.engine.operators import formulas, registry, tflite
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 
-_ALIASES = frozenset(
-    ("Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "DequantizeLinear")
-).union(tflite.ALIASES)
+_ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if operator.alias)
 """Operators that hand a stored tensor on as the same parameter in another guise."""
 
-VIEWS = frozenset(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout")) | tflite.VIEWS
+VIEWS = frozenset(name for name, operator in registry.BY_NAME.items() if operator.view)
 """Operators whose first output is their first input under another shape: no runtime copies it."""
 
 HANDED_ON = _ALIASES | {"Constant"}
 """Operators of which `hand_on` may have something to remember."""
-
-_UNREAD = frozenset(("Shape", "Size", "Constant"))
-"""Operators that look at a shape, not at what is in the tensor."""
-
-
-_TABLES: Mapping[str, tuple[int, ...]] = {
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "TorchEmbedding": (0,),
-    "EmbedLayerNormalization": (2, 3, 4),
-    "QEmbedLayerNormalization": (2, 3, 4),
-    **tflite.TABLES,
-}
-"""Inputs of which one row is read for each row of the first output."""
 
 _TYPES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
@@ -209,10 +190,8 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
         return found
     for index, name in enumerate(node.inputs):
         for at, entry in enumerate(context.stored.get(name, ())):
-            if entry.quantized or onnx_rules.is_parameter(node.op, index, entry.dtype, entry.shape):
-                found.append(
-                    (index, at, onnx_rules.packed_bits(node.op, index, entry.dtype, node.attributes))
-                )
+            if entry.quantized or registry.is_parameter(node.op, index, entry.dtype, entry.shape):
+                found.append((index, at, registry.packed_bits(node.op, index, entry.dtype, node.attributes)))
     return found
 
 
@@ -233,9 +212,9 @@ def parameters(
 
 
 def learned(context: GraphContext, node: Node) -> list[StoredValue]:
-    """The parameters that an operator carries in its attributes (`rules.LEARNED`)."""
+    """The parameters that an operator carries in its attributes (`registry.LEARNED`)."""
     found: list[StoredValue] = []
-    for name in onnx_rules.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
+    for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
         identity = context.number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
@@ -291,18 +270,19 @@ def traffic(
     """
     if node.op == "Constant" and not node.domain:
         return Traffic(0, 0, 0, [])
+    operator = registry.named(node.op)
     sizes: dict[str, int | None] = {}
-    if node.op not in _UNREAD:
+    if not operator.unread:
         for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
             if info is None or name in sizes:
                 continue
             entries = context.stored.get(name)
-            setting = index in onnx_rules.SETTINGS.get(node.op, ()) or info.shape == ()
+            setting = index in operator.settings or info.shape == ()
             if setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
             sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
     written = [nbytes(o) for o in outputs]
-    for index in _TABLES.get(node.op, ()):
+    for index in operator.rows:
         table = inputs[index] if index < len(inputs) else None
         if table is not None and node.inputs[index] in context.stored:
             # the table is resident: only the rows looked up are read

@@ -14,7 +14,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled
-from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.costs.onnx import control_flow, sequences, tile_coverage
 from explorer.engine.costs.onnx.functions import FunctionCalls, inlined
@@ -38,7 +37,8 @@ from explorer.engine.costs.onnx.values import (
     view_of,
 )
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.operators import formulas
+from explorer.engine.operators import formulas, registry
+from explorer.engine.operators.call import Call, Rules
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
@@ -57,7 +57,7 @@ def visit(
     model: Model,
     inference: Inference,
     *,
-    own: onnx_rules.Rules | None = None,
+    own: Rules | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> VisitResult:
@@ -96,15 +96,15 @@ class GraphVisitor:
         self,
         model: Model,
         inference: Inference,
-        own: onnx_rules.Rules,
+        own: Rules,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
         self.model = model
         self.own = own
-        self.rules: onnx_rules.Rules = {**onnx_rules.RULES, **own} if own else onnx_rules.RULES
+        self.rules: Rules = {**registry.RULES, **own} if own else registry.RULES
         # what these cost is not a matter of their types alone
-        self.unlike = {*onnx_rules.READERS, *control_flow.KEYS, *own}
+        self.unlike = {*registry.READERS, *control_flow.KEYS, *own}
         self.bounds = inference.bounds
         self.on_progress = on_progress
         self.cancel = cancel
@@ -172,7 +172,7 @@ class GraphVisitor:
                 entries.append((entry.identity, entry.elements * 8 // bits, entry.size))
             if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
                 entries = list({entry[0]: entry for entry in entries}.values())
-        if op in onnx_rules.LEARNED:
+        if op in registry.LEARNED:
             entries += [(entry.identity, entry.elements, entry.size) for entry in learned(context, node)]
         special = op in _SPECIAL
         if special:
@@ -298,7 +298,7 @@ class GraphVisitor:
         outputs: Sequence[TensorInfo],
     ) -> Cost:
         """What a node costs as often as it runs."""
-        call = onnx_rules.Call(
+        call = Call(
             node.op,
             node.domain,
             node.attributes,
@@ -307,7 +307,7 @@ class GraphVisitor:
             context.shapes.constants,
             context.opsets.get(node.domain, 0),
         )
-        cost = onnx_rules.cost_of(call, self.rules)
+        cost = registry.cost_of(call, self.rules)
         if context.trips != 1:
             cost = formulas.times(cost, context.trips, "iterations")
         if cost.status == "exact" and context.early:

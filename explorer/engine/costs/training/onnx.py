@@ -1,7 +1,7 @@
 """How an ONNX graph would be trained: where gradients flow, and which stored tensors they reach.
 
 The file does not say what is trained. Every stored tensor of a floating-point type that is a parameter
-(`rules.is_parameter`) is taken as trained, but for running statistics and what quantized operators hold.
+(`registry.is_parameter`) is taken as trained, but for running statistics and what quantized operators hold.
 """
 
 from __future__ import annotations
@@ -12,31 +12,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs import onnx_rules
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
 from explorer.engine.graph.model import Model, Node, subgraphs
-from explorer.engine.operators import formulas
-from explorer.engine.operators.gradients import Gradient, Want, elementwise, of_onnx
+from explorer.engine.operators import formulas, registry
+from explorer.engine.operators.call import Call, Rules
+from explorer.engine.operators.gradients import Gradient, Want, elementwise
+from explorer.engine.operators.operator import blocked
 from explorer.facts import Layer, Progress, Shape, Status
 
 __all__ = ["at_batch", "step"]
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
-
-_FLAT = frozenset(
-    (
-        "Floor", "Ceil", "Round", "Sign", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "EyeLike",
-        "Multinomial", "ConstantOfShape", "OneHot", "QuantizeLinear", "DequantizeLinear",
-        "DynamicQuantizeLinear",
-    )
-)  # fmt: skip
-"""Operators through which no gradient flows: steps, and values that do not depend on those that go in."""
-
-_STATISTICS = {"BatchNormalization": frozenset({3, 4})}
-"""Inputs that are found by counting, not by training."""
 
 
 def at_batch(
@@ -84,7 +73,7 @@ def step(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
-    own: onnx_rules.Rules | None = None,
+    own: Rules | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> StepGradients:
@@ -169,13 +158,14 @@ class _Flow:
         name = node.inputs[at]
         stored = context.stored.get(name)
         if stored is not None:
-            fixed = at in _STATISTICS.get(node.op, ()) or node.op in onnx_rules.QUANTIZED
+            operator = registry.named(node.op)
+            fixed = at in operator.statistics or operator.quantized
             trained = [
                 entry
                 for entry in stored
                 if not (fixed or entry.quantized)
                 and _floats(entry.dtype)
-                and onnx_rules.is_parameter(node.op, at, entry.dtype, entry.shape)
+                and registry.is_parameter(node.op, at, entry.dtype, entry.shape)
             ]
             self.trained.update(entry.identity for entry in trained)
             return "weight" if trained else ""
@@ -245,7 +235,8 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     wants: list[Want] = []
     for at, name in enumerate(node.inputs):
         wants.append(flow.want(context, node, at, carried) if name and name not in constants else "")
-    if node.op in _FLAT and not node.domain:
+    operator = registry.OPERATORS.get((node.domain, node.op))
+    if operator is not None and operator.gradient is blocked:
         wants = [""] * len(wants)
     whole = isinstance(leaf.figures, Layer)
     if whole:
@@ -267,11 +258,10 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     beside = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if whole else wants)
     if not forward or not wanted:
         return Gradient(elementwise=beside), "exact", ""
-    shapes = [context.info(name).shape if name else None for name in node.inputs]
+    inputs = tuple([context.info(name) if name else None for name in node.inputs])
+    call = Call(node.op, node.domain, node.attributes, inputs, ())
     trips = context.trips if isinstance(context.trips, int) else 1
-    gradient = (
-        None if whole else of_onnx(node.domain, node.op, node.attributes, shapes, wants, forward, trips)
-    )
+    gradient = None if whole else registry.gradient_of(call, wants, forward, trips)
     if gradient is None:
         many = whole or node.op == "Einsum"
         if many:

@@ -1,0 +1,100 @@
+"""Cost rules that families share: each element once, data that only moves, what is fused behind a product."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from msgspec.structs import replace
+
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Call, Rule
+from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim
+
+
+def free(_: Call) -> Cost:
+    """Moves or describes data."""
+    return FREE
+
+
+def moves(why: str) -> Rule:
+    """No arithmetic, said in the operator's own words."""
+    cost = replace(FREE, formula=f"0 ({why})")
+    return lambda _: cost
+
+
+@cache
+def each(per_element: int = 1, detail: str = "") -> Rule:
+    """`per_element` operations on each element of the first output."""
+
+    def rule(call: Call) -> Cost:
+        what = f"{call.op} ({detail})" if detail else call.op
+        info = call.outputs[0] if call.outputs else None
+        return formulas.elementwise(what, None if info is None else info.shape, per_element)
+
+    return rule
+
+
+def named(key: str, *more: str) -> Rule:
+    """As many operations on each output element as `formulas.ELEMENTWISE` says, and `more` before them."""
+    count, detail = ELEMENTWISE[key]
+    return each(count + len(more), ", ".join((*more, detail)))
+
+
+def each_with(per_element: int, detail: str, **optional: int) -> Rule:
+    """`per_element` operations on each output element, one more for each optional input that is given."""
+
+    def rule(call: Call) -> Cost:
+        given = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
+        what = f"{call.op} ({', '.join((detail, *(f'add the {g}' for g in given)))})"
+        return formulas.elementwise(what, call.output(), per_element + len(given))
+
+    return rule
+
+
+@cache
+def each_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
+    """`per_element` operations on each element of one input: reductions."""
+
+    def rule(call: Call) -> Cost:
+        what = f"{call.op} ({detail})" if detail else f"{call.op}, each input element"
+        return formulas.elementwise(what, call.shape(index), per_element)
+
+    return rule
+
+
+def without(reason: str, *, products: bool = True) -> Rule:
+    """No rule can be given from shapes; `products` says whether products may be summed at all."""
+    cost = formulas.unknown(reason)
+    cost = cost if products else replace(cost, macs=0)
+    return lambda _: cost
+
+
+def per_head(width: Dim, heads: int) -> Dim:
+    """Width of one head."""
+    return width // heads if isinstance(width, int) and heads else None
+
+
+def grown(length: Dim, past: Dim) -> Dim:
+    """Positions of key and value: the new ones behind those of the cache; `past+4` if one is a name."""
+    if past == 0:
+        return length
+    if isinstance(length, int) and isinstance(past, int):
+        return length + past
+    total = dims.add(past, length)
+    return dims.display(total) if isinstance(total, str) else total
+
+
+_QUANTIZE = ELEMENTWISE["quantize"][0]
+
+
+def requantized(cost: Cost, call: Call) -> Cost:
+    """`cost`, and the result made 8 bits wide again."""
+    return formulas.adding(cost, "requantize", call.output(), _QUANTIZE)
+
+
+def activated(cost: Cost, call: Call) -> Cost:
+    """`cost`, and the activation that the node names."""
+    name = call.attributes.get("activation", "")
+    return formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost

@@ -1,0 +1,243 @@
+"""Convolution: Conv and its kin, in floats and quantized."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.layouts import MS, NCHWC, NHWC
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_rules import activated, requantized
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.engine.operators.operator import BackwardNode, Operator, first_two
+from explorer.engine.operators.shape_rules import like, window_places
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+
+def _places(call: Call, source: Shape | None, weight: Shape | None) -> Shape | None:
+    if source is None or weight is None:
+        known = source if source is not None else weight
+        return None if known is None else (None,) * len(known)
+    if len(source) != len(weight) or len(source) < 3:
+        raise ValueError("ranks")
+    kernel = call.ints("kernel_shape") or weight[2:]
+    group = call.whole("group", 1)
+    expected = dims.multiply(weight[1], group)
+    if isinstance(expected, int) and isinstance(source[1], int) and expected != source[1]:
+        raise ValueError("channels")
+    places = window_places(call, source[2:], kernel)
+    if places is None:
+        raise ValueError("window")
+    return (source[0], weight[0], *places)
+
+
+def _conv_shape(weight: int = 1, dtype: str | int = 0) -> ShapeRule:
+    def rule(call: Call) -> Answer:
+        return ((call.dtype(dtype), _places(call, call.known(0), call.known(weight))),)
+
+    return rule
+
+
+def _transposed_shape(call: Call, at: int = 1, kind: int = 0) -> Answer:
+    source, weight, dtype = call.known(0), call.known(at), call.dtype(kind)
+    if source is None or weight is None:
+        return ((dtype, None if source is None else (None,) * len(source)),)
+    rank = len(source) - 2
+    if len(source) != len(weight) or rank < 1:
+        return None
+    channels = dims.multiply(weight[1], call.whole("group", 1))
+    if isinstance(source[1], int) and isinstance(weight[0], int) and source[1] != weight[0]:
+        return None
+    wanted = call.ints("output_shape")
+    if wanted is not None:
+        return ((dtype, (source[0], channels, *wanted[-rank:])),)
+    strides = call.ints("strides") or (1,) * rank
+    dilations = call.ints("dilations") or (1,) * rank
+    pads = call.ints("pads") or (0,) * (2 * rank)
+    more = call.ints("output_padding") or (0,) * rank
+    kernel: Shape = call.ints("kernel_shape") or weight[2:]
+    auto = call.attributes.get("auto_pad", "NOTSET") or "NOTSET"
+    if not (len(kernel) == len(strides) == len(dilations) == len(more) == rank == len(pads) / 2):
+        return None
+    sizes: list[Dim] = []
+    for axis in range(rank):
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            sizes.append(dims.multiply(source[axis + 2], strides[axis]))
+            continue
+        trimmed = pads[axis] + pads[axis + rank] if auto == "NOTSET" else 0
+        reach = dims.add(dims.multiply(dims.subtract(kernel[axis], 1), dilations[axis]), 1)
+        length = dims.multiply(dims.subtract(source[axis + 2], 1), strides[axis])
+        sizes.append(dims.add(dims.add(length, reach), more[axis] - trimmed))
+    return ((dtype, (source[0], channels, *sizes)),)
+
+
+def _blocked_shape(call: Call) -> Answer:
+    """As a convolution, its weight padded to whole blocks of channels."""
+    source, weight = call.known(0), call.known(1)
+    kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
+    if source is None or weight is None or kernel is None or len(source) != len(weight):
+        return None
+    places = window_places(call, source[2:], kernel)
+    return None if places is None else ((call.dtype(0), (source[0], weight[0], *places)),)
+
+
+def _dynamic_pads(call: Call) -> Answer:
+    pads = call.elements(2)
+    if not call.has(2):
+        return _transposed_shape(call)
+    if pads is None or not all(isinstance(p, int) for p in pads):
+        source = call.known(0)
+        return ((call.dtype(0), None if source is None else (None,) * len(source)),)
+    return _transposed_shape(replace(call, attributes={**call.attributes, "pads": tuple(pads)}))
+
+
+def _causal_shape(past: int) -> ShapeRule:
+    """Like its input; the state holds what the next step looks back at."""
+
+    def rule(call: Call) -> Answer:
+        source, weight = call.known(0), call.known(1)
+        state = call.type(past) if call.has(past) else None
+        last = call.whole("channels_last", 0)
+        if state is None and source is not None and weight is not None and len(source) == 3 and not last:
+            reach = dims.multiply(dims.subtract(weight[-1], 1), call.whole("dilation", 1))
+            state = call.dtype(0), None if call.whole("state_window", 0) else (source[0], source[1], reach)
+        return (call.type(0), state or UNKNOWN, UNKNOWN)[: call.count]
+
+    return rule
+
+
+def _words(call: Call) -> Answer:
+    """WordConvEmbedding: letters (sentences, words, letters) to a vector for each word."""
+    letters, weight = call.known(0), call.known(1)
+    known = letters is not None and weight is not None
+    return ((call.dtype(1), (*letters[:-1], weight[0]) if known and letters and weight else None),)
+
+
+def _channels_fit(call: Call, weight: int, *, transposed: bool = False) -> Cost | None:
+    """Why the convolution cannot run: its weight is made for another number of channels."""
+    shape, source = call.shape(weight), call.shape(0)
+    axis = len(source) - len(shape) + 1
+    if len(shape) < 2 or axis not in (0, 1):
+        return None
+    wanted, given = shape[0 if transposed else 1], source[axis]
+    if not isinstance(wanted, int) or not isinstance(given, int):
+        return None
+    channels = wanted if transposed else wanted * call.attributes.get("group", 1)
+    if channels == given:
+        return None
+    return formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {channels}")
+
+
+def _conv(
+    weight: int = 1,
+    bias: int = 2,
+    *,
+    residual: int = -1,
+    activation: bool = False,
+    requantize: bool = False,
+    checked: bool = True,
+) -> Rule:
+    """A convolution.
+
+    Args:
+        weight: Place of the weight among the inputs.
+        bias: Place of the bias; -1 for none.
+        residual: Place of a tensor added to the result.
+        activation: Whether the attribute `activation` may name one.
+        requantize: Whether the result is made 8 bits wide again.
+        checked: Whether the weight tells how many channels the input must have.
+    """
+
+    def rule(call: Call) -> Cost:
+        fault = _channels_fit(call, weight) if checked else None
+        if fault is not None:
+            return fault
+        cost = formulas.conv(call.output(), call.shape(weight), bias=bias >= 0 and call.has(bias))
+        if residual >= 0 and call.has(residual):
+            cost = formulas.adding(cost, "residual", call.output())
+        cost = requantized(cost, call) if requantize else cost
+        return activated(cost, call) if activation else cost
+
+    return rule
+
+
+def _conv_transpose(weight: int = 1, bias: int = 2, *, requantize: bool = False) -> Rule:
+    def rule(call: Call) -> Cost:
+        fault = _channels_fit(call, weight, transposed=True)
+        if fault is not None:
+            return fault
+        cost = formulas.conv_transpose(call.shape(0), call.shape(weight), None)
+        cost = formulas.adding(cost, "bias", call.output()) if call.has(bias) else cost
+        return requantized(cost, call) if requantize else cost
+
+    return rule
+
+
+def _deform_conv(call: Call) -> Cost:
+    cost = formulas.conv(call.output(), call.shape(1), bias=call.has(3))
+    # each tap is interpolated between four pixels: 4 multiplications and 3 additions
+    taps: Shape = (*call.output()[:1], *call.shape(0)[1:2], *call.output()[2:], *call.shape(1)[2:])
+    cost = formulas.adding(cost, "interpolation", taps, 7)
+    return formulas.adding(cost, "mask", taps) if call.has(4) else cost
+
+
+def _causal_conv(call: Call) -> Cost:
+    """Depthwise convolution over a state: every output element takes one product per tap."""
+    cost = formulas.counted([("out", call.output()), ("kernel", call.shape(1)[2:])])
+    cost = formulas.adding(cost, "bias", call.output()) if call.has(_CAUSAL_BIAS[call.op]) else cost
+    return activated(cost, call)
+
+
+_CAUSAL_BIAS = {"CausalConvWithState": 2, "VarlenCausalConvWithState": 3}
+
+
+def _word_conv(call: Call) -> Cost:
+    """Letters to vectors, a convolution over each word, tanh, the largest over the word."""
+    letters, weight = call.shape(0), call.shape(1)
+    length, window = letters[-1], weight[2]
+    places = length - window + 1 if isinstance(length, int) and isinstance(window, int) else None
+    filtered: Shape = (*letters[:-1], places, weight[0])
+    cost = formulas.counted([("out", filtered), ("kernel", weight[1:])])
+    return formulas.adding(cost, "bias, tanh, maximum", filtered, 3)
+
+
+def _blocked_conv(call: Call) -> Cost:
+    cost = _conv(residual=3, activation=True, checked=False)(call)
+    return replace(cost, formula=f"{cost.formula}; channels as stored, in whole blocks")
+
+
+def _deformed_gradient(node: BackwardNode) -> Gradient:
+    sampled: Want = "input" if node.want(0) or node.want(2) or node.want(4) else ""
+    return pair(node.macs, sampled, node.want(1))
+
+
+_QLINEAR = _conv(3, 8, requantize=True)
+
+OPERATORS = (
+    Operator("Conv", _conv(), shape=_conv_shape(), gradient=first_two),
+    Operator("ConvInteger", _conv(bias=-1), shape=_conv_shape(dtype="int32"), quantized=True),
+    Operator("QLinearConv", _QLINEAR, ("", MS, NHWC), _conv_shape(3, 7), quantized=True),
+    Operator("ConvTranspose", _conv_transpose(), ("", NHWC), _transposed_shape, gradient=first_two),
+    Operator("DeformConv", _deform_conv, gradient=_deformed_gradient),
+    Operator("CausalConvWithState", _causal_conv),
+    Operator("CausalConvWithState", _causal_conv, MS, _causal_shape(3)),
+    Operator("VarlenCausalConvWithState", _causal_conv, MS, like(0)),
+    Operator(
+        "FusedConv NhwcFusedConv", _conv(residual=3, activation=True), MS, _conv_shape(), gradient=first_two
+    ),
+    Operator("NhwcConv", _conv(), MS, _conv_shape(), gradient=first_two),
+    Operator("Conv", _conv(activation=True), NHWC, _conv_shape(), gradient=first_two),
+    # channels are padded to the width of a vector: the weight no longer tells how many the input had
+    Operator("Conv", _blocked_conv, NCHWC, _blocked_shape, gradient=first_two),
+    Operator("ConvTransposeWithDynamicPads", _conv_transpose(bias=3), MS, _dynamic_pads, reads=(2,)),
+    Operator(
+        "QLinearConvTranspose",
+        _conv_transpose(3, 8, requantize=True),
+        NHWC,
+        lambda call: _transposed_shape(call, 3, 7),
+        quantized=True,
+    ),
+    Operator("WordConvEmbedding", _word_conv, MS, _words),
+)

@@ -1,0 +1,167 @@
+"""Indexing: rows looked up, scattered, sorted or selected; how many there are may depend on the data."""
+
+from __future__ import annotations
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_rules import free, moves
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.operator import Operator, blocked
+from explorer.engine.operators.shape_rules import axis_of, first, like, size_of, sized
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+
+def _gather(call: Call) -> Answer:
+    shape, index, dtype = call.known(0), call.known(1), call.dtype(0)
+    if shape is None or index is None:
+        return ((dtype, None),)
+    axis = axis_of(call.whole("axis", 0), len(shape))
+    return ((dtype, shape[:axis] + index + shape[axis + 1 :]),)
+
+
+def _gather_elements(call: Call) -> Answer:
+    return ((call.dtype(0), call.known(1)),)
+
+
+def _gather_nd(call: Call) -> Answer:
+    shape, index, dtype = call.known(0), call.known(1), call.dtype(0)
+    if shape is None or index is None or not index or not isinstance(index[-1], int):
+        return ((dtype, None),)
+    depth = index[-1] + call.whole("batch_dims", 0)
+    if depth > len(shape):
+        return None
+    return ((dtype, index[:-1] + shape[depth:]),)
+
+
+def _one_hot(call: Call) -> Answer:
+    shape, dtype = call.known(0), call.dtype(2)
+    if shape is None:
+        return ((dtype, None),)
+    content = call.elements(1)
+    value = content[0] if content else None
+    depth: Dim = (
+        dims.dim(value) if isinstance(value, dims.Expression) else None if value is None else int(value)
+    )
+    axis = axis_of(call.whole("axis", -1), len(shape) + 1)
+    return ((dtype, (*shape[:axis], depth, *shape[axis:])),)
+
+
+def _non_zero(call: Call) -> Answer:
+    shape = call.known(0)
+    if shape is None:
+        return (("int64", (None, call.fresh(None))),)
+    return (("int64", (len(shape), call.fresh(dims.product(shape)))),)
+
+
+def _compress(call: Call) -> Answer:
+    shape, dtype = call.known(0), call.dtype(0)
+    if shape is None:
+        return ((dtype, None if "axis" in call.attributes else (call.fresh(None),)),)
+    if "axis" not in call.attributes:
+        return ((dtype, (call.fresh(dims.product(shape)),)),)
+    axis = axis_of(call.whole("axis", 0), len(shape))
+    kept = call.elements(1)
+    size: Dim = None
+    if kept is not None and all(v is not None for v in kept):
+        size = sum(bool(v) for v in kept)
+    else:
+        size = call.fresh(shape[axis])
+    return ((dtype, (*shape[:axis], size, *shape[axis + 1 :])),)
+
+
+def _unique_shape(call: Call) -> Answer:
+    shape, dtype = call.known(0), call.dtype(0)
+    if shape is None:
+        many = call.fresh(None)
+        first: Shape | None = None if "axis" in call.attributes else (many,)
+        whole: Dim = None
+    elif "axis" in call.attributes:
+        axis = axis_of(call.whole("axis", 0), len(shape))
+        whole = shape[axis]
+        many = call.fresh(whole)
+        first = (*shape[:axis], many, *shape[axis + 1 :])
+    else:
+        whole = dims.product(shape)
+        many = call.fresh(whole)
+        first = (many,)
+    return ((dtype, first), ("int64", (many,)), ("int64", (whole,)), ("int64", (many,)))
+
+
+def _top_k(call: Call) -> Answer:
+    shape, dtype = call.known(0), call.dtype(0)
+    if shape is None:
+        return ((dtype, None), ("int64", None))
+    axis = axis_of(call.whole("axis", -1), len(shape))
+    k: Dim
+    if "k" in call.attributes:
+        k = call.whole("k", 1)
+    else:
+        content = call.elements(1)
+        k = size_of(content[0]) if content and content[0] is not None else call.fresh(shape[axis])
+    out = (*shape[:axis], k, *shape[axis + 1 :])
+    return ((dtype, out), ("int64", out))
+
+
+def _unique_rows(call: Call) -> Answer:
+    source = call.known(0)
+    many = call.fresh(None if source is None else source[0])
+    return ((call.dtype(0), (many,)), ("int64", source), ("int64", (many,)))[: call.count]
+
+
+def _embedding(call: Call) -> Answer:
+    table, index = call.known(0), call.known(1)
+    return ((call.dtype(0), None if table is None or index is None else (*index, table[-1])),)
+
+
+def _packed_tokens(call: Call) -> Answer:
+    """RemovePadding: how many tokens are left is known in the run only."""
+    source = call.known(0)
+    if source is None or len(source) != 3:
+        return None
+    tokens = call.fresh(dims.multiply(source[0], source[1]))
+    offsets = ("int32", source[:2]), ("int32", (dims.add(source[0], 1),)), ("int32", (1,))
+    return ((call.dtype(0), (tokens, source[2])), *offsets)[: call.count]
+
+
+def _scatter(call: Call) -> Cost:
+    how = call.attributes.get("reduction", "none")
+    return free(call) if how == "none" else formulas.elementwise(f"{call.op} {how}", call.shape(2))
+
+
+_HASH = moves("words to numbers of a table, no arithmetic on values")
+
+OPERATORS = (
+    Operator("Gather", free, shape=_gather, position="move", lookup=True, settings=(1,), rows=(0,)),
+    Operator(
+        "GatherElements", free, shape=_gather_elements, position="move", lookup=True, settings=(1,), rows=(0,)
+    ),
+    Operator("GatherND", free, ("", MS), _gather_nd, settings=(1,), rows=(0,)),
+    Operator("Scatter", free, shape=first, settings=(1,)),
+    Operator("ScatterElements ScatterND", _scatter, shape=first, settings=(1,)),
+    Operator("TensorScatter", free, shape=first),
+    Operator("Trilu", free, shape=first, position="move", hides=True, settings=(1,)),
+    Operator("Trilu", free, MS, like(0)),
+    Operator("OneHot", free, shape=_one_hot, reads=(1,), gradient=blocked, settings=(1, 2)),
+    Operator("NonZero", free, shape=_non_zero, fresh=True),
+    Operator("Compress", free, shape=_compress, reads=(1,), fresh=True),
+    Operator("Unique", free, shape=_unique_shape, fresh=True),
+    Operator("Unique", free, MS, _unique_rows, fresh=True),
+    Operator("TopK", free, shape=_top_k, reads=(1,), fresh=True, settings=(1,)),
+    Operator("TorchEmbedding", free, MS, _embedding, rows=(0,)),
+    Operator("NGramRepeatBlock", free, MS, like(1)),
+    Operator("SampleOp", free, MS, like(0)),
+    Operator("RemovePadding", free, MS, _packed_tokens, fresh=True),
+    Operator("RestorePadding", free, MS, sized((1, 0), (1, 1), (0, 1))),
+    Operator("Tokenizer", free, MS),
+    Operator("BifurcationDetector", _HASH, MS),
+    Operator(
+        "MurmurHash3",
+        _HASH,
+        MS,
+        lambda call: ((("uint32" if call.whole("positive", 1) else "int32"), call.known(0)),),
+    ),
+    Operator("NGramHashMapping", _HASH, MS, sized((0, 0), (0, 1), (2, 0))),
+    Operator("VarlenNGramHashMapping", _HASH, MS, sized((0, 0), (2, 0))),
+)

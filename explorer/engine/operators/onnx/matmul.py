@@ -1,0 +1,459 @@
+"""Matrix products: MatMul, Gemm and what is built of them, in floats and quantized.
+
+A quantized operator counts as its float form, with the conversions as elementwise operations beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_rules import activated, per_head, requantized
+from explorer.engine.operators.einsum import einsum
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
+from explorer.engine.operators.gradients import Gradient, pair
+from explorer.engine.operators.operator import BackwardNode, Operator, first_two
+from explorer.engine.operators.shape_rules import broadcast, like
+from explorer.facts import Dim, Shape
+
+
+def _product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """Shape of numpy.matmul.
+
+    Raises:
+        ValueError: The operands do not fit.
+    """
+    if a is None or b is None:
+        return None
+    if not a or not b:
+        raise ValueError("a scalar")
+    inner, other = a[-1], b[-2 if len(b) > 1 else -1]
+    if isinstance(inner, int) and isinstance(other, int) and inner != other:
+        raise ValueError(f"{inner} against {other}")
+    rows = a[-2:-1]
+    columns = b[-1:] if len(b) > 1 else ()
+    batch = broadcast(a[:-2], b[:-2])
+    assert batch is not None
+    return (*batch, *rows, *columns)
+
+
+def _matmul_shape(second: int = 1, dtype: str | int = 0) -> ShapeRule:
+    def rule(call: Call) -> Answer:
+        return ((call.dtype(dtype), _product_shape(call.known(0), call.known(second))),)
+
+    return rule
+
+
+def _fused_shape(call: Call) -> Answer:
+    """A product whose operands may be turned first, by attributes."""
+    if call.whole("transBatchA", 0) or call.whole("transBatchB", 0):
+        return None
+    a, b = call.known(0), call.known(1)
+    if a is not None and call.whole("transA", 0) and len(a) > 1:
+        a = (*a[:-2], a[-1], a[-2])
+    if b is not None and call.whole("transB", 0) and len(b) > 1:
+        b = (*b[:-2], b[-1], b[-2])
+    return ((call.dtype(0), _product_shape(a, b)),)
+
+
+def _gemm_shape(call: Call, second: int = 1) -> Answer:
+    a, b, dtype = call.known(0), call.known(second), call.dtype(0)
+    if (a is not None and len(a) != 2) or (b is not None and len(b) != 2):
+        return None
+    rows: Dim = None
+    columns: Dim = None
+    inner: list[Dim] = []
+    if a is not None:
+        rows, depth = (a[1], a[0]) if call.whole("transA", 0) else (a[0], a[1])
+        inner.append(depth)
+    if b is not None:
+        depth, columns = (b[1], b[0]) if call.whole("transB", 0) else (b[0], b[1])
+        inner.append(depth)
+    if len({d for d in inner if isinstance(d, int)}) > 1:
+        return None
+    return ((dtype, (rows, columns)),)
+
+
+def _qgemm_shape(call: Call) -> Answer:
+    """A, its scale and zero point, B, its scale and zero point, C, the result's scale and zero point."""
+    answer = _gemm_shape(call, 3)
+    # without a scale for the result it is given as float
+    return answer and ((call.dtype(0) if call.has(8) else "float32", answer[0][1]),)
+
+
+def _einsum_shape(call: Call) -> Answer:
+    equation = call.attributes.get("equation", "")
+    equation = equation.replace(" ", "") if isinstance(equation, str) else ""
+    shapes = [call.known(i) for i in range(len(call.inputs))]
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not equation or "." in equation or len(terms) != len(shapes):
+        return None
+    if any(s is None for s in shapes):
+        return ((call.dtype(0), (None,) * len(right) if arrow else None),)
+    sizes: dict[str, Dim] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        assert shape is not None
+        if len(term) != len(shape):
+            return None
+        for letter, size in zip(term, shape, strict=True):
+            known = sizes.get(letter)
+            if known is None or known == 1 or (isinstance(size, int) and not isinstance(known, int)):
+                sizes[letter] = size
+    if not arrow:
+        right = "".join(sorted(c for c in sizes if left.count(c) == 1))
+    if any(letter not in sizes for letter in right):
+        return None
+    return ((call.dtype(0), tuple(sizes[letter] for letter in right)),)
+
+
+def _last_axis(size: str | tuple[int, int], dtype: str | int = 0) -> ShapeRule:
+    """Like the first input, its last axis as an attribute or an axis of another input says."""
+
+    def rule(call: Call) -> Answer:
+        source = call.known(0)
+        width: Dim
+        if isinstance(size, str):
+            width = call.whole(size, -1)
+        else:
+            other = call.known(size[0])
+            width = None if other is None else other[size[1]]
+        shape = None if source is None else (*source[:-1], width)
+        return [(call.dtype(dtype), shape), *[UNKNOWN] * call.count][: call.count]
+
+    return rule
+
+
+def _three_products(call: Call) -> Answer:
+    """MatMulNBitsQkv: query, key and value of one input."""
+    source, dtype = call.known(0), call.dtype(0)
+    if source is None:
+        return None
+    own = (dtype, (*source[:-1], call.whole("Nkv", -1)))
+    return ((dtype, (*source[:-1], call.whole("Nq", -1))), own, own, (dtype, source))[: call.count]
+
+
+def _float_blob_product(call: Call) -> Answer:
+    """MatMulFpQ4: the third input holds the shape of the packed weight."""
+    source, shape = call.known(0), call.elements(2)
+    if source is None:
+        return None
+    return ((call.dtype(0), (*source[:-1], shape[-1] if shape else None)),)
+
+
+_DEQUANTIZE = ELEMENTWISE["dequantize"][0]
+
+
+_DYNAMIC = 5  # min, max, divide, round, add: what DynamicQuantizeLinear takes
+
+
+def _matmul(
+    left: int = 0, right: int = 1, *, bias: int = -1, quantize: bool = False, rescale: bool = False
+) -> Rule:
+    """A matrix product.
+
+    Args:
+        left: Place of the left operand.
+        right: Place of the right operand.
+        bias: Place of the bias; -1 for none.
+        quantize: The left operand is quantized first.
+        rescale: The integer result is multiplied with the scales.
+    """
+
+    def rule(call: Call) -> Cost:
+        cost = formulas.matmul(call.shape(left), call.shape(right))
+        cost = formulas.adding(cost, "quantize", call.shape(left), _DYNAMIC) if quantize else cost
+        cost = formulas.adding(cost, "rescale", call.output()) if rescale else cost
+        return formulas.adding(cost, "bias", call.output()) if bias >= 0 and call.has(bias) else cost
+
+    return rule
+
+
+def _qlinear_matmul(call: Call) -> Cost:
+    return requantized(formulas.matmul(call.shape(0), call.shape(3)), call)
+
+
+def _turned(shape: Shape, matrix: object, batch: object) -> Shape:
+    """An operand of FusedMatMul as MatMul takes it."""
+    if batch and len(shape) > 2:
+        # (M, *batch, K): the rows stand in front
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if matrix and len(shape) > 1 else shape
+
+
+def _fused_matmul(call: Call) -> Cost:
+    at = call.attributes
+    a = _turned(call.shape(0), at.get("transA"), at.get("transBatchA"))
+    b = _turned(call.shape(1), at.get("transB"), at.get("transBatchB"))
+    cost = formulas.matmul(a, b)
+    scaled = at.get("alpha", 1.0) != 1.0
+    return activated(formulas.adding(cost, "alpha", call.output()) if scaled else cost, call)
+
+
+def _sparse_matmul(call: Call) -> Cost:
+    return formulas.bounded(_fused_matmul(call), "only the stored elements of the sparse operand count")
+
+
+def _gemm_gelu(call: Call) -> Cost:
+    cost = formulas.matmul(call.shape(0), call.shape(1))
+    cost = formulas.adding(cost, "bias", call.output()) if call.has(2) else cost
+    return formulas.adding(cost, "Gelu", call.output())
+
+
+def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
+    """A product with a weight (K, N) packed by block; K and N are attributes or follow from the shapes."""
+
+    def rule(call: Call) -> Cost:
+        source = call.shape(0)
+        n: Dim = call.attributes["N"] if "N" in call.attributes else call.output()[-1]
+        k: Dim = call.attributes["K"] if "K" in call.attributes else source[-1]
+        return _projected(source, k, n, bias=bias >= 0 and call.has(bias), per_weight=per_weight)
+
+    return rule
+
+
+def _projected(source: Shape, k: Dim, n: Dim, *, bias: bool, per_weight: int = _DEQUANTIZE) -> Cost:
+    cost = formulas.matmul(source, (k, n))
+    cost = formulas.adding(cost, "dequantize", (k, n), per_weight)
+    return formulas.adding(cost, "bias", (*source[:-1], n)) if bias else cost
+
+
+def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
+    """Several packed products of one input, behind an optional normalisation.
+
+    Args:
+        widths: Attribute that holds the width of each result, and place of its bias.
+        gated: The first two results are activated and multiplied.
+    """
+
+    def rule(call: Call) -> Cost:
+        at, source = call.attributes, call.shape(0)
+        costs = [_projected(source, at["K"], at[name], bias=call.has(place)) for name, place in widths]
+        cost = formulas.total(costs)
+        if call.has(1):
+            cost = formulas.adding(cost, "skip", source)
+        if call.has(2):
+            cost = formulas.adding(cost, "RMS normalise", source, ELEMENTWISE["rms_norm"][0])
+        if gated:
+            cost = formulas.adding(cost, "activate, multiply", (*source[:-1], at[widths[0][0]]), 2)
+        return cost
+
+    return rule
+
+
+def _output_by_depth(call: Call) -> Cost:
+    """Whatever order the operands lie in, every output element is a sum over the depth."""
+    cost = formulas.counted([("out", call.output()), ("K", call.shape(0)[-1:])])
+    cost = formulas.adding(cost, "bias", call.output()) if call.has(5) else cost
+    cost = formulas.adding(cost, "add C", call.output()) if call.has(6) else cost
+    return requantized(cost, call)
+
+
+def _gemm(call: Call) -> Cost:
+    at = call.attributes
+    return formulas.gemm(
+        call.shape(0),
+        call.shape(1),
+        trans_a=bool(at.get("transA", 0)),
+        trans_b=bool(at.get("transB", 0)),
+        bias=call.has(2),
+        alpha=at.get("alpha", 1.0),
+        beta=at.get("beta", 1.0),
+    )
+
+
+def _fused_gemm(call: Call) -> Cost:
+    return activated(_gemm(call), call)
+
+
+def _gemm_float8(call: Call) -> Cost:
+    cost = activated(_gemm(call), call)
+    scales = sum(call.has(i) for i in (3, 4, 5))
+    return formulas.adding(cost, "scales", call.output(), scales) if scales else cost
+
+
+def _qgemm(call: Call) -> Cost:
+    at = call.attributes
+    cost = formulas.gemm(
+        call.shape(0),
+        call.shape(3),
+        trans_a=bool(at.get("transA", 0)),
+        trans_b=bool(at.get("transB", 0)),
+        bias=call.has(6),
+        alpha=at.get("alpha", 1.0),
+    )
+    return requantized(cost, call) if call.has(7) else formulas.adding(cost, "rescale", call.output())
+
+
+def _einsum(call: Call) -> Cost:
+    return einsum(call.attributes["equation"], [call.shape(i) for i in range(len(call.inputs))])
+
+
+def _affine_grid(call: Call) -> Cost:
+    """Every point of the grid, with a 1 behind it, times the matrix of its image."""
+    theta, grid = call.shape(0), call.output()
+    return formulas.counted([("batch", grid[:1]), ("points", grid[1:-1]), ("matrix", theta[1:])])
+
+
+def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str]) -> Rule:
+    """Mixture of experts: each token goes through `k` of them.
+
+    Args:
+        weights: Places of the experts' weights, (experts, rows, columns).
+        biases: Places of their biases.
+        bits: Attributes that say how wide a packed weight is, the first that is given; none if float.
+    """
+
+    def rule(call: Call) -> Cost:
+        at, source = call.attributes, call.shape(0)
+        tokens: Shape = source[:-1]
+        chosen = at.get("k", 1)
+        wide = next((at[name] for name in bits if at.get(name)), 4 if bits else 8)
+        stored = [call.shape(place) for place in weights if call.has(place)]
+        if bits:
+            # several values lie in a byte, along one axis or the other
+            stored = [(shape[0], _unpacked(shape[1:], wide)) for shape in stored]
+        cost = formulas.total(
+            [
+                formulas.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])])
+                for shape in stored
+            ]
+        )
+        for shape in stored if bits else ():
+            cost = formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
+        for place in biases:
+            if call.has(place):
+                cost = formulas.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
+        fused = bool(at.get("swiglu_fusion", 0))
+        rows = call.shape(weights[0])[1]
+        inner = per_head(rows, 2) if fused else rows
+        gated = fused or call.has(weights[2])
+        cost = formulas.adding(
+            cost, "activate, multiply" if gated else "activate", (*tokens, chosen, inner), 1 + gated
+        )
+        cost = formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
+        cost = formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
+        # the products are exact: every token has its experts, whichever they are
+        reason = "which experts are needed depends on the data; dequantized are all of them"
+        return formulas.bounded(cost, reason) if bits else cost
+
+    return rule
+
+
+def _unpacked(shape: Shape, bits: int) -> Dim:
+    """Values of `bits` bits in bytes of that shape."""
+    size = formulas.count(shape)
+    return None if size is None else size * 8 // bits
+
+
+def _einsum_gradient(node: BackwardNode) -> Gradient | None:
+    if len(node.wants) == 2:
+        return pair(node.macs, node.want(0), node.want(1))
+    # of a chain of products that all want their gradients each has two
+    return Gradient(2 * node.macs) if all(node.wants) else None
+
+
+OPERATORS = (
+    Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=first_two, position="product"),
+    Operator(
+        "MatMulInteger", _matmul(), shape=_matmul_shape(dtype="int32"), position="product", quantized=True
+    ),
+    Operator(
+        "QLinearMatMul",
+        _qlinear_matmul,
+        shape=_matmul_shape(3, 7),
+        position="product",
+        factors=(0, 3),
+        quantized=True,
+    ),
+    Operator("Gemm", _gemm, shape=_gemm_shape, gradient=first_two, position="product"),
+    Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient, position="product"),
+    Operator("AffineGrid", _affine_grid, settings=(1,)),
+    Operator("FusedGemm", _fused_gemm, MS, _gemm_shape, gradient=first_two),
+    Operator("GemmFloat8", _gemm_float8, MS, _gemm_shape),
+    Operator("QGemm", _qgemm, MS, _qgemm_shape, quantized=True),
+    Operator("FusedMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two, position="product"),
+    Operator("FusedMatMulActivation TransposeMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two),
+    Operator("SparseToDenseMatMul", _sparse_matmul, MS, _fused_shape, gradient=first_two),
+    Operator("GemmFastGelu", _gemm_gelu, MS, _matmul_shape(), gradient=first_two),
+    Operator("MatMulInteger16", _matmul(), MS, _matmul_shape(dtype="int32")),
+    Operator(
+        "MatMulIntegerToFloat",
+        _matmul(bias=6, rescale=True),
+        MS,
+        _matmul_shape(dtype=2),
+        position="product",
+        quantized=True,
+    ),
+    Operator(
+        "DynamicQuantizeMatMul",
+        _matmul(bias=4, quantize=True, rescale=True),
+        MS,
+        _matmul_shape(dtype="float32"),
+        position="product",
+        quantized=True,
+    ),
+    Operator(
+        "MatMulNBits",
+        _packed_matmul(bias=5),
+        MS,
+        _last_axis("N"),
+        gradient=first_two,
+        position="product",
+        quantized=True,
+        packed=((1,), "bits", 4),
+    ),
+    Operator(
+        "MatMulNBitsMlp",
+        _several([("N", 5), ("N", 8)], gated=True),
+        MS,
+        _last_axis("N"),
+        quantized=True,
+        packed=((3, 6), "bits", 4),
+    ),
+    Operator(
+        "MatMulNBitsQkv",
+        _several([("Nq", 5), ("Nkv", 8), ("Nkv", 11)], gated=False),
+        MS,
+        _three_products,
+        quantized=True,
+        packed=((3, 6, 9), "bits", 4),
+    ),
+    Operator(
+        "MatMulBnb4",
+        _packed_matmul(per_weight=1),
+        MS,
+        _last_axis("N"),
+        gradient=first_two,
+        quantized=True,
+        packed=((1,), "", 4),
+    ),
+    Operator("MatMulFpQ4", _packed_matmul(), MS, _float_blob_product, reads=(2,), gradient=first_two),
+    Operator(
+        "MatMulBlockQuantizedFp4Weight",
+        _packed_matmul(bias=5),
+        MS,
+        _last_axis((1, 0)),
+        quantized=True,
+        packed=((1,), "", 4),
+    ),
+    Operator(
+        "MatMulBlockQuantizedFp8Weight",
+        _packed_matmul(bias=4, per_weight=1),
+        MS,
+        _last_axis((1, 0)),
+        quantized=True,
+    ),
+    Operator("QOrderedMatMul", _output_by_depth, MS, _last_axis((2, -1)), quantized=True),
+    Operator("MoE", _mixture((2, 4, 6), (3, 5, 7), ()), MS, like(0)),
+    Operator(
+        "QMoE",
+        _mixture((2, 5, 8), (4, 7, 10), ("expert_weight_bits", "fc1_expert_weight_bits")),
+        MS,
+        like(0),
+        quantized=True,
+        packed=((2, 5, 8), "expert_weight_bits", 4),
+    ),
+)

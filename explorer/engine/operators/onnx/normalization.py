@@ -1,0 +1,207 @@
+"""Normalizations, softmax and losses: what is computed from sums over a row."""
+
+from __future__ import annotations
+
+from explorer.engine.graph.layouts import MS, NHWC
+from explorer.engine.graph.model import DTYPES
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_rules import each, each_with, named
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
+from explorer.engine.operators.operator import Operator
+from explorer.engine.operators.shape_rules import axis_of, first, like
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Shape
+
+
+def _layer_shape(call: Call) -> Answer:
+    kind = call.type(0)
+    shape = kind[1]
+    statistics: Shape | None = None
+    if shape is not None:
+        axis = axis_of(call.whole("axis", -1), len(shape))
+        statistics = shape[:axis] + (1,) * (len(shape) - axis)
+    code = call.attributes.get("stash_type", 1)
+    dtype = DTYPES[code].name if code in DTYPES else None
+    return (kind, *((dtype, statistics),) * (call.count - 1))
+
+
+def _skip_shape(call: Call) -> Answer:
+    """Like its input; statistics are not given for inference, the sum is like the input again."""
+    kind = call.type(0)
+    return (kind, UNKNOWN, UNKNOWN, kind)[: call.count]
+
+
+def _batch_shape(call: Call) -> Answer:
+    kind = call.type(0)
+    if call.count == 1:
+        return (kind,)
+    return (kind, *(call.type(3),) * (call.count - 1))
+
+
+def _embed_shape(table: int, dtype: int) -> ShapeRule:
+    def rule(call: Call) -> Answer:
+        ids, words = call.known(0), call.known(table)
+        whole = None if ids is None or words is None else (*ids, words[-1])
+        mask = None if ids is None else ids[:1]
+        return ((call.dtype(dtype), whole), ("int32", mask), (call.dtype(dtype), whole))[: call.count]
+
+    return rule
+
+
+def _pre_mix_shape(call: Call) -> Answer:
+    """Streams (..., C, H), or (..., C x H) with C in an attribute, to one of (..., H)."""
+    source, branches = call.known(0), call.whole("num_branches", 0)
+    if source is None:
+        return ((call.dtype(0), None),)
+    shape = (*source[:-1], dims.quotient(source[-1], branches)) if branches else (*source[:-2], source[-1])
+    return ((call.dtype(0), shape),)
+
+
+_LAYER, _RMS = ELEMENTWISE["layer_norm"], ELEMENTWISE["rms_norm"]
+
+
+def _batch_norm(call: Call) -> Cost:
+    if not call.attributes.get("training_mode", 0):
+        return named("batch_norm")(call)
+    cost = formulas.elementwise(f"BatchNormalization in training ({_LAYER[1]})", call.output(), _LAYER[0])
+    return formulas.adding(cost, "running mean and variance", (*call.shape(1), 2), 3)
+
+
+def _reduced(how: str, weighted: bool) -> tuple[int, str]:
+    """Operations on each label of a loss: its sign, its weight, the sum over all."""
+    parts = ["negate", *(["weight"] if weighted else [])]
+    if how != "none":
+        parts += ["sum"]
+    if how == "mean" and weighted:
+        parts += ["sum of weights"]
+    return len(parts), ", ".join(parts)
+
+
+def _loss(cost: Cost, call: Call) -> Cost:
+    labels = call.shape(1)
+    how = call.attributes.get("reduction", "mean")
+    count, detail = _reduced(how, call.has(2))
+    cost = formulas.adding(cost, detail, labels, count)
+    return formulas.adding(cost, "mean", (1,)) if how == "mean" else cost
+
+
+def _log_likelihood(call: Call) -> Cost:
+    return _loss(Cost(), call)
+
+
+def _cross_entropy(call: Call) -> Cost:
+    count, detail = ELEMENTWISE["log_softmax"]
+    return _loss(formulas.elementwise(detail, call.shape(0), count), call)
+
+
+def _group_norm(*more: int) -> Rule:
+    """GroupNorm of com.microsoft: `more` are the places of tensors added before."""
+
+    def rule(call: Call) -> Cost:
+        added = sum(call.has(i) for i in more)
+        activated = bool(call.attributes.get("activation", 0))
+        parts = [*(["add"] * added), _LAYER[1], *(["SiLU"] if activated else [])]
+        return formulas.elementwise(
+            f"{call.op} ({', '.join(parts)})", call.output(), _LAYER[0] + added + activated
+        )
+
+    return rule
+
+
+def _branch_norm(call: Call) -> Cost:
+    scaled = call.has(1)
+    return formulas.elementwise(
+        "BranchwiseRMSNorm (square, mean, normalise)", call.output(), _RMS[0] - 1 + scaled
+    )
+
+
+def _engram(call: Call) -> Cost:
+    """A gate for each row: the dot product of two normalised vectors, then the value scaled by it."""
+    key = call.shape(0)
+    cost = formulas.counted([("rows", key[:-1]), ("dot product", key[-1:])])
+    cost = formulas.adding(cost, "normalise key and query", key, 2 * _RMS[0])
+    cost = formulas.adding(cost, "scale, sign, absolute, limit, root, sign, sigmoid", key[:-1], 7)
+    cost = formulas.adding(cost, "gate", call.output())
+    return formulas.adding(cost, "normalise", call.output(1), _RMS[0]) if len(call.outputs) > 1 else cost
+
+
+def _pre_mix(call: Call) -> Cost:
+    return formulas.elementwise("weigh and sum the streams", call.shape(0), 2)
+
+
+def _post_mix(call: Call) -> Cost:
+    output = call.output()
+    cost = formulas.elementwise("weigh the branch, add", output, 2)
+    if not call.has(3):
+        return cost
+    # every stream is a sum over all streams
+    mixed = formulas.counted([("out", output), ("streams", call.shape(3)[-1:])])
+    return formulas.total([mixed, cost])
+
+
+def _gates(call: Call) -> Cost:
+    cost = formulas.elementwise("add, softplus, scale", call.shape(0), 3)
+    return formulas.adding(cost, "sigmoid", call.shape(3)) if call.has(3) else cost
+
+
+OPERATORS = (
+    Operator("Softmax", named("softmax"), shape=first, position="softmax"),
+    Operator("LogSoftmax", named("log_softmax"), shape=first, position="softmax"),
+    Operator("BiasSoftmax", named("softmax", "add the bias"), MS, like(0)),
+    Operator("BatchNormalization", _batch_norm, ("", NHWC), _batch_shape, statistics=(3, 4)),
+    Operator("InstanceNormalization", named("layer_norm"), ("", NHWC), first),
+    Operator("GroupNormalization", named("layer_norm"), shape=first),
+    Operator("LayerNormalization", named("layer_norm"), shape=_layer_shape, position="normalise"),
+    Operator(
+        "RMSNormalization SimplifiedLayerNormalization", named("rms_norm"), shape=first, position="normalise"
+    ),
+    Operator("LpNormalization", named("lp_norm"), shape=first, position="normalise"),
+    Operator("MeanVarianceNormalization", each(5, "mean, subtract, square, mean, normalise"), shape=first),
+    Operator("NegativeLogLikelihoodLoss", _log_likelihood),
+    Operator("SoftmaxCrossEntropyLoss", _cross_entropy),
+    Operator("GroupNorm", _group_norm(), MS, like(0)),
+    Operator("SkipGroupNorm", _group_norm(3, 4), MS, like(0)),
+    Operator(
+        "SkipLayerNormalization",
+        each_with(1 + _LAYER[0], f"add, {_LAYER[1]}", bias=4),
+        MS,
+        _skip_shape,
+        position="normalise",
+    ),
+    Operator(
+        "SkipSimplifiedLayerNormalization",
+        each_with(1 + _RMS[0], f"add, {_RMS[1]}", bias=3),
+        MS,
+        _skip_shape,
+        position="normalise",
+    ),
+    Operator(
+        "EmbedLayerNormalization",
+        each_with(1 + _LAYER[0], f"add the position, {_LAYER[1]}", segment=4),
+        MS,
+        _embed_shape(2, 2),
+        rows=(2, 3, 4),
+    ),
+    Operator(
+        "QEmbedLayerNormalization",
+        each_with(1 + 4 + _LAYER[0], f"dequantize both, add the position, {_LAYER[1]}", segment=4),
+        MS,
+        _embed_shape(2, 8),
+        quantized=True,
+        rows=(2, 3, 4),
+    ),
+    Operator(
+        "QOrderedLayerNormalization",
+        each(5 + _LAYER[0], f"dequantize, {_LAYER[1]}, quantize"),
+        MS,
+        like(0),
+        quantized=True,
+    ),
+    Operator("BranchwiseRMSNorm", _branch_norm, MS, like(0)),
+    Operator("GatedRMSNorm", named("rms_norm", "activate the gate", "multiply"), MS, like(0)),
+    Operator("EngramGate", _engram, MS, like(0, 0)),
+    Operator("LinearAttentionGate", _gates, MS, like(0, 3)),
+    Operator("HyperConnectionPreMix", _pre_mix, MS, _pre_mix_shape),
+    Operator("HyperConnectionPostMix", _post_mix, MS, like(0)),
+)

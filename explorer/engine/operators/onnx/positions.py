@@ -1,0 +1,73 @@
+"""Positions of a text: rotary embeddings, and what is added to scores for the distance of two positions."""
+
+from __future__ import annotations
+
+import math
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_rules import per_head
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.operator import Operator
+from explorer.engine.operators.shape_rules import first, like, sized
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Shape
+
+
+def _position_bias(call: Call) -> Answer:
+    """RelativePositionBias: (1, heads, query, key), the lengths in its inputs."""
+    table = call.known(0)
+    lengths = [c[0] if (c := call.elements(at)) else None for at in (1, 2)]
+    known = [dims.dim(v) if isinstance(v, dims.Expression) else v for v in lengths]
+    return ((call.dtype(0), (1, None if table is None else table[1], *known)),)
+
+
+ROTATION = 3  # two products and their sum
+
+
+def _rotated(call: Call) -> Cost:
+    """Two products and their sum for each element that turns; `rotary_embedding_dim` leaves others be."""
+    shape = call.shape(0)
+    turning = call.attributes.get("rotary_embedding_dim", 0)
+    elements = math.prod(d for d in shape if isinstance(d, int))
+    if turning and all(isinstance(d, int) for d in shape):
+        heads = call.attributes.get("num_heads", 0)
+        width = shape[-1] if len(shape) == 4 else per_head(shape[-1], heads)
+        if isinstance(width, int) and width:
+            shape = (elements // width, turning)
+    return formulas.elementwise(f"{call.op} (two products and their sum)", shape, ROTATION)
+
+
+def _rotated_pair(call: Call) -> Cost:
+    cost = formulas.elementwise("sine and cosine", call.shape(0), 2)
+    for index in (0, 1):
+        cost = formulas.adding(cost, "two products and their sum", call.output(index), ROTATION)
+    return cost
+
+
+def _gated_position_bias(call: Call) -> Cost:
+    """Gates from the query, one row of them for each head and position, times a table of positions."""
+    heads = call.attributes["num_heads"]
+    query, weight = call.shape(0), call.shape(3)
+    rows: Shape = (*query[:-1], heads)
+    cost = formulas.counted([("rows", rows), ("width", weight[:1]), ("gates", weight[1:])])
+    cost = formulas.adding(cost, "bias of the query", query)
+    cost = formulas.adding(cost, "bias, sums", (*rows, *weight[1:]), 2)
+    cost = formulas.adding(cost, "sigmoids and gates", rows, 6)
+    return formulas.adding(cost, "weigh the table", call.output())
+
+
+def _position_table(call: Call) -> Cost:
+    pairs = call.output()[-2:]
+    cost = formulas.elementwise("distance, its sign, logarithm, scale, round, limit", pairs, 6)
+    return formulas.bounded(cost, "near positions take no logarithm")
+
+
+OPERATORS = (
+    Operator("RotaryEmbedding", _rotated, shape=first, position="each"),
+    Operator("RotaryEmbedding MRotaryEmbedding", _rotated, MS, like(0)),
+    Operator("GemmaRotaryEmbedding", _rotated_pair, MS, like(1, 3)),
+    Operator("RelativePositionBias", _position_table, MS, _position_bias, reads=(1, 2)),
+    Operator("GatedRelativePositionBias", _gated_position_bias, MS, sized((2, 0), (2, 1), (2, 2), (2, 3))),
+)

@@ -1,0 +1,97 @@
+"""Quantization: numbers to integers and back, and what is computed on integers beside products."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.graph.model import DTYPES
+from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_rules import each, named
+from explorer.engine.operators.formulas import ELEMENTWISE
+from explorer.engine.operators.onnx.movement import concat
+from explorer.engine.operators.operator import Operator, blocked
+from explorer.engine.operators.shape_rules import axis_of, like, together
+from explorer.engine.symbolic import dimensions as dims
+
+
+def _quantize_shape(call: Call) -> Answer:
+    code = call.attributes.get("output_dtype", 0)
+    dtype = DTYPES[code].name if code else call.dtype(2) if call.has(2) else "uint8"
+    return ((dtype, call.known(0)),)
+
+
+def _dequantize_shape(call: Call) -> Answer:
+    code = call.attributes.get("output_dtype", 0)
+    # before opset 19 the answer was always float
+    return ((DTYPES[code].name if code else call.dtype(1) if call.opset >= 19 else "float32", call.known(0)),)
+
+
+def _dynamic_shape(call: Call) -> Answer:
+    return (("uint8", call.known(0)), ("float32", ()), ("uint8", ()))
+
+
+def _cast_back(call: Call) -> Answer:
+    """DequantizeWithOrder: to float, if it does not say otherwise."""
+    code = call.attributes.get("to", 1)
+    return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
+
+
+def _quantized_concat(call: Call) -> Answer:
+    """Scale and zero point of the result, then each input with its own."""
+    answer = concat(replace(call, inputs=call.inputs[2::3], opset=21))
+    return answer and ((call.dtype(1), answer[0][1]),)
+
+
+def _gather_blocks(call: Call) -> Answer:
+    """Gather of a table in which a byte may hold several values of the last axis."""
+    table, index = call.known(0), call.known(1)
+    if table is None or index is None:
+        return ((call.dtype(2), None),)
+    if call.dtype(0) == "uint8":
+        table = (*table[:-1], dims.multiply(table[-1], 8 // call.whole("bits", 4)))
+    axis = axis_of(call.whole("gather_axis", 0), len(table))
+    return ((call.dtype(2), (*table[:axis], *index, *table[axis + 1 :])),)
+
+
+OPERATORS = (
+    Operator(
+        "QuantizeLinear",
+        named("quantize"),
+        shape=_quantize_shape,
+        gradient=blocked,
+        position="each",
+        quantized=True,
+    ),
+    Operator("QuantizeLinear", named("quantize"), MS, _quantize_shape),
+    Operator(
+        "DequantizeLinear",
+        named("dequantize"),
+        shape=_dequantize_shape,
+        gradient=blocked,
+        position="each",
+        quantized=True,
+        alias=True,
+    ),
+    Operator("DequantizeLinear", named("dequantize"), MS, like(0, dtype=1)),
+    Operator(
+        "DynamicQuantizeLinear",
+        each(5, "min, max, divide, round, add"),
+        shape=_dynamic_shape,
+        gradient=blocked,
+    ),
+    Operator("QuantizeWithOrder", each(2, "divide, round"), MS, like(0, dtype="int8")),
+    Operator("DequantizeWithOrder", each(1, "multiply"), MS, _cast_back),
+    Operator("QuantizeBFP", each(3, "largest of the block, shift, round"), MS),
+    Operator("DequantizeBFP", each(1, "shift"), MS),
+    Operator("GatherBlockQuantized", named("dequantize"), MS, _gather_blocks, packed=((0,), "bits", 4)),
+    Operator("QLinearAdd", each(8, "dequantize both, add, quantize"), MS, together(0, 3)),
+    Operator("QLinearMul", each(8, "dequantize both, multiply, quantize"), MS, together(0, 3)),
+    Operator("QLinearWhere", each(6, "choose, dequantize, quantize"), MS, together(0, 1, 4, dtype=1)),
+    Operator(
+        "QLinearLeakyRelu QLinearSigmoid QOrderedGelu", each(6, "dequantize, activate, quantize"), MS, like(0)
+    ),
+    Operator("QLinearSoftmax", each(10, f"dequantize, {ELEMENTWISE['softmax'][1]}, quantize"), MS, like(0)),
+    Operator("QLinearConcat", each(5, "dequantize, quantize"), MS, _quantized_concat),
+    Operator("MulInteger", each(3, "subtract both zero points, multiply"), MS, together(0, 2, dtype="int32")),
+)

@@ -1,0 +1,165 @@
+"""What runs over a sequence one step at a time: LSTM, GRU, RNN, and attention with a state."""
+
+from __future__ import annotations
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call, Rule
+from explorer.engine.operators.cost_rules import per_head, without
+from explorer.engine.operators.formulas import RECURRENT, Cost
+from explorer.engine.operators.gradients import Gradient, recurrent
+from explorer.engine.operators.operator import BackwardNode, Operator
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+
+def _recurrent_shape(call: Call) -> Answer:
+    source, dtype = call.known(0), call.dtype(0)
+    directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
+    recurrence = call.known(2)
+    hidden: Dim = call.attributes.get("hidden_size", recurrence[2] if recurrence else None)
+    if source is not None and len(source) != 3:
+        return None
+    first, second = (None, None) if source is None else source[:2]
+    if call.whole("layout", 0):
+        whole: Shape = (first, second, directions, hidden)
+        state: Shape = (first, directions, hidden)
+    else:
+        whole, state = (first, directions, second, hidden), (directions, second, hidden)
+    return ((dtype, whole), (dtype, state), (dtype, state))[: call.count]
+
+
+def _linear_shape(call: Call) -> Answer:
+    """Query, key (B, T, heads x width of a key), value (B, T, heads x width of a value)."""
+    query, key, value = call.known(0), call.known(1), call.known(2)
+    heads, own = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
+    if query is None or value is None or not heads or not own:
+        return None
+    each = dims.quotient(value[2], own)
+    state: Shape | None = call.known(3)
+    if not call.has(3) and key is not None and not call.whole("state_window", 0):
+        state = (query[0], own, dims.quotient(key[2], own), each)
+    out = (query[0], query[1], dims.multiply(each, max(heads, own)))
+    return ((call.dtype(0), out), (call.dtype(3) or call.dtype(0), state))[: call.count]
+
+
+def _hidden(call: Call, rows: Dim, gates: int) -> Dim:
+    return call.attributes.get("hidden_size") or (rows // gates if isinstance(rows, int) else None)
+
+
+def _recurrent(kind: str, rows: int = 1) -> Rule:
+    """LSTM, GRU or RNN; `rows` is the axis of the weight on which the gates stand."""
+
+    def rule(call: Call) -> Cost:
+        source, weight = call.shape(0), call.shape(1)
+        batch_first = bool(call.attributes.get("layout", 0))
+        length, batch = (source[1], source[0]) if batch_first else (source[0], source[1])
+        width = weight[3 - rows]
+        if isinstance(width, int) and isinstance(source[2], int) and width != source[2]:
+            return formulas.unknown(
+                f"its operands do not fit: {source[2]} features, the weight takes {width}"
+            )
+        hidden = _hidden(call, weight[rows], formulas.RECURRENT[kind][0])
+        directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
+        cost = formulas.recurrent(
+            kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3)
+        )
+        if kind == "LSTM" and call.has(7):
+            # the state looks into three of the gates: a product and a sum for each unit
+            cost = formulas.adding(cost, "peepholes", (length, batch, directions, hidden), 6)
+        return _shortened(cost, call, length)
+
+    return rule
+
+
+def _shortened(cost: Cost, call: Call, length: Dim) -> Cost:
+    """Sequences may end before the longest: what is counted is a bound unless their lengths are known."""
+    if not call.has(4):
+        return cost
+    lengths = call.content(4)
+    if lengths is not None and bool((lengths == length).all()):
+        return cost
+    return formulas.bounded(cost, "sequences may be shorter than the longest")
+
+
+def _linear_attention(call: Call) -> Cost:
+    """A state of Dk x Dv in each head of the key: written once and read by every query of its group."""
+    at = call.attributes
+    query, value = call.shape(0), call.shape(2)
+    heads, shared = at["q_num_heads"], at["kv_num_heads"]
+    return _state(
+        query[:-1],
+        heads,
+        shared,
+        per_head(query[-1], heads),
+        per_head(value[-1], shared),
+        at.get("update_rule", "gated_delta"),
+        call.shape(4) if call.has(4) else (),
+    )
+
+
+def _gated_delta_net(call: Call) -> Cost:
+    query = call.shape(0)
+    if call.has(2):
+        value = call.shape(2)
+        tokens, heads, width, depth = query[:-2], value[-2], query[-1], value[-1]
+    else:
+        state = call.shape(6)
+        tokens, heads, width, depth = query[:-1], state[1], state[3], state[2]
+    decay = call.shape(4) if call.has(4) else ()
+    return _state(
+        tokens, heads, heads, width, depth, call.attributes.get("update_rule", "gated_delta"), decay
+    )
+
+
+def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, how: str, decay: Shape) -> Cost:
+    state: Shape = (dqk, dv)
+    read = formulas.counted([("read: tokens", tokens), ("heads", (heads,)), ("state", state)])
+    write = formulas.counted([("write: tokens", tokens), ("heads", (shared,)), ("state", state)])
+    costs = [read, write]
+    if how.endswith("delta"):
+        # what the state says of the key is taken off the value first
+        costs.append(formulas.counted([("recall: tokens", tokens), ("heads", (shared,)), ("state", state)]))
+    cost = formulas.total(costs)
+    if how.startswith("gated"):
+        cost = formulas.adding(cost, "exp of the decay", decay or (*tokens, shared))
+        cost = formulas.adding(cost, "decay", (*tokens, shared, *state))
+    if how.endswith("delta"):
+        cost = formulas.adding(cost, "subtract, update rate", (*tokens, shared, dv), 2)
+    return formulas.adding(cost, "scale", (*tokens, heads, dv))
+
+
+def _recurrent_gradient(node: BackwardNode) -> Gradient | None:
+    source, weight, state = node.shape(0), node.shape(1), node.shape(2)
+    if source is None or weight is None or state is None or len(source) != 3 or len(state) != 3:
+        return None
+    directions, width = weight[0], weight[-1]
+    gates = RECURRENT[node.call.op][0]
+    hidden = state[1] // gates
+    length, batch = (source[1], source[0]) if node.call.attributes.get("layout") else source[:2]
+    into = length * batch * directions * gates * hidden * width * node.trips
+    start = batch * directions * gates * hidden * state[2] * node.trips
+    return recurrent(node.macs, into, start, node.want(0), node.want(5), (node.want(1), node.want(2)))
+
+
+OPERATORS = (
+    *(
+        Operator(
+            kind,
+            _recurrent(kind),
+            shape=_recurrent_shape,
+            reader=True,
+            gradient=_recurrent_gradient,
+            settings=(4,),
+        )
+        for kind in RECURRENT
+    ),
+    Operator(
+        "DynamicQuantizeLSTM", _recurrent("LSTM", rows=2), MS, _recurrent_shape, reader=True, quantized=True
+    ),
+    Operator("AttnLSTM", without("the attention inside its steps is not followed"), MS, _recurrent_shape),
+    Operator("GRUUnit", without("how wide its gates are is told by no attribute")),
+    Operator("LinearAttention", _linear_attention),
+    Operator("LinearAttention", _linear_attention, MS, _linear_shape),
+    Operator("GatedDeltaNet", _gated_delta_net, MS),
+)

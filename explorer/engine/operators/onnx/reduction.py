@@ -1,0 +1,94 @@
+"""Reductions: sums, means, extremes over axes, and running ones."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call, ShapeRule
+from explorer.engine.operators.cost_rules import each_input
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.operator import Operator
+from explorer.engine.operators.shape_rules import axis_of, first, int_attributes
+from explorer.facts import Shape
+
+
+def _reduce_shape(call: Call) -> Answer:
+    shape, dtype = call.known(0), call.dtype(0)
+    keep = call.whole("keepdims", 1)
+    try:
+        axes = int_attributes(call, "axes", 1)
+    except LookupError:
+        axes = []
+    if shape is None:
+        return ((dtype, None),)
+    if axes is None:
+        # how many axes go is known by the length of their list
+        return ((dtype, (None,) * len(shape) if keep else None),)
+    if not axes:
+        if call.whole("noop_with_empty_axes", 0):
+            return ((dtype, shape),)
+        axes = list(range(len(shape)))
+    gone = {axis_of(a, len(shape)) for a in axes}
+    if keep:
+        return ((dtype, tuple(1 if i in gone else d for i, d in enumerate(shape))),)
+    return ((dtype, tuple(d for i, d in enumerate(shape) if i not in gone)),)
+
+
+def _arg_shape(call: Call) -> Answer:
+    shape = call.known(0)
+    if shape is None:
+        return (("int64", None),)
+    axis = axis_of(call.whole("axis", 0), len(shape))
+    middle: Shape = (1,) if call.whole("keepdims", 1) else ()
+    return (("int64", shape[:axis] + middle + shape[axis + 1 :]),)
+
+
+def _without_axes(dtype: str | None = None) -> ShapeRule:
+    """As a reduction whose axes are an attribute; `dtype` is the type of the result, None for the input's."""
+
+    def rule(call: Call) -> Answer:
+        answer = _reduce_shape(replace(call, inputs=call.inputs[:1]))
+        return answer and ((dtype or answer[0][0], answer[0][1]),)
+
+    return rule
+
+
+def _quantized_mean(call: Call) -> Cost:
+    cost = formulas.elementwise("dequantize, sum", call.shape(0), 3)
+    return formulas.adding(cost, "requantize", call.output(), 3)
+
+
+OPERATORS = (
+    Operator(
+        "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
+        each_input(),
+        shape=_reduce_shape,
+        reads=(1,),
+        position="reduce",
+        settings=(1,),
+    ),
+    Operator(
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare",
+        each_input(2, "map and sum, each input element"),
+        shape=_reduce_shape,
+        reads=(1,),
+        position="reduce",
+        settings=(1,),
+    ),
+    Operator(
+        "ReduceLogSumExp",
+        each_input(4, "max, subtract, exp, sum, each input element"),
+        shape=_reduce_shape,
+        reads=(1,),
+        position="reduce",
+        settings=(1,),
+    ),
+    Operator("ArgMax ArgMin", each_input(), shape=_arg_shape, position="reduce"),
+    Operator("CumProd", each_input(), shape=first, settings=(1,)),
+    Operator("CumSum", each_input(), shape=first, position="move", settings=(1,)),
+    Operator("Col2Im", each_input(), settings=(1, 2)),
+    Operator("QLinearReduceMean", _quantized_mean, MS, _without_axes()),
+    Operator("ReduceSumInteger", each_input(), MS, _without_axes("int32")),
+)

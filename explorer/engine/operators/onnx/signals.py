@@ -1,0 +1,208 @@
+"""Signals: Fourier transforms, windows, and the matrices whose cost depends on how they are worked out."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.graph.model import DTYPES
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_rules import each
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.operator import Operator
+from explorer.engine.operators.shape_rules import like, size_of
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+
+def _stft_shape(call: Call) -> Answer:
+    """Frames of `length` samples, `step` apart; half of the spectrum, and the middle, if one-sided."""
+    signal, window, dtype = call.known(0), call.known(2), call.dtype(0)
+    step, length = call.elements(1), call.elements(3)
+    if signal is None or len(signal) < 2:
+        return ((dtype, (None,) * 4),)
+    taps: Dim = None
+    if length and isinstance(length[0], int):
+        taps = length[0]
+    elif window is not None and not call.has(3):
+        taps = window[0] if window else None
+    frames: Dim = None
+    if step and isinstance(step[0], int) and step[0] > 0:
+        frames = dims.add(dims.floor_div(dims.subtract(signal[1], taps), step[0]), 1)
+    one_sided = call.whole("onesided", 1)
+    return ((dtype, (signal[0], frames, dims.add(dims.floor_div(taps, 2), 1) if one_sided else taps, 2)),)
+
+
+def _window(call: Call) -> Answer:
+    """A window as long as its argument says."""
+    content = call.elements(0)
+    size = size_of(content[0]) if content and content[0] is not None else None
+    return ((DTYPES[call.whole("output_datatype", 1)].name, (size,)),)
+
+
+def _fourier_shape(call: Call) -> Answer:
+    """Rfft of the last axis: its half and one more, each with a real and an imaginary part."""
+    source = call.known(0)
+    if source is None or call.whole("signal_ndim", 1) != 1 or not call.whole("onesided", 1):
+        return None
+    if call.op == "Rfft":
+        return ((call.dtype(0), (*source[:-1], dims.add(dims.floor_div(source[-1], 2), 1), 2)),)
+    return ((call.dtype(0), (*source[:-2], dims.multiply(dims.subtract(source[-2], 1), 2))),)
+
+
+def _warped(call: Call) -> Answer:
+    cost = call.known(0)
+    longest = None if cost is None else dims.subtract(dims.add(cost[-1], cost[-2]), 1)
+    return (("int32", (2, call.fresh(longest))),)
+
+
+def _dft(call: Call) -> Cost:
+    source, output = call.shape(0), call.output()
+    axis = _axis(call, len(source))
+    if axis is not None:
+        return _transform(call, source, output, axis)
+    # the axis comes with the data: the one that changed its size, or else the costliest
+    axes = range(len(source) - 1)
+    changed = [a for a in axes if source[a] != output[a]]
+    costs = [_transform(call, source, output, a) for a in changed[:1] or axes]
+    dearest = max(costs, key=lambda cost: cost.macs or 0)
+    if None in {cost.macs for cost in costs} or changed:
+        return dearest
+    return replace(
+        dearest, reason="along which axis it transforms depends on the data; counted is the longest"
+    )
+
+
+def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
+    lead: Shape = (*source[:axis], *source[axis + 1 : -1])
+    return formulas.fourier(
+        lead,
+        _length(call, source, output, axis),
+        output[axis],
+        complex_in=source[-1] == 2,
+        complex_out=output[-1] != 1,
+    )
+
+
+def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
+    """Samples that one transform takes, those that pad it included."""
+    given = call.number(1)
+    onesided = bool(call.attributes.get("onesided", 0))
+    if onesided and call.attributes.get("inverse", 0):
+        # one side goes in, each of its frequencies is a sample of the sum
+        return source[axis]
+    if given is not None:
+        return given
+    if not onesided:
+        return output[axis]
+    return _both_sides(output[axis]) if call.has(1) else source[axis]
+
+
+def _both_sides(frequencies: Dim) -> Dim:
+    """The longest signal that has so many frequencies on one side."""
+    return 2 * frequencies - 1 if isinstance(frequencies, int) and frequencies else None
+
+
+def _axis(call: Call, rank: int) -> int | None:
+    """The axis of the transform: an attribute up to opset 19, an input from 20 on; None if not known."""
+    if "axis" in call.attributes:
+        axis = int(call.attributes["axis"])
+    elif call.has(2):
+        known = call.number(2)
+        if known is None:
+            return None
+        axis = known
+    else:
+        axis = -2 if call.opset >= 20 else 1
+    return axis % rank
+
+
+def _stft(call: Call) -> Cost:
+    signal, output = call.shape(0), call.output()
+    frames, frequencies = output[-3], output[-2]
+    length: Dim = signal[1]
+    if call.has(2):
+        length = call.shape(2)[0]
+    elif call.has(3):
+        known = call.number(3)
+        onesided = call.attributes.get("onesided", 1)
+        length = known if known is not None else _both_sides(frequencies) if onesided else frequencies
+    complex_in = len(signal) == 3 and signal[2] == 2
+    cost = formulas.fourier((*output[:1], frames), length, frequencies, complex_in=complex_in)
+    if call.has(2):
+        return formulas.adding(cost, "window", (*output[:1], frames, length, 1 + complex_in))
+    return cost
+
+
+def _real_fft(call: Call) -> Cost:
+    """Rfft: real (..., n) to complex (..., n // 2 + 1, 2) along the last axis."""
+    if call.attributes.get("signal_ndim", 1) != 1:
+        return formulas.unknown("a transform of several dimensions is not followed")
+    source = call.shape(0)
+    return formulas.fourier(source[:-1], source[-1], call.output()[-2], complex_in=False)
+
+
+def _inverse_real_fft(call: Call) -> Cost:
+    """Irfft: complex (..., n // 2 + 1, 2) to real (..., n) along the last axis."""
+    if call.attributes.get("signal_ndim", 1) != 1:
+        return formulas.unknown("a transform of several dimensions is not followed")
+    source = call.shape(0)
+    return formulas.fourier(source[:-2], source[-2], call.output()[-1], complex_in=True, complex_out=False)
+
+
+def _determinant(call: Call) -> Cost:
+    """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
+    shape = call.shape(0)
+    m = _side(shape)
+    each = None
+    if isinstance(m, int):
+        # the sums of 2 j^2 + j over j < M, and the product of the pivots
+        each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
+    cost = formulas.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], each))
+    return formulas.bounded(cost, "counted as Gaussian elimination; other ways take fewer or more")
+
+
+def _side(shape: Shape) -> Dim:
+    """Of a square matrix."""
+    rows, columns = shape[-2:]
+    return columns if rows == columns else None
+
+
+def _inverse(call: Call) -> Cost:
+    """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
+    shape = call.shape(0)
+    m = _side(shape)
+    each = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
+    cost = formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], each))
+    return formulas.bounded(cost, "counted as Gauss-Jordan elimination; other ways take fewer or more")
+
+
+def _mel(call: Call) -> Cost:
+    cost = formulas.elementwise("MelWeightMatrix (two slopes of 2, the lower, not below 0)", call.output(), 6)
+    return formulas.bounded(cost, "most elements lie outside of a triangle and are 0")
+
+
+def _warping(call: Call) -> Cost:
+    return formulas.elementwise("DynamicTimeWarping (two comparisons and a sum)", call.shape(0), 3)
+
+
+OPERATORS = (
+    Operator("DFT", _dft, reader=True, settings=(1, 2)),
+    Operator("STFT", _stft, shape=_stft_shape, reads=(1, 3), reader=True, settings=(1, 3)),
+    Operator("Rfft", _real_fft, MS, _fourier_shape),
+    Operator("Irfft", _inverse_real_fft, MS, _fourier_shape),
+    Operator(
+        "HannWindow HammingWindow", each(4, "angle, cosine, scale, subtract"), shape=_window, reads=(0,)
+    ),
+    Operator(
+        "BlackmanWindow",
+        each(8, "two angles, two cosines, scale both, subtract, add"),
+        shape=_window,
+        reads=(0,),
+    ),
+    Operator("MelWeightMatrix", _mel, settings=(0, 1, 2, 3, 4)),
+    Operator("Det", _determinant),
+    Operator("Inverse", _inverse, MS, like(0)),
+    Operator("DynamicTimeWarping", _warping, MS, _warped, fresh=True),
+)

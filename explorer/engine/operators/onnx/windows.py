@@ -1,0 +1,293 @@
+"""Windows and points of an image: pooling, resizing, sampling, regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.layouts import MS, NCHWC, NHWC, channels_first, channels_last
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call, Rule
+from explorer.engine.operators.cost_rules import each_input, free
+from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
+from explorer.engine.operators.operator import Operator
+from explorer.engine.operators.shape_rules import axis_of, first, size_of, sizes_of, window_places
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+
+def _pool_shape(call: Call) -> Answer:
+    source, dtype = call.known(0), call.dtype(0)
+    kernel = call.ints("kernel_shape")
+    shape: Shape | None = None
+    if source is not None:
+        if kernel is None or len(source) != len(kernel) + 2:
+            return None
+        places = window_places(call, source[2:], kernel, ceil=bool(call.whole("ceil_mode", 0)))
+        if places is None:
+            return None
+        shape = (*source[:2], *places)
+    return ((dtype, shape), ("int64", shape))[: call.count]
+
+
+def _global_pool(call: Call) -> Answer:
+    source, dtype = call.known(0), call.dtype(0)
+    if source is None:
+        return ((dtype, None),)
+    return ((dtype, source[:2] + (1,) * (len(source) - 2)),)
+
+
+def _resize_shape(call: Call) -> Answer:
+    shape, dtype = call.known(0), call.dtype(0)
+    if shape is None:
+        return ((dtype, None),)
+    if call.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    at_scales = 1 if call.op == "Upsample" or (call.opset < 11 and not call.domain) else 2
+    axes = call.ints("axes")
+    places = range(len(shape)) if axes is None else [axis_of(a, len(shape)) for a in axes]
+    result: list[Dim] = list(shape)
+    if call.has(3):
+        target = sizes_of(call, 3)
+        if target is None:
+            return ((dtype, (None,) * len(shape)),)
+        if len(target) != len(places):
+            return None
+        for place, size in zip(places, target, strict=True):
+            result[place] = size
+        return ((dtype, tuple(result)),)
+    if call.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        return None
+    scales: Sequence[Any] | None
+    if "scales" in call.attributes:
+        scales = call.attributes["scales"]
+    else:
+        scales = call.elements(at_scales)
+    if scales is None:
+        return ((dtype, (None,) * len(shape)),)
+    if len(scales) != len(places):
+        return None
+    for place, scale in zip(places, scales, strict=True):
+        result[place] = _scaled(result[place], scale)
+    return ((dtype, tuple(result)),)
+
+
+def _scaled(size: Dim, scale: Any) -> Dim:
+    """floor(size x scale), as the operator's specification has it."""
+    if size is None or not isinstance(scale, (int, float)):
+        return None
+    if isinstance(size, int):
+        return math.floor(size * scale)
+    try:
+        return dims.dim(dims.floored(dims.expression(size) * dims.lifted(scale)))
+    except dims.Undecided:
+        return None
+
+
+def _grid_shape(call: Call) -> Answer:
+    source, grid, dtype = call.known(0), call.known(1), call.dtype(0)
+    if source is None or grid is None or len(grid) < 3:
+        return ((dtype, None),)
+    return ((dtype, (*source[:2], *grid[1:-1])),)
+
+
+def _roi_shape(call: Call) -> Answer:
+    source, regions, dtype = call.known(0), call.known(1), call.dtype(0)
+    size = call.whole("output_height", 1), call.whole("output_width", 1)
+    channels = source[1] if source is not None and len(source) == 4 else None
+    return ((dtype, (regions[0] if regions else None, channels, *size)),)
+
+
+def _crop_shape(call: Call) -> Answer:
+    regions, source = call.known(1), call.known(0)
+    size = call.elements(3) or (None, None)
+    if regions is None or source is None:
+        return ((call.dtype(0), (None,) * 4),)
+    return ((call.dtype(0), (regions[0], source[1], size[0], size[1])),)
+
+
+def _non_max_suppression(call: Call) -> Answer:
+    boxes, scores = call.known(0), call.known(1)
+    most: Dim = None
+    if scores is not None and boxes is not None and len(scores) == 3 and len(boxes) == 3:
+        per_class: Any = 0
+        if call.has(2):
+            content = call.elements(2)
+            per_class = content[0] if content else None
+        spatial = scores[2] if scores[2] is not None else boxes[1]
+        each: Dim = spatial
+        if per_class is not None:
+            limit = size_of(per_class)
+            each = dims.least(limit, spatial) if spatial is not None else limit
+        most = dims.product((scores[0], scores[1], each))
+    # with a limit of 0, which is also the default, nothing comes out
+    return (("int64", (0 if most == 0 else call.fresh(most), 3)),)
+
+
+def _reorder_input(call: Call) -> Answer:
+    """Into blocks of channels; how many more channels the blocks have the convolution behind it says."""
+    shape = call.known(0)
+    return ((call.dtype(0), channels_first(shape) if call.whole("channels_last", 0) else shape),)
+
+
+def _reorder_output(call: Call) -> Answer:
+    shape = call.known(0)
+    if shape is None:
+        return ((call.dtype(0), None),)
+    shape = (shape[0], call.attributes.get("channels", shape[1]), *shape[2:])
+    return ((call.dtype(0), channels_last(shape) if call.whole("channels_last", 0) else shape),)
+
+
+def _blocked_upsample(call: Call) -> Answer:
+    shape, scales = call.known(0), call.ints("scales")
+    if shape is None or scales is None or len(scales) != len(shape):
+        return None
+    return ((call.dtype(0), tuple(dims.multiply(d, s) for d, s in zip(shape, scales, strict=True))),)
+
+
+_NEAREST = replace(FREE, formula="0 (nearest neighbour, no arithmetic)")
+
+
+_TAPS = {"linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}
+"""Neighbours along one axis."""
+
+
+_CONVERSION = ELEMENTWISE["dequantize"][0] + ELEMENTWISE["quantize"][0]
+
+
+def _pool(per_tap: int = 1, *, quantized: bool = False, masked: bool = False) -> Rule:
+    def rule(call: Call) -> Cost:
+        kernel = tuple(call.attributes["kernel_shape"])
+        cost = formulas.pooling(call.op, call.output(), kernel, per_tap)
+        cost = formulas.adding(cost, "mask", call.shape(0)) if masked else cost
+        return formulas.adding(cost, "convert", call.output(), _CONVERSION) if quantized else cost
+
+    return rule
+
+
+def _quantized_mean(call: Call) -> Cost:
+    cost = formulas.elementwise(f"{call.op}, each input element", call.shape(0))
+    return formulas.adding(cost, "convert", call.output(), _CONVERSION)
+
+
+def _lrn(call: Call) -> Cost:
+    size = call.attributes["size"]
+    return formulas.elementwise(
+        f"LRN ({size} squares summed, scale, add, power, divide)", call.output(), size + 4
+    )
+
+
+def _resize(call: Call) -> Cost:
+    mode = call.attributes.get("mode", "nearest")
+    if mode == "nearest":
+        return _NEAREST
+    source, output = call.shape(0), call.output()
+    axes = sum(a != b for a, b in zip(source, output, strict=True))
+    if not axes:
+        return replace(FREE, formula="0 (every size stays what it was)")
+    if call.attributes.get("antialias"):
+        return _smoothed(call, source, output, _TAPS[mode])
+    taps = _TAPS[mode] ** axes
+    return formulas.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
+
+
+def _smoothed(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
+    """Resize with antialias: where an axis shrinks, the filter is as much wider."""
+    widths: list[Dim] = []
+    for size, after in zip(source, output, strict=True):
+        if size == after:
+            continue
+        if isinstance(size, int) and isinstance(after, int) and after:
+            reach = -(-taps * max(size, after) // (2 * after))
+            widths.append(taps if after > size else 2 * reach + 1)
+        else:
+            widths.append(None)
+    total = formulas.count(widths)
+    per_element = None if total is None else 2 * total - 1
+    cost = formulas.elementwise(f"{call.op} (a filter of {total} taps)", (*output, per_element))
+    return formulas.bounded(cost, "at the edges of the image the filter is narrower")
+
+
+def _grid_sample(call: Call) -> Cost:
+    mode = call.attributes.get("mode", "linear")
+    if mode == "nearest":
+        return _NEAREST
+    taps = _TAPS[mode] ** (len(call.shape(0)) - 2)
+    return formulas.elementwise(f"{call.op} ({taps} products and their sum)", call.output(), 2 * taps - 1)
+
+
+def _crop_and_resize(call: Call) -> Cost:
+    if call.attributes.get("mode", "bilinear") == "nearest":
+        return _NEAREST
+    return formulas.elementwise("CropAndResize (4 products and their sum)", call.output(), 7)
+
+
+def _cells(source: Shape, output: Shape) -> Shape:
+    """Pixels that one cell of the output covers at most, if the region is the whole image."""
+    sizes: list[Dim] = []
+    for size, cells in zip(source[-2:], output[-2:], strict=True):
+        numbers = isinstance(size, int) and isinstance(cells, int) and cells
+        sizes.append(-(-size // cells) if numbers else None)  # type: ignore[operator]
+    return tuple(sizes)
+
+
+def _roi_align(call: Call) -> Cost:
+    ratio = call.attributes.get("sampling_ratio", 0)
+    points: Shape = (ratio, ratio) if ratio else _cells(call.shape(0), call.output())
+    what = "RoiAlign (each point 4 products and their sum, then their mean)"
+    cost = formulas.pooling(what, call.output(), points, 8)
+    return cost if ratio else formulas.bounded(cost, "counted as if every region were the whole image")
+
+
+def _max_roi_pool(call: Call) -> Cost:
+    # a cell begins and ends between two pixels, and takes both
+    sizes = tuple(d + 1 if isinstance(d, int) else d for d in _cells(call.shape(0), call.output()))
+    cost = formulas.pooling("MaxRoiPool", call.output(), sizes)
+    return formulas.bounded(cost, "counted as if every region were the whole image")
+
+
+def _suppression(call: Call) -> Cost:
+    """Every pair of boxes compared, for every class: 15 operations for intersection over union."""
+    boxes, scores = call.shape(0), call.shape(1)
+    number = boxes[1]
+    pairs = number * (number - 1) // 2 if isinstance(number, int) else None
+    cost = formulas.elementwise(
+        "NonMaxSuppression (intersection over union of a pair)", (*scores[:2], pairs), 15
+    )
+    return formulas.bounded(cost, "how many boxes are compared depends on the data; counted are all pairs")
+
+
+_IMAGES = ("", NHWC, NCHWC)
+
+OPERATORS = (
+    Operator("MaxPool AveragePool", _pool(), _IMAGES, _pool_shape),
+    Operator("LpPool", _pool(2), ("", NHWC), _pool_shape),
+    Operator("NhwcMaxPool", _pool(), MS, _pool_shape),
+    Operator("MaxpoolWithMask", _pool(masked=True), MS, _pool_shape),
+    Operator("QLinearAveragePool", _pool(quantized=True), (MS, NHWC), _pool_shape),
+    Operator("GlobalAveragePool GlobalMaxPool", each_input(), _IMAGES, _global_pool),
+    Operator("GlobalLpPool", each_input(2, "power and sum, each input element"), ("", NHWC), _global_pool),
+    Operator("QLinearGlobalAveragePool", _quantized_mean, MS, _global_pool),
+    Operator("MaxUnpool", free, ("", NHWC)),
+    Operator("LRN", _lrn, ("", NHWC), first),
+    Operator("Resize", _resize, ("", NHWC), _resize_shape, reads=(1, 2, 3), settings=(1, 2, 3)),
+    Operator("Upsample", _resize, shape=_resize_shape, reads=(1,), settings=(1,)),
+    Operator("Upsample", _resize, NCHWC, _blocked_upsample, settings=(1,)),
+    Operator("GridSample", _grid_sample, ("", MS, NHWC), _grid_shape),
+    Operator("CropAndResize", _crop_and_resize, MS, _crop_shape, reads=(3,)),
+    Operator("RoiAlign", _roi_align, shape=_roi_shape),
+    Operator("MaxRoiPool", _max_roi_pool),
+    Operator(
+        "NonMaxSuppression",
+        _suppression,
+        shape=_non_max_suppression,
+        reads=(2,),
+        fresh=True,
+        settings=(2, 3, 4),
+    ),
+    Operator("ReorderInput", free, NCHWC, _reorder_input),
+    Operator("ReorderOutput", free, NCHWC, _reorder_output),
+)

@@ -1,0 +1,114 @@
+"""Operator: the record of what an operator makes, costs, multiplies backward, and does along a text.
+
+A family (`onnx/`) is a list of these records beside their rules; `registry` puts the families together and
+hands shapes, costs, training and decode what each asks. To add an operator touches its family and nothing
+else. What it means to the proof stands apart on purpose (`proof/meanings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from explorer.engine.operators.call import Call, Rule, ShapeRule
+from explorer.engine.operators.gradients import Gradient, Want, pair
+
+Role = Literal["each", "move", "normalise", "softmax", "reduce", "product", "attention"]
+"""What an operator does along the positions of a text. each: element by element; move: data only, also what
+makes masks and positions; normalise: over the last axis; softmax: likewise; reduce: over some axes; product:
+of matrices; attention: in one operator. Without a role it is taken to mix positions.
+"""
+
+
+class BackwardNode(NamedTuple):
+    """What a node multiplies forward, for the rule of its gradient.
+
+    Attributes:
+        call: The node.
+        wants: Who wants the gradient of each input.
+        macs: Of all its runs.
+        trips: How often it runs.
+    """
+
+    call: Call
+    wants: tuple[Want, ...]
+    macs: int
+    trips: int
+
+    def want(self, index: int) -> Want:
+        """Who wants the gradient of an input."""
+        return self.wants[index] if index < len(self.wants) else ""
+
+    def shape(self, index: int) -> tuple[int, ...] | None:
+        """Shape of an input; None if a size is not a known number."""
+        found = self.call.known(index)
+        if found is None or not all(isinstance(d, int) for d in found):
+            return None
+        return tuple(d for d in found if isinstance(d, int))
+
+
+GradientRule = Callable[[BackwardNode], Gradient | None]
+"""What the gradients of a node multiply; None if too little is known."""
+
+
+def first_two(node: BackwardNode) -> Gradient:
+    """Of an operator that multiplies its first two inputs."""
+    return pair(node.macs, node.want(0), node.want(1))
+
+
+def blocked(_: BackwardNode) -> Gradient:
+    """No gradient flows through: steps, and values that do not depend on those that go in."""
+    return Gradient()
+
+
+class Operator(Struct, frozen=True):
+    """One operator, or several that are alike in everything here.
+
+    Attributes:
+        names: Operator types, apart by spaces.
+        cost: What a node costs.
+        domain: Their domain, or several; '' is ONNX's own.
+        shape: Types of the outputs; None leaves them to onnx.
+        reads: Inputs whose contents `shape` looks at, not only their types.
+        fresh: Whether `shape` makes names of sizes; such an answer holds for one node only.
+        reader: Whether `cost` looks at what an input holds.
+        gradient: What its gradients multiply; None if that is not known.
+        statistics: Inputs that are found by counting, not by training.
+        position: What it does along the positions of a text; None if it mixes them.
+        factors: Places of the two factors of a product.
+        hides: Whether it tells earlier positions from later ones: a mask is made with it.
+        lookup: Whether it looks rows up in a table: that says nothing of how the indices were made.
+        settings: Inputs that say how to compute (shapes, axes, indices, limits): never parameters.
+        quantized: Whether stored inputs of any type are parameters: packed data, scales, zero points, biases.
+        packed: Inputs that hold several values in a byte, the attribute that says how wide one is, its
+            default.
+        learned: Attributes that are parameters.
+        rows: Inputs of which one row is read for each row of the first output.
+        alias: Whether it hands a stored tensor on as the same parameter in another guise.
+        view: Whether its first output is its first input under another shape: no runtime copies it.
+        unread: Whether it looks at a shape, not at what is in the tensor.
+    """
+
+    names: str
+    cost: Rule
+    domain: str | tuple[str, ...] = ""
+    shape: ShapeRule | None = None
+    reads: tuple[int, ...] = ()
+    fresh: bool = False
+    reader: bool = False
+    gradient: GradientRule | None = None
+    statistics: tuple[int, ...] = ()
+    position: Role | None = None
+    factors: tuple[int, int] | None = None
+    hides: bool = False
+    lookup: bool = False
+    settings: tuple[int, ...] = ()
+    quantized: bool = False
+    packed: tuple[tuple[int, ...], str, int] | None = None
+    learned: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    alias: bool = False
+    view: bool = False
+    unread: bool = False

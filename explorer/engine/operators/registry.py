@@ -1,0 +1,179 @@
+"""Registry of operators: every record by domain and name, and what shapes, costs and training ask of it.
+
+Every operator of ONNX's standard, in all of its versions, of onnxruntime's own set and of TensorFlow Lite's
+schema has a record; its cost is a count, a bound, "moves data", or a reason why none can be given. An
+operator without a record is unknown, and says so. Users add costs of their own (`user`, `explorer.rules`).
+
+A question that knows no domain (which inputs are parameters, what mixes positions) goes to the first record
+of a name: that of ONNX itself, if it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import ExplorerError
+from explorer.engine.graph.layouts import CHANNELS_LAST, channels_first, channels_last, is_last
+from explorer.engine.operators import control, formulas, machine_learning, tflite
+from explorer.engine.operators.call import Answer, Call, Key, MissingShape, Rules
+from explorer.engine.operators.cost_rules import free
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.gradients import Gradient, Want
+from explorer.engine.operators.onnx import (
+    attention,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    positions,
+    quantization,
+    recurrent,
+    reduction,
+    signals,
+    windows,
+)
+from explorer.engine.operators.operator import BackwardNode, Operator
+from explorer.facts import Shape, TensorInfo
+
+FAMILIES = (
+    convolution, matmul, recurrent, attention, positions, windows, elementwise, normalization, reduction,
+    quantization, movement, indexing, creation, signals, control, machine_learning, tflite,
+)  # fmt: skip
+
+
+def _turned(key: Key, operator: Operator) -> Operator:
+    """A record whose rules are for channels that stand second, asked about channels that stand last."""
+    shape_rule, cost_rule = operator.shape, operator.cost
+
+    def first(info: TensorInfo | None) -> TensorInfo | None:
+        return info and replace(info, shape=channels_first(info.shape))
+
+    def turned(call: Call) -> Call:
+        inputs = (*map(first, call.inputs[:1]), *call.inputs[1:])
+        return replace(call, inputs=inputs, outputs=tuple(map(first, call.outputs)))
+
+    def shape(call: Call) -> Answer:
+        assert shape_rule is not None
+        if not is_last(key, call.attributes):
+            return shape_rule(call)
+        answer = shape_rule(turned(call))
+        return answer and [(dtype, channels_last(shape)) for dtype, shape in answer]
+
+    def cost(call: Call) -> Cost:
+        return cost_rule(turned(call) if is_last(key, call.attributes) else call)
+
+    return replace(operator, shape=shape_rule and shape, cost=cost)
+
+
+def _collected() -> dict[Key, Operator]:
+    found: dict[Key, Operator] = {}
+    for family in FAMILIES:
+        for operator in family.OPERATORS:
+            domains = (operator.domain,) if isinstance(operator.domain, str) else operator.domain
+            for key in ((domain, name) for domain in domains for name in operator.names.split()):
+                found[key] = _turned(key, operator) if key in CHANNELS_LAST else operator
+    return found
+
+
+OPERATORS: Mapping[Key, Operator] = _collected()
+"""Record by (domain, operator)."""
+
+BY_NAME: Mapping[str, Operator] = {
+    name: OPERATORS[domain, name] for domain, name in sorted(OPERATORS, reverse=True)
+}
+"""The record that stands for a name whatever its domain."""
+
+RULES: Rules = {key: operator.cost for key, operator in OPERATORS.items()}
+"""What operators cost. Counting conventions are those of `formulas`."""
+
+READERS: Collection[Key] = frozenset(key for key, operator in OPERATORS.items() if operator.reader)
+"""Operators whose costs look at what an input holds, not only at its shape."""
+
+LEARNED: Mapping[str, tuple[str, ...]] = {op: o.learned for op, o in BY_NAME.items() if o.learned}
+"""Attributes that are parameters: the numbers that scikit-learn and its like have learned."""
+
+_UNKNOWN = Operator("", free)
+
+_WEIGHTS = ("float", "bfloat", "int8", "uint8", "int4", "uint4", "int2", "uint2", "complex")
+
+
+def named(op: str) -> Operator:
+    """The record of a name, or one that says nothing."""
+    return BY_NAME.get(op, _UNKNOWN)
+
+
+def cost_of(call: Call, table: Rules = RULES) -> Cost:
+    """What a node costs; unknown, with the reason in words, if there is no rule or a shape is missing.
+
+    Args:
+        call: The node.
+        table: The rules: ours, or ours with a user's.
+
+    Raises:
+        Misuse: A user's rule failed.
+    """
+    rule = table.get((call.domain, call.op))
+    if rule is None:
+        where = f" of domain {call.domain}" if call.domain else ""
+        return formulas.unknown(f"no rule for operator {call.op}{where}")
+    try:
+        cost = rule(call)
+    except MissingShape as missing:
+        return formulas.unknown(str(missing))
+    except ExplorerError:
+        raise
+    except (
+        Exception
+    ):  # attributes and ranks are the file's: one that fits no definition must not stop the rest
+        return formulas.unknown(f"{call.op} has inputs or attributes that do not fit its definition")
+    if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
+        return formulas.unknown(f"{call.op} has a size below 0 among its attributes")
+    return cost
+
+
+def gradient_of(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) -> Gradient | None:
+    """What the gradients of a node multiply.
+
+    Args:
+        call: The node.
+        wants: Who wants the gradient of each input.
+        macs: Of all its runs.
+        trips: How often it runs.
+
+    Returns:
+        None if there is no rule for it, or too little is known.
+    """
+    if not any(wants) or not macs:
+        return Gradient()
+    operator = OPERATORS.get((call.domain, call.op))
+    rule = None if operator is None else operator.gradient
+    return None if rule is None else rule(BackwardNode(call, tuple(wants), macs, trips))
+
+
+def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) -> bool:
+    """Whether a stored tensor that `op` takes at `index` is a parameter of the model.
+
+    Shapes, axes, indices and limits are not, nor are masks and 64-bit integers, nor a single number
+    without dimensions (an epsilon, a scale), except in quantized operators.
+    """
+    operator = named(op)
+    if index in operator.settings:
+        return False
+    if operator.quantized:
+        return True
+    return dtype is not None and dtype.startswith(_WEIGHTS) and shape != ()
+
+
+def packed_bits(op: str, index: int, dtype: str, attributes: Mapping[str, Any]) -> int:
+    """Bits of one value where bytes hold several, 8 where they do not."""
+    places, name, default = named(op).packed or ((), "", 8)
+    if index not in places or not dtype.endswith("int8"):
+        return 8
+    bits = attributes.get(name, default) if name else default
+    return bits if bits in (2, 4) else 8

@@ -1,0 +1,581 @@
+"""TensorFlow Lite's operators: what each costs, and which of its inputs are parameters.
+
+Every builtin operator of the schema has a row. Tensors are channels last, weights as the kernels of the
+interpreter take them: CONV_2D (out, h, w, in / groups), DEPTHWISE_CONV_2D (1, h, w, out), TRANSPOSE_CONV
+(out, h, w, in), FULLY_CONNECTED (out, in). An operator on integers counts as its float form, with what makes
+the sums integers again as elementwise operations beside it, as the quantized operators of ONNX do. A fused
+activation is one operation on each output element.
+
+Definitions are those of the operators' kernels and of schema.fbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Call, Rule
+from explorer.engine.operators.cost_rules import each, each_input, free, moves, named, without
+from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
+from explorer.engine.operators.operator import Operator
+from explorer.facts import Dim, Shape
+
+DOMAIN = "tflite"
+
+_QUANTIZE, _DEQUANTIZE = ELEMENTWISE["quantize"][0], ELEMENTWISE["dequantize"][0]
+_INTEGERS = frozenset(("int8", "uint8", "int16", "int4", "int2", "uint4"))
+"""Element types that stand for other numbers, by a scale and a zero point."""
+
+
+def _whole(call: Call, index: int = 0) -> bool:
+    """Whether the operator works on quantized numbers."""
+    info = call.inputs[index] if index < len(call.inputs) else None
+    return info is not None and info.dtype in _INTEGERS
+
+
+def _finished(cost: Cost, call: Call, bias: int = -1, data: int = 0, weight: int = -1) -> Cost:
+    """`cost` with what an operator does to its sums: bias, activation, and back to integers.
+
+    Args:
+        cost: Of the sums.
+        call: The operator.
+        bias: Place of the bias.
+        data: Place of the input that tells whether it works on integers.
+        weight: Place of the weights: integers with a float input are the hybrid form, in which the input is
+            quantized for each run, and the sums are scaled back.
+    """
+    output = call.output()
+    if bias >= 0 and call.has(bias):
+        cost = formulas.adding(cost, "bias", output)
+    if _whole(call, data):
+        cost = formulas.adding(cost, "requantize", output, _QUANTIZE)
+    elif weight >= 0 and _whole(call, weight):
+        cost = formulas.adding(cost, "quantize the input", call.shape(data), _QUANTIZE + 2)
+        cost = formulas.adding(cost, "scale", output)
+    return _activated(cost, call)
+
+
+def _activated(cost: Cost, call: Call) -> Cost:
+    name = call.attributes.get("fused_activation_function", "NONE")
+    return cost if name == "NONE" else formulas.adding(cost, str(name), call.output())
+
+
+def _first(shape: Shape) -> Shape:
+    """(N, *spatial, C) as (N, C, *spatial)."""
+    return (*shape[:1], *shape[-1:], *shape[1:-1])
+
+
+def _numbers(*dims: Dim) -> bool:
+    return all(isinstance(d, int) for d in dims)
+
+
+def _conv(call: Call) -> Cost:
+    weight, source = call.shape(1), call.shape(0)
+    given, taken = source[-1], weight[-1]
+    if _numbers(given, taken) and (not taken or given % taken):  # type: ignore[operator]
+        return formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {taken}")
+    return _finished(formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
+
+
+def _depthwise(call: Call) -> Cost:
+    """Each output channel is a window of one input channel; the weight is (1, h, w, out)."""
+    weight, output = call.shape(1), call.output()
+    if len(weight) != 4 or len(output) != 4:
+        return formulas.unknown("weight and output of the convolution do not have four dimensions")
+    if _numbers(weight[3], output[3]) and weight[3] != output[3]:
+        return formulas.unknown(
+            f"its operands do not fit: {output[3]} channels, the weight makes {weight[3]}"
+        )
+    cost = formulas.conv(_first(output), (output[3], 1, *weight[1:3]))
+    return _finished(cost, call, 2, weight=1)
+
+
+def _conv_transpose(call: Call) -> Cost:
+    """Inputs are the size of the output, the weight (out, h, w, in), the data, the bias."""
+    weight, source = call.shape(1), call.shape(2)
+    if _numbers(weight[-1], source[-1]) and weight[-1] != source[-1]:
+        return formulas.unknown(
+            f"its operands do not fit: {source[-1]} channels, the weight takes {weight[-1]}"
+        )
+    turned = (weight[-1], weight[0], *weight[1:-1])
+    return _finished(formulas.conv_transpose(_first(source), turned), call, 3, data=2, weight=1)
+
+
+def _conv_3d(call: Call) -> Cost:
+    """The weight is (d, h, w, in / groups, out)."""
+    weight = call.shape(1)
+    if len(weight) != 5:
+        return formulas.unknown("the weight of the convolution does not have five dimensions")
+    return _finished(formulas.conv(_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2)
+
+
+def _conv_3d_transpose(call: Call) -> Cost:
+    """Inputs as those of TRANSPOSE_CONV; the weight is (d, h, w, out, in)."""
+    weight, source = call.shape(1), call.shape(2)
+    if len(weight) != 5:
+        return formulas.unknown("the weight of the convolution does not have five dimensions")
+    return _finished(
+        formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, data=2
+    )
+
+
+def _fully_connected(call: Call) -> Cost:
+    """Rows of the input, as many as its size gives, against a weight of (out, in)."""
+    source, weight = call.shape(0), call.shape(1)
+    if len(weight) != 2:
+        return formulas.unknown("the weight of a fully connected layer has two dimensions")
+    units, width = weight
+    total = formulas.count(source)
+    if total is not None and isinstance(width, int):
+        if not width or total % width:
+            return formulas.unknown(f"its operands do not fit: {total:,} numbers in rows of {width}")
+        rows: Shape = (total // width,)
+    elif source and source[-1] == width:
+        rows = source[:-1]
+    else:
+        rows = (None,)
+    cost = formulas.counted([("rows", rows), ("in", (width,)), ("out", (units,))])
+    return _finished(cost, call, 2, weight=1)
+
+
+def _matmul(call: Call) -> Cost:
+    a, b = call.shape(0), call.shape(1)
+    if call.attributes.get("adj_x", False):
+        a = (*a[:-2], *a[:-3:-1])
+    if call.attributes.get("adj_y", False):
+        b = (*b[:-2], *b[:-3:-1])
+    if len(a) < 2 or len(b) < 2:
+        return formulas.unknown("a batch of matrices has two dimensions or more")
+    return _finished(formulas.matmul(a, b), call, weight=1)
+
+
+# -- what runs over a sequence ----------------------------------------------------------------------
+
+
+def _gates(call: Call, places: Sequence[int]) -> int:
+    """How many of the gates have a weight: without an input gate it is one less the forget gate."""
+    return sum(call.has(place) for place in places)
+
+
+def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
+    """An LSTM over `rows` steps and sequences; `start` is where its weights begin among the inputs."""
+    width = call.shape(start + 2)
+    state = call.shape(start + 6)
+    gates = _gates(call, range(start + 1, start + 5))
+    parts = [
+        formulas.counted([("steps", rows), ("gates", (gates,)), ("H", width[:1]), ("in", width[1:])]),
+        formulas.counted([("steps", rows), ("gates", (gates,)), ("H", state[:1]), ("state", state[1:])]),
+    ]
+    units: Shape = (*rows, width[0])
+    if call.has(start + 16):
+        parts.append(formulas.counted([("steps", rows), ("projection", call.shape(start + 16))]))
+    cost = formulas.total(parts)
+    biases = _gates(call, range(start + 12, start + 16))
+    cost = formulas.adding(cost, "gates and state", units, 2 * gates + biases + formulas.RECURRENT["LSTM"][1])
+    peepholes = _gates(call, range(start + 9, start + 12))
+    if peepholes:
+        cost = formulas.adding(cost, "peepholes", units, 2 * peepholes)
+    if call.has(start + 17):
+        cost = formulas.adding(cost, "projection bias", (*rows, *call.shape(start + 17)))
+    return cost
+
+
+def _time(call: Call) -> Shape:
+    """Steps and sequences of the input, whichever axis goes first."""
+    return call.shape(0)[:2]
+
+
+def _sequence_lstm(call: Call) -> Cost:
+    cost = _lstm(call, _time(call))
+    norms = _gates(call, range(20, 24))
+    if norms:
+        units: Shape = (*_time(call), call.shape(2)[0])
+        cost = formulas.adding(cost, f"normalise {norms} gates", units, norms * ELEMENTWISE["layer_norm"][0])
+    return cost
+
+
+def _single_lstm(call: Call) -> Cost:
+    """LSTM runs one step; its basic form has one weight for all gates, on input and state together."""
+    if call.attributes.get("kernel_type", "FULL") != "BASIC":
+        return _lstm(call, call.shape(0)[:1])
+    batch, weight = call.shape(0)[:1], call.shape(2)
+    cost = formulas.counted([("batch", batch), ("gates x H", weight[:1]), ("in + state", weight[1:])])
+    rows = weight[0]
+    units = rows // 4 if isinstance(rows, int) else None
+    return formulas.adding(cost, "gates and state", (*batch, units), 4 * 2 + formulas.RECURRENT["LSTM"][1])
+
+
+def _both_lstm(call: Call) -> Cost:
+    """Weights of the forward direction, then of the backward one; a second input may come with its own."""
+    costs = [_lstm(call, _time(call)), _lstm(call, _time(call), 17)]
+    for start in (40, 44):
+        # weights of the auxiliary input, for those gates that have one
+        for place in range(start, start + 4):
+            if call.has(39) and call.has(place):
+                costs.append(formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))]))
+    return formulas.total(costs)
+
+
+def _rnn(call: Call, rows: Shape, start: int = 1) -> Cost:
+    """Input weights, recurrent weights and bias stand at `start`."""
+    cost = formulas.total(
+        [
+            formulas.counted([("steps", rows), ("H x in", call.shape(start))]),
+            formulas.counted([("steps", rows), ("H x H", call.shape(start + 1))]),
+        ]
+    )
+    return formulas.adding(cost, "bias, sum and activation", (*rows, call.shape(start)[0]), 3)
+
+
+def _single_rnn(call: Call) -> Cost:
+    return _rnn(call, call.shape(0)[:1])
+
+
+def _sequence_rnn(call: Call) -> Cost:
+    return _rnn(call, _time(call))
+
+
+def _both_rnn(call: Call) -> Cost:
+    costs = [_rnn(call, _time(call)), _rnn(call, _time(call), 5)]
+    for place in (10, 11):
+        if call.has(9) and call.has(place):
+            costs.append(formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))]))
+    return formulas.total(costs)
+
+
+def _svdf(call: Call) -> Cost:
+    """A product with the features, one with what the last steps left, and a sum over the rank."""
+    batch, features, time = call.shape(0)[:1], call.shape(1), call.shape(2)
+    cost = formulas.total(
+        [
+            formulas.counted([("batch", batch), ("features", features)]),
+            formulas.counted([("batch", batch), ("memory", time)]),
+        ]
+    )
+    cost = formulas.adding(cost, "sum over the rank", (*batch, *features[:1]))
+    return _finished(cost, call, 3)
+
+
+# -- windows ----------------------------------------------------------------------------------------
+
+
+def _pool(per_tap: int = 1) -> Rule:
+    def rule(call: Call) -> Cost:
+        window = call.attributes["filter_height"], call.attributes["filter_width"]
+        return _activated(formulas.pooling(call.op, call.output(), window, per_tap), call)
+
+    return rule
+
+
+def _reduce_window(call: Call) -> Cost:
+    return formulas.elementwise(f"{call.op}, each input element", call.shape(0))
+
+
+def _lrn(call: Call) -> Cost:
+    size = 2 * call.attributes["radius"] + 1
+    what = f"LRN ({size} squares summed, scale, add, power, divide)"
+    return formulas.elementwise(what, call.output(), size + 4)
+
+
+def _bilinear(call: Call) -> Cost:
+    return formulas.elementwise("RESIZE_BILINEAR (4 products and their sum)", call.output(), 7)
+
+
+# -- element by element -----------------------------------------------------------------------------
+
+
+def _pointwise(operations: int = 1) -> Rule:
+    """`operations` on each output element, and a fused activation.
+
+    Where numbers are quantized, each operand becomes a number and the result an integer, as in onnxruntime's
+    QLinearAdd and its like.
+    """
+
+    def rule(call: Call) -> Cost:
+        info = call.outputs[0] if call.outputs else None
+        shape = None if info is None else info.shape
+        cost = formulas.elementwise(call.op, shape, operations)
+        if _whole(call) and info is not None and info.dtype in _INTEGERS:
+            given = sum(1 for i in call.inputs if i is not None and i.dtype in _INTEGERS)
+            cost = formulas.adding(cost, "convert", shape, _DEQUANTIZE * given + _QUANTIZE)
+        return _activated(cost, call)
+
+    return rule
+
+
+def _softmax(key: str) -> Rule:
+    def rule(call: Call) -> Cost:
+        count, detail = ELEMENTWISE[key]
+        beta = call.attributes.get("beta", 1.0) not in (0.0, 1.0)
+        cost = formulas.elementwise(
+            f"{call.op} ({'scale, ' if beta else ''}{detail})", call.output(), count + beta
+        )
+        return formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
+
+    return rule
+
+
+_CONVERT = _QUANTIZE + _DEQUANTIZE
+
+
+def _mean(call: Call) -> Cost:
+    cost = each_input()(call)
+    return formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
+
+
+def _add_n(call: Call) -> Cost:
+    return formulas.elementwise(f"ADD_N of {len(call.inputs)}", call.output(), max(len(call.inputs) - 1, 0))
+
+
+def _concatenation(call: Call) -> Cost:
+    return _activated(FREE, call)
+
+
+def _dequantize(call: Call) -> Cost:
+    info = call.inputs[0] if call.inputs else None
+    if info is not None and info.dtype in ("float16", "bfloat16"):
+        return FREE
+    return named("dequantize")(call)
+
+
+def _quantize(call: Call) -> Cost:
+    extra = ("subtract the zero point", "multiply") if _whole(call) else ()
+    return named("quantize", *extra)(call)
+
+
+def _segments(call: Call) -> Cost:
+    return formulas.elementwise(f"{call.op}, each input element", call.shape(0))
+
+
+def _rfft(call: Call) -> Cost:
+    """Rows by their definition on real numbers, then columns on complex ones."""
+    source, output = call.shape(0), call.output()
+    if len(source) < 2 or len(output) < 2:
+        return formulas.unknown("a transform of two dimensions needs two")
+    height, width = output[-2], call.shape(0)[-1]
+    length = 2 * (output[-1] - 1) if isinstance(output[-1], int) else None
+    rows = formulas.fourier((*source[:-2], height), length or width, output[-1], complex_in=False)
+    columns = formulas.fourier((*source[:-2], output[-1]), height, height, complex_in=True)
+    return formulas.bounded(formulas.total([rows, columns]), rows.reason)
+
+
+def _hashes(call: Call) -> Cost:
+    return formulas.bounded(FREE, "bits of sums that a hash gives, no arithmetic on values")
+
+
+def _lookup_sparse(call: Call) -> Cost:
+    """Every row that is looked up is scaled and added."""
+    rows, width = call.shape(0), call.output()[1:]
+    return formulas.elementwise("EMBEDDING_LOOKUP_SPARSE (scale, add)", (*rows, *width), 2)
+
+
+def _suppression(call: Call) -> Cost:
+    """Every pair of boxes compared: 15 operations for intersection over union."""
+    number = call.shape(0)[0]
+    pairs = number * (number - 1) // 2 if isinstance(number, int) else None
+    cost = formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)
+    return formulas.bounded(cost, "how many boxes are compared depends on the data; counted are all pairs")
+
+
+# -- StableHLO --------------------------------------------------------------------------------------
+
+
+def _hlo_conv(call: Call) -> Cost:
+    at = call.attributes
+    weight, output = call.shape(1), call.output()
+    kernel = tuple(weight[n] for n in at["kernel_spatial_dimensions"])
+    return formulas.counted(
+        [("out", output), ("Cin/groups", (weight[at["kernel_input_feature_dimension"]],)), ("kernel", kernel)]
+    )
+
+
+def _hlo_dot(call: Call) -> Cost:
+    depth = tuple(call.shape(0)[n] for n in call.attributes["lhs_contracting_dimensions"])
+    if not depth:
+        # an outer product sums nothing
+        return formulas.elementwise("STABLEHLO_DOT_GENERAL", call.output())
+    return formulas.counted([("out", call.output()), ("K", depth)])
+
+
+def _hlo_window(call: Call) -> Cost:
+    return formulas.pooling(call.op, call.output(), call.attributes["window_dimensions"])
+
+
+_SORT = moves("compares and moves; how often depends on the data")
+
+_ELEMENTS = str.split("""
+    ADD SUB MUL DIV MAXIMUM MINIMUM FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU
+    LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL LOGICAL_AND LOGICAL_OR BITWISE_XOR RIGHT_SHIFT
+    SELECT SELECT_V2
+""")
+
+_UNARY = str.split("""
+    ABS CEIL COS ELU EXP FLOOR GELU HARD_SWISH LEAKY_RELU LOG LOGICAL_NOT LOGISTIC NEG RELU RELU6
+    RELU_0_TO_1 RELU_N1_TO_1 ROUND RSQRT SIGN SIN SQRT SQUARE TANH
+""")
+
+_MOVES = str.split("""
+    BATCH_TO_SPACE_ND BITCAST BROADCAST_ARGS BROADCAST_TO CAST DEPTH_TO_SPACE DILATE DYNAMIC_UPDATE_SLICE
+    EMBEDDING_LOOKUP EXPAND_DIMS FILL GATHER GATHER_ND IMAG MATRIX_DIAG MATRIX_SET_DIAG MIRROR_PAD ONE_HOT
+    PACK PAD PADV2 RANGE RANK REAL RESHAPE REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND SHAPE SLICE
+    SPACE_TO_BATCH_ND SPACE_TO_DEPTH SPARSE_TO_DENSE SPLIT SPLIT_V SQUEEZE STRIDED_SLICE TILE TRANSPOSE
+    UNPACK WHERE ZEROS_LIKE DENSIFY UNIQUE
+""")
+
+_HLO_ELEMENTS = str.split("""
+    LOGISTIC ADD DIVIDE MULTIPLY MAXIMUM ABS AND COSINE EXPONENTIAL FLOOR LOG MINIMUM NEGATE OR POWER
+    REMAINDER RSQRT SELECT SUBTRACT TANH COMPARE SHIFT_LEFT CBRT
+""")
+
+_HLO_MOVES = str.split("""
+    RESHAPE CONCATENATE BROADCAST_IN_DIM SLICE CONVERT DYNAMIC_SLICE DYNAMIC_UPDATE_SLICE PAD IOTA GATHER
+    TRANSPOSE SCATTER
+""")
+
+_REDUCES = str.split("SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN CUMSUM")
+_SEGMENTS = str.split("""
+    SEGMENT_SUM UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN
+""")
+
+_TABLE = moves("looks words or numbers up")
+_STATE = moves("keeps or hands out what a variable holds")
+_RANDOM = moves("random numbers, no arithmetic on values")
+_CLOSED = without("the subgraphs that it runs open into too many operators")
+
+_PRODUCTS: Mapping[str, Rule] = {
+    "CONV_2D": _conv,
+    "DEPTHWISE_CONV_2D": _depthwise,
+    "TRANSPOSE_CONV": _conv_transpose,
+    "CONV_3D": _conv_3d,
+    "CONV_3D_TRANSPOSE": _conv_3d_transpose,
+    "FULLY_CONNECTED": _fully_connected,
+    "BATCH_MATMUL": _matmul,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence_lstm,
+    "BIDIRECTIONAL_SEQUENCE_LSTM": _both_lstm,
+    "LSTM": _single_lstm,
+    "RNN": _single_rnn,
+    "UNIDIRECTIONAL_SEQUENCE_RNN": _sequence_rnn,
+    "BIDIRECTIONAL_SEQUENCE_RNN": _both_rnn,
+    "SVDF": _svdf,
+    "RFFT2D": _rfft,
+    "STABLEHLO_CONVOLUTION": _hlo_conv,
+    "STABLEHLO_DOT_GENERAL": _hlo_dot,
+}
+
+_COSTS: Mapping[str, Rule] = {
+    **_PRODUCTS,
+    **dict.fromkeys(_ELEMENTS, _pointwise()),
+    **dict.fromkeys(_UNARY, _pointwise()),
+    "SQUARED_DIFFERENCE": _pointwise(2),
+    **dict.fromkeys(_MOVES, free),
+    **dict.fromkeys(_REDUCES, each_input()),
+    **dict.fromkeys(_SEGMENTS, _segments),
+    "AVERAGE_POOL_2D": _pool(),
+    "MAX_POOL_2D": _pool(),
+    "L2_POOL_2D": _pool(2),
+    "REDUCE_WINDOW": _reduce_window,
+    "LOCAL_RESPONSE_NORMALIZATION": _lrn,
+    "L2_NORMALIZATION": named("lp_norm"),
+    "RESIZE_BILINEAR": _bilinear,
+    "RESIZE_NEAREST_NEIGHBOR": moves("nearest neighbour, no arithmetic"),
+    "SOFTMAX": _softmax("softmax"),
+    "LOG_SOFTMAX": _softmax("log_softmax"),
+    "MEAN": _mean,
+    "ADD_N": _add_n,
+    "CONCATENATION": _concatenation,
+    "QUANTIZE": _quantize,
+    "DEQUANTIZE": _dequantize,
+    "FAKE_QUANT": each(5, "divide, round, limit, add, multiply"),
+    "COMPLEX_ABS": each(4, "two squares, their sum, its root"),
+    "BUCKETIZE": moves("finds the interval of each number"),
+    "TOPK_V2": _SORT,
+    "MULTINOMIAL": _RANDOM,
+    "RANDOM_UNIFORM": _RANDOM,
+    "RANDOM_STANDARD_NORMAL": _RANDOM,
+    "NON_MAX_SUPPRESSION_V4": _suppression,
+    "NON_MAX_SUPPRESSION_V5": _suppression,
+    "EMBEDDING_LOOKUP_SPARSE": _lookup_sparse,
+    "LSH_PROJECTION": _hashes,
+    "CONCAT_EMBEDDINGS": _TABLE,
+    "SKIP_GRAM": _TABLE,
+    **dict.fromkeys(
+        str.split("HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE"), _TABLE
+    ),
+    **dict.fromkeys(str.split("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"), _STATE),
+    "CALL_ONCE": moves("runs a subgraph once, before the first pass"),
+    **dict.fromkeys(str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"), _CLOSED),
+    "DELEGATE": without("it holds a part of the model compiled for one machine"),
+    "CUSTOM": without("a custom operator without a name"),
+    "PLACEHOLDER_FOR_GREATER_OP_CODES": without("it stands for an operator of a newer schema"),
+    **dict.fromkeys((f"STABLEHLO_{op}" for op in _HLO_ELEMENTS), each()),
+    **{f"STABLEHLO_{op}": free for op in _HLO_MOVES},
+    "STABLEHLO_CLAMP": each(2, "limit below, limit above"),
+    "STABLEHLO_REDUCE": each_input(),
+    "STABLEHLO_REDUCE_WINDOW": _hlo_window,
+    "STABLEHLO_SORT": _SORT,
+    "STABLEHLO_RNG_BIT_GENERATOR": _RANDOM,
+    "STABLEHLO_CUSTOM_CALL": without("what it calls is not in the file"),
+}
+
+_SETTINGS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        str.split("""
+            ARG_MAX ARG_MIN BATCH_TO_SPACE_ND BROADCAST_TO CUMSUM DILATE EXPAND_DIMS GATHER GATHER_ND MEAN
+            MIRROR_PAD PAD REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RESHAPE RESIZE_BILINEAR
+            RESIZE_NEAREST_NEIGHBOR REVERSE_SEQUENCE REVERSE_V2 SPACE_TO_BATCH_ND SUM TILE TOPK_V2 TRANSPOSE
+            MULTINOMIAL RFFT2D SEGMENT_SUM
+        """),
+        (1,),
+    ),
+    **dict.fromkeys(str.split("SLICE SPLIT_V"), (1, 2)),
+    **dict.fromkeys(str.split("BROADCAST_ARGS"), (0, 1)),
+    **dict.fromkeys(
+        str.split("UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN"),
+        (1, 2),
+    ),
+    "REDUCE_WINDOW": (1, 2, 3, 4),
+    "SPLIT": (0,),
+    "PADV2": (1, 2),
+    "STRIDED_SLICE": (1, 2, 3),
+    "RANGE": (0, 1, 2),
+    "ONE_HOT": (0, 1, 2, 3),
+    "FILL": (0, 1),
+    "SCATTER_ND": (0, 2),
+    "SPARSE_TO_DENSE": (0, 1, 3),
+    "TRANSPOSE_CONV": (0,),
+    "CONV_3D_TRANSPOSE": (0,),
+    "DYNAMIC_UPDATE_SLICE": (2,),
+    "EMBEDDING_LOOKUP": (0,),
+    "SELECT": (0,),
+    "SELECT_V2": (0,),
+    "NON_MAX_SUPPRESSION_V4": (2, 3, 4),
+    "NON_MAX_SUPPRESSION_V5": (2, 3, 4, 5),
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": (18, 19),
+    "BIDIRECTIONAL_SEQUENCE_LSTM": (35, 36, 37, 38),
+}
+"""Inputs that say how to compute, or hold a state: never parameters.
+
+LSTM and RNN are missing: ONNX has operators of these names, and the states of these two are not stored.
+"""
+
+_VIEWS = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"))
+"""Operators whose output is their first input under another shape: the interpreter shares the memory."""
+
+_ALIASES = frozenset(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "CAST", "DEQUANTIZE", "DENSIFY"))
+"""Operators that hand a stored tensor on as the same parameter in another guise."""
+
+_TABLES: Mapping[str, tuple[int, ...]] = {"GATHER": (0,), "GATHER_ND": (0,), "EMBEDDING_LOOKUP": (1,)}
+"""Inputs of which one row is read for each row of the output."""
+
+OPERATORS = tuple(
+    Operator(
+        op,
+        cost,
+        DOMAIN,
+        settings=_SETTINGS.get(op, ()),
+        rows=_TABLES.get(op, ()),
+        alias=op in _ALIASES,
+        view=op in _VIEWS,
+    )
+    for op, cost in _COSTS.items()
+)

@@ -1,1 +1,0 @@
-"""Shapes of an operator's outputs, by operator."""
