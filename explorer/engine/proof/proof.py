@@ -206,7 +206,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         found = sites.originals(plan)
-        proofs = sites.sites(plan, found) if plan is not None else ()
+        proofs = sites.sites(plan, found, ahead) if plan is not None else ()
         matched = _matched(task, inputs, found, proofs)
         pairing = Pairing(
             task.before,

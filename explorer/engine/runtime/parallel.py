@@ -70,12 +70,17 @@ def beside(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
         pool.shutdown(wait=False)  # who gives up does not wait for it
 
 
+def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
+    """A work that has ended, well or not; `Cancelled` if it is no longer wanted."""
+    while not wait([work], timeout=_TICK).done:
+        if stopped is not None and stopped():
+            raise Cancelled
+    return work
+
+
 def awaited(work: Future[_T], stopped: Callable[[], bool]) -> _T:
     """What a work gives; `Cancelled` if it is no longer wanted."""
-    while not wait([work], timeout=_TICK).done:
-        if stopped():
-            raise Cancelled
-    return work.result()
+    return ended(work, stopped).result()
 
 
 def give_back() -> None:

@@ -28,7 +28,7 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise
-from explorer.engine.proof.sites.proof import exposed
+from explorer.engine.proof.sites.proof import LARGE, matrices
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import Share, awaited, beside, processors, side_by_side, within_limit
 from explorer.engine.runtime.random_inputs import Drawn
@@ -50,9 +50,6 @@ _MANY_NODES = 2048
 """Unrolled products above which a session of the whole model takes longer than the proof should."""
 
 _TILED = "the tiled model"
-
-_AHEAD = 1 << 26
-"""Bytes of activations of any site up to which the whole model is run while the sites are proved."""
 
 
 class Pairing(Struct, frozen=True):
@@ -97,11 +94,11 @@ def run_ahead(
         plan is None
         or _unrolled(plan) > _MANY_NODES
         or 2 * weights > within_limit(_WEIGHTS)
-        or max(map(exposed, plan.sites), default=0) > _AHEAD
     ):
         return beside(None)
     threads = max(1, processors() // 2)
-    run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=False)
+    sparing = max(map(matrices, plan.sites), default=0) > LARGE
+    run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
     return beside(run)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -27,19 +29,22 @@ from explorer.engine.proof.structure.walk import walk
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import portions
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import Share, give_back, side_by_side
+from explorer.engine.runtime.parallel import Share, awaited, beside, ended, give_back, side_by_side
 from explorer.engine.runtime.random_inputs import Drawn, any_values, draw
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 
-__all__ = ["SiteProof", "exposed", "key_of"]
+__all__ = ["LARGE", "SiteProof", "key_of", "matrices"]
 
 _EXPOSED = 1 << 26
 """Bytes of activations that the original hands out at a time."""
 
 _TOGETHER = 1 << 27
 """Bytes of activations of the sites that are proved side by side."""
+
+LARGE = 1 << 26
+"""Bytes of matrices of sites up to which they are proved while the whole model runs."""
 
 
 class SiteProof:
@@ -116,8 +121,10 @@ class SiteProof:
             self._known_names[site.place] = {n for node in nodes for n in (*node.outputs, *reads(node))}
         return self._known_names[site.place]
 
-    def sites(self, plan: Plan, found: Mapping[str, Original]) -> tuple[SiteEvidence, ...]:
-        """Layers 1 and 2 for every site of the plan that the original has."""
+    def sites(
+        self, plan: Plan, found: Mapping[str, Original], ahead: Future[Any] | None = None
+    ) -> tuple[SiteEvidence, ...]:
+        """Layers 1 and 2 for every site of the plan that the original has; no large one beside `ahead`."""
         planned = [s for s in plan.sites if key_of(s) in found]
         made: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
@@ -148,6 +155,8 @@ class SiteProof:
                     self._places(drawn)  # once for all of them
                 # the longest first: the last to end has the others waiting for it
                 group.sort(key=lambda s: -s.products)
+                if ahead is not None and max(map(matrices, group)) > LARGE:
+                    ended(ahead, self.cancel)
                 proved = side_by_side(
                     [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
                     [size(site) for site in group],
@@ -207,19 +216,18 @@ class SiteProof:
         shapes = [x.shape for x in inputs]
         meaning = original.at(shapes, y.shape)
         site = _sized(site, meaning)
-        structure, tiles = "", 0
-        try:
-            dtype = original.dtype or str(inputs[0].dtype)
-            tiles = walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped)
-        except NotTiled as fault:
-            structure = printable(str(fault))
+        dtype = original.dtype or str(inputs[0].dtype)
+        step = partial(_walked, after, site, original, meaning, shapes, dtype, wiring, share.stopped)
         ran: SiteRun | None = None
         unrunnable = ""
         sessions = self._sessions.setdefault(key_of(site), {}) if site.dynamic else None
-        try:
-            ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
-        except BadModel as error:
-            unrunnable = str(error)
+        # a walk holds Python's lock, a run hardly ever does
+        with beside(step if share.threads > 1 else None) as walking:
+            try:
+                ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
+            except BadModel as error:
+                unrunnable = str(error)
+            tiles, structure = step() if walking is None else awaited(walking, share.stopped)
         self.forget()
         return site_evidence(site, tiles, structure, ran, unrunnable)
 
@@ -252,6 +260,23 @@ class SiteProof:
         return self._known_places[id(drawn)]
 
 
+def _walked(
+    after: Model,
+    site: SitePlan,
+    original: Original,
+    meaning: ProductSpec,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    wiring: Wiring,
+    stopped: Callable[[], bool],
+) -> tuple[int, str]:
+    """How many tiles the walk compared, or what it found to be wrong."""
+    try:
+        return walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=stopped), ""
+    except NotTiled as fault:
+        return 0, printable(str(fault))
+
+
 def key_of(site: SitePlan) -> str:
     """What tells a site from others: value names are unique in one graph only."""
     return "/".join((*site.place, site.output))
@@ -271,7 +296,7 @@ def _sized(site: SitePlan, meaning: ProductSpec) -> SitePlan:
 _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
-def exposed(site: SitePlan) -> int:
+def matrices(site: SitePlan) -> int:
     """Bytes of the matrices of a site: at least those of the activations that a run hands out."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
@@ -283,4 +308,4 @@ def _activations(site: SitePlan, original: Original) -> int:
     # a convolution meets every element of its input with each of its taps, but for those that it strides over
     taps = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
     width = _WIDTHS.get(site.dtype, 64) // 8
-    return exposed(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width
+    return matrices(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width

@@ -141,6 +141,11 @@ class Symbol:
             self._codes = numbered(self.whole.base, self.whole.size).reshape(self.shape)
         return self._codes
 
+    def settle(self) -> None:
+        """Lays its codes one behind the other, once: numpy does so at every look-up by index."""
+        if self._make is None:
+            self._codes = np.ascontiguousarray(self.codes)
+
 
 Value = Symbol | Array
 

@@ -306,6 +306,7 @@ def _gather(
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if not isinstance(x, Symbol) or math.prod(shape) < _LATE:
         return [_moved(x, lambda a: np.take(a, index, axis))]
+    x.settle()
     np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
 
     made = partial(_taken, symbols.recent, object(), x, index, axis)
