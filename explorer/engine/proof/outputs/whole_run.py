@@ -90,11 +90,7 @@ def run_ahead(
     None where it would take too much memory, or time, beside what goes on meanwhile.
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
-    if (
-        plan is None
-        or _unrolled(plan) > _MANY_NODES
-        or 2 * weights > within_limit(_WEIGHTS)
-    ):
+    if plan is None or _unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
         return beside(None)
     threads = max(1, processors() // 2)
     sparing = max(map(matrices, plan.sites), default=0) > LARGE

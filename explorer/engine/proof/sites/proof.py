@@ -133,12 +133,16 @@ class SiteProof:
         def size(site: SitePlan) -> int:
             return _activations(site, found[key_of(site)])
 
+        def alone(site: SitePlan) -> int:
+            # a large one is proved by itself: its walk beside its run
+            return max(size(site), _EXPOSED if matrices(site) > LARGE else 0)
+
         def tick(more: int) -> None:
             self.tell("proving matmuls", done + more, total)
 
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            groups = list(portions(moved, size, _EXPOSED))
+            groups = list(portions(moved, alone, _EXPOSED))
             runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
             for group in groups:
                 try:
