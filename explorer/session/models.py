@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_tree import said_of_bounds
 from explorer.engine.models.onnx import OnnxModel
-from explorer.engine.models.opened import Cancel, OnProgress, Opened, OpenOptions, check_names, with_rules
+from explorer.engine.models.opened import Opened, OpenOptions, check_names, with_rules
 from explorer.engine.models.registry import open_model
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Progress
 from explorer.host import output_files, scratch
 from explorer.session import history as states

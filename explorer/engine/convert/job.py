@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.graph.model import Value
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import Progress, TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
 from explorer.host.optional_packages import require, said
@@ -78,8 +79,8 @@ class ConversionJob(Struct, frozen=True):
     verify: bool = True
     draws: int = 3
     seed: int = 0
-    on_progress: Callable[[Progress], None] | None = None
-    cancel: Callable[[], bool] | None = None
+    on_progress: OnProgress = None
+    cancel: Cancel = None
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         """Reports progress, and stops here if the user wants to stop.
@@ -87,8 +88,7 @@ class ConversionJob(Struct, frozen=True):
         Raises:
             Cancelled: He does.
         """
-        if self.cancel is not None and self.cancel():
-            raise Cancelled
+        stop_if(self.cancel)
         if self.on_progress is not None:
             self.on_progress(Progress(phase, done, total))
 

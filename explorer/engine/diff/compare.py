@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled
 from explorer.base.units import shape_text
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
@@ -27,13 +26,12 @@ from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes.subgraphs import call_name, view
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
 
 __all__ = ["diff"]
 
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """What stands for the operator in rows about the graph itself."""
@@ -95,8 +93,7 @@ def _teller(on_progress: OnProgress, cancel: Cancel) -> Tell:
     """Reports progress, if somebody wants it, and stops there if the user wants to stop."""
 
     def tell(phase: str, done: int = 0, total: int = 0) -> None:
-        if cancel is not None and cancel():
-            raise Cancelled
+        stop_if(cancel)
         if on_progress is not None:
             on_progress(Progress(phase, done, total))
 

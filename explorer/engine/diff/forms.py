@@ -10,10 +10,9 @@ really equal is decided by `Forms.equal_content`, which reads both, a slab at a 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.base.errors import Cancelled
 from explorer.engine.formats.onnx.protobuf_wire import fields
 from explorer.engine.graph.model import (
     AttributeRef,
@@ -27,6 +26,7 @@ from explorer.engine.graph.model import (
     Tensor,
     subgraphs,
 )
+from explorer.engine.progress import Cancel, stop_if
 
 __all__ = ["Forms", "body_tensors", "captured", "tensors"]
 
@@ -47,7 +47,7 @@ class Forms:
         cancel: Asked between slabs of weights; True stops the comparison.
     """
 
-    def __init__(self, cancel: Callable[[], bool] | None = None) -> None:
+    def __init__(self, cancel: Cancel = None) -> None:
         self.cancel = cancel
         self._ids: dict[Form, int] = {}
         self._functions: dict[tuple[int, tuple[str, str, str]], int] = {}
@@ -121,8 +121,7 @@ class Forms:
             return self._same_spans(a, b)
         left, right = _chunks(a), _chunks(b)
         for one, other in zip(left, right, strict=True):
-            if self.cancel is not None and self.cancel():
-                raise Cancelled
+            stop_if(self.cancel)
             if one != other:
                 return False
         return True
@@ -130,8 +129,7 @@ class Forms:
     def _same_spans(self, a: Span, b: Span) -> bool:
         left, right = a.source.map, b.source.map
         for at in range(0, a.size, _CHUNK):
-            if self.cancel is not None and self.cancel():
-                raise Cancelled
+            stop_if(self.cancel)
             stop = min(at + _CHUNK, a.size)
             # two copies and a memcmp: comparing memoryviews goes element by element
             if left[a.offset + at : a.offset + stop] != right[b.offset + at : b.offset + stop]:

@@ -9,6 +9,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened import dims_of
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.host.gc_pause import uncollected
 
 TYPE_CHECKING = False
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
+    from explorer.engine.models.opened import Arrays, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.facts import Layer, Progress
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.facts import Layer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     Arrays = Sequence[np.ndarray]
 
 _T = TypeVar("_T")
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 
 class OpenOptions(Struct, frozen=True):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays, Cancel, OnProgress, OpenOptions
+    from explorer.engine.models.opened import Arrays, OpenOptions
+    from explorer.engine.progress import Cancel, OnProgress
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer

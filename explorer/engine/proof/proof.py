@@ -18,8 +18,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.model import Model
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.lengths import Dims, Sizes, choose
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run
@@ -57,9 +58,6 @@ from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import uncollected
 
 __all__ = ["ProofInputs", "ProofTask", "verify"]
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 
 def verify(
@@ -314,8 +312,7 @@ def _teller(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int]
     last: list[Progress] = []
 
     def tell(phase: str, done: int, total: int) -> None:
-        if cancel is not None and cancel():
-            raise Cancelled
+        stop_if(cancel)
         progress = Progress(phase, done, total)
         if on_progress is not None and phase and [progress] != last:
             last[:] = [progress]

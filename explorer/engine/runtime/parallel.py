@@ -21,6 +21,7 @@ from msgspec import Struct
 from threadpoolctl import threadpool_limits
 
 from explorer.base.errors import Cancelled
+from explorer.engine.progress import Cancel
 from explorer.host import memory_limit
 
 _T = TypeVar("_T")
@@ -97,7 +98,7 @@ def side_by_side(
     most: int,
     *,
     tick: Callable[[int], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    cancel: Cancel = None,
 ) -> list[_T]:
     """Runs works, each begun in the order given, on all processors.
 

@@ -8,20 +8,18 @@ them is told from one that does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled, ExplorerError
+from explorer.base.errors import ExplorerError
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, dtype_code, subgraphs
 from explorer.engine.operators.call import Type
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.batching import portions
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Dim, Progress, Shape, TensorInfo
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 LARGEST_CHUNK = 256 << 20
 """Bytes of values whose shapes are asked for in one run."""
@@ -75,8 +73,7 @@ def observe(
         found: dict[str, Type] = {}
         nbytes = {name: _bytes(values.get(name), chosen) for name in names}
         for chunk in portions(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
-            if cancel is not None and cancel():
-                raise Cancelled
+            stop_if(cancel)
             if on_progress is not None:
                 on_progress(Progress("observing shapes", len(found), len(names)))
             try:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.sweep import processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, blank, planned, proved
@@ -39,9 +40,6 @@ _WORTH = 8.0
 """Seconds of work from which on other processes are worth the three that they take to start."""
 _PROOF, _PROVED, _OPENING = 0.15, 1.5e8, 0.3
 """About what a proof takes: so many seconds, and one for so many bytes of the model; and opening a model."""
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 
 class Subject(Struct, frozen=True):
@@ -282,7 +280,7 @@ class _Run:
             mark = time.perf_counter()
             try:
                 for at in work.open:
-                    self._stop_if()
+                    stop_if(self.cancel)
                     row, spec = work.rows[at], self.specs[at]
                     if row.products is None:
                         row = planned(work.subject.door, row, spec, self.hardware, self.order)
@@ -350,10 +348,6 @@ class _Run:
         self.done += rows
         if self.on_progress is not None:
             self.on_progress(Progress("sweeping", self.done, self.total))
-
-    def _stop_if(self) -> None:
-        if self.cancel is not None and self.cancel():
-            raise Cancelled()
 
 
 def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:

@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from explorer.base.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.sweep.measure import Task, measure
 from explorer.engine.sweep.processes import AGAIN, LOOK, Done
 from explorer.facts.sweep import SweepRow
@@ -39,7 +40,7 @@ def run(
     done: Done,
     *,
     scheduler: str,
-    cancel: Callable[[], bool] | None = None,
+    cancel: Cancel = None,
 ) -> int:
     """Does the tasks, and tells of each as soon as it is done.
 
@@ -82,7 +83,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) -> Iterator[tuple[Any, Look]]:
+def _there(distributed: Any, scheduler: str, cancel: Cancel) -> Iterator[tuple[Any, Look]]:
     """A cluster that runs already, and goes on running; and what sees whether it has workers."""
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
@@ -111,18 +112,13 @@ def _there(distributed: Any, scheduler: str, cancel: Callable[[], bool] | None) 
         yield client, look
 
 
-def _await_worker(client: Any, where: str, cancel: Callable[[], bool] | None) -> None:
+def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
     deadline = time.monotonic() + _START
     while not client.nthreads():
-        _stop_if(cancel)
+        stop_if(cancel)
         if time.monotonic() > deadline:
             raise Misuse("the scheduler has no workers", where=where, hint=f"start one: dask worker {where}")
         time.sleep(LOOK)
-
-
-def _stop_if(cancel: Callable[[], bool] | None) -> None:
-    if cancel is not None and cancel():
-        raise Cancelled()
 
 
 def _follow(
@@ -132,7 +128,7 @@ def _follow(
     done: Done,
     look: Look,
     where: str,
-    cancel: Callable[[], bool] | None,
+    cancel: Cancel,
 ) -> None:
     run_id = uuid.uuid4().hex[:12]
     asked = {
@@ -144,7 +140,7 @@ def _follow(
         coming = distributed.as_completed(asked, loop=client.loop, with_results=True, raise_errors=False)
         looked = time.monotonic()
         while asked:
-            _stop_if(cancel)
+            stop_if(cancel)
             batch = coming.next_batch(block=False)
             for future, result in batch:
                 outcome = _outcome(distributed, future, result, where)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.base.errors import BadModel, Cancelled
+from explorer.base.errors import BadModel
 from explorer.base.version import __version__
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, subgraphs
+from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware
 
@@ -41,7 +42,7 @@ def _inside(nodes: Iterable[Node]) -> Iterator[Tensor]:
             yield from _tensors(graph)
 
 
-def fingerprint(files: Sequence[str], cancel: Callable[[], bool] | None = None) -> str:
+def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     """Digest of a model's files: the graph, then the files of its weights by name.
 
     SHA-256, which processors compute at a gigabyte a second.
@@ -57,8 +58,7 @@ def fingerprint(files: Sequence[str], cancel: Callable[[], bool] | None = None) 
             with open(path, "rb", buffering=0) as file:
                 while block := file.read(_BLOCK):
                     digest.update(block)
-                    if cancel is not None and cancel():
-                        raise Cancelled()
+                    stop_if(cancel)
         except OSError as error:
             raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
     return digest.hexdigest()

@@ -9,23 +9,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.version import __version__
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.engine.tiling.cost import plan_cost
-from explorer.facts import History, Plan, Progress, TileResult, TileSpec, Verification
+from explorer.facts import History, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
-
-if TYPE_CHECKING:
-    OnProgress = Callable[[Progress], None] | None
-    Cancel = Callable[[], bool] | None
 
 __all__ = ["SweepSession", "ProofSpec", "Task", "blank", "measure", "planned", "proved"]
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import IO
 
-from explorer.base.errors import Cancelled, EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.sweep.measure import Task, measure
 from explorer.facts.sweep import SweepRow
 from explorer.host import child, scratch
@@ -50,7 +51,7 @@ def room(nbytes: int) -> int:
     return 1 << 10
 
 
-def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Callable[[], bool] | None = None) -> int:
+def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = None) -> int:
     """Does the tasks, and tells of each as soon as it is done.
 
     Args:
@@ -70,8 +71,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Callable[[],
     waiting = deque((task, 1) for task in tasks)
     with _pool(min(workers, len(tasks))) as pool:
         while waiting or any(worker.task for worker in pool.workers):
-            if cancel is not None and cancel():
-                raise Cancelled()
+            stop_if(cancel)
             ready = wait([worker.answers for worker in pool.workers], LOOK)
             for at, worker in enumerate(pool.workers):
                 if worker.answers in ready:

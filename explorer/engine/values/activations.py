@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from explorer.base.errors import Cancelled
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.statistics import measure
 from explorer.facts import Progress
 from explorer.facts.values import Activations, TensorStats
 from explorer.host.output_files import atomic_write
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 
 class ActivationRequest(Struct, frozen=True):
@@ -116,8 +113,7 @@ class _Collector(Struct):
             self.archive.add(f"{name}#{call + 1}" if call else name, numbers)
 
     def step(self, done: int, total: int) -> None:
-        if self.cancel is not None and self.cancel():
-            raise Cancelled
+        stop_if(self.cancel)
         if self.on_progress is not None:
             self.on_progress(Progress("running the layers", done, total))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.errors import Cancelled
+from explorer.engine.progress import Cancel, stop_if
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Slabs = Callable[[], Iterator[Array]]
@@ -68,14 +68,13 @@ def slabs_of(array: Array) -> Slabs:
     return slabs
 
 
-def chunks(numbers: Numbers, cancel: Callable[[], bool] | None = None) -> Iterator[Array]:
+def chunks(numbers: Numbers, cancel: Cancel = None) -> Iterator[Array]:
     """The elements of a tensor in pieces that are quick to work on.
 
     Raises:
         Cancelled: `cancel`, asked at every slab, said so.
     """
     for slab in numbers.slabs():
-        if cancel is not None and cancel():
-            raise Cancelled
+        stop_if(cancel)
         for at in range(0, slab.size, _CHUNK):
             yield slab[at : at + _CHUNK]

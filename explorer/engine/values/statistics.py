@@ -7,18 +7,17 @@ values: how often each occurs says all there is to know, in one pass. Wider type
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from explorer.engine.progress import Cancel
 from explorer.engine.values.intervals import edges_of, places, quantiles
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.engine.values.wide import NOTHING, Wide
 from explorer.facts import TensorInfo
 from explorer.facts.values import Histogram, TensorStats
-
-Cancel = Callable[[], bool] | None
 
 
 def measure(

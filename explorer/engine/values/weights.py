@@ -14,14 +14,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled, Misuse, nearest
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
 from explorer.facts.values import TensorStats, Weights
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 
 class Paths:
@@ -172,8 +170,7 @@ def _digest(tensor: Numbers, most: int | None, cancel: Cancel) -> bytes | None:
     digest = hashlib.blake2b(digest_size=16)
     seen = False
     for number, slab in enumerate((tensor.raw or tensor.slabs)()):
-        if cancel is not None and cancel():
-            raise Cancelled
+        stop_if(cancel)
         if most is not None and number >= most:
             break
         seen = True

@@ -8,16 +8,15 @@ those numbers that can still be one of the quantiles. The same counts fill most 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from explorer.engine.progress import Cancel
 from explorer.engine.values.intervals import edges_of, places, quantiles, ranks
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
-
-Cancel = Callable[[], bool] | None
 
 _SORTED = 1 << 16
 """Numbers up to which sorting is faster than counting."""

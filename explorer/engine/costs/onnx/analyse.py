@@ -20,6 +20,7 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.graph.model import Model, subgraphs
 from explorer.engine.operators.call import Rules
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled
@@ -45,8 +46,8 @@ def examine(
     look: Look | None = None,
     shapes: Inference | None = None,
     format: str = "onnx",
-    on_progress: Callable[[Progress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> Examined:
     """Everything that can be known of a model without running it.
 
@@ -75,8 +76,7 @@ def examine(
     if on_progress is not None:
         on_progress(Progress("inferring shapes"))
     inference = shapes or Inference(model, dims, input_shapes)
-    if cancel is not None and cancel():
-        raise Cancelled
+    stop_if(cancel)
     seen: tuple[str, ...] = ()
     if observe:
         inference, seen = _observed(model, inference, dims, input_shapes, on_progress, cancel)
@@ -100,8 +100,8 @@ def _observed(
     inference: Inference,
     dims: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
-    on_progress: Callable[[Progress], None] | None,
-    cancel: Callable[[], bool] | None,
+    on_progress: OnProgress,
+    cancel: Cancel,
 ) -> tuple[Inference, tuple[str, ...]]:
     """Shapes with what is seen in a run on random inputs, and what to say of that."""
     from explorer.engine.shapes import observed
@@ -174,7 +174,7 @@ def _on_tiles(
     inference: Inference,
     input_shapes: InputShapes | None,
     rules: Rules | None,
-    cancel: Callable[[], bool] | None,
+    cancel: Cancel,
 ) -> Tiled | None:
     """What runs on tiles; of a model that leaves sizes open, for those that its plan took."""
     values = inference.main.values

@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.costs.onnx import control_flow, sequences, tile_coverage
 from explorer.engine.costs.onnx.functions import FunctionCalls, inlined
@@ -40,11 +39,9 @@ from explorer.engine.graph.model import Model, Node
 from explorer.engine.operators import formulas, registry
 from explorer.engine.operators.call import Call, Rules
 from explorer.engine.operators.formulas import Cost
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
-
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 _SPECIAL = HANDED_ON | VIEWS | sequences.MAKERS
 """Operators whose outputs may be a stored tensor, a view or a sequence."""
@@ -126,8 +123,7 @@ class GraphVisitor:
         for index, node in enumerate(nodes):
             self.visited += 1
             if not self.visited & 511:
-                if self.cancel is not None and self.cancel():
-                    raise Cancelled
+                stop_if(self.cancel)
                 if self.on_progress is not None and not context.number:
                     self.on_progress(Progress("analysing", index, len(nodes)))
             if own and (node.domain, node.op) in own:

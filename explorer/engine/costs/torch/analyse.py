@@ -17,7 +17,6 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import Cancelled
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.aten.packed_weights import is_packed
 from explorer.engine.costs.memory import liveness
@@ -28,6 +27,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
 from explorer.engine.formats.torch_module.modules import described, is_lazy, plain, registered
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import (
     NOTHING_KNOWN,
     Analysis,
@@ -68,8 +68,8 @@ def examine(
     dims: Mapping[str, int] | None = None,
     gradients: Gradients | None = None,
     detailed: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> liveness.Examined:
     """Everything known of a loaded model, and its execution order.
 
@@ -121,8 +121,8 @@ def examine_module(
     valued: Callable[[], nn.Module] | None = None,
     gradients: Gradients | None = None,
     detailed: bool = False,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> liveness.Examined:
     """Everything known of `model`, whose parameters live on the meta device, for one set of inputs.
 
@@ -169,11 +169,8 @@ def examine_module(
     )
 
 
-def _check(
-    on_progress: Callable[[Progress], None] | None, cancel: Callable[[], bool] | None, done: int, modules: int
-) -> None:
-    if cancel and cancel():
-        raise Cancelled
+def _check(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
+    stop_if(cancel)
     if on_progress and done % 64 == 1:
         on_progress(Progress("running on shapes", done, max(modules, done)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -12,7 +12,8 @@ from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.training.step import LeafGradients, StepGradients
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.facts import Analysis, Progress
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.facts import Analysis
 
 __all__ = ["step"]
 
@@ -23,8 +24,8 @@ def step(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> StepGradients:
     """One training step of a module.
 

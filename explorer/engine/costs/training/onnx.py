@@ -6,7 +6,7 @@ The file does not say what is trained. Every stored tensor of a floating-point t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,7 +21,8 @@ from explorer.engine.operators import formulas, registry
 from explorer.engine.operators.call import Call, Rules
 from explorer.engine.operators.gradients import Gradient, Want, elementwise
 from explorer.engine.operators.operator import blocked
-from explorer.facts import Layer, Progress, Shape, Status
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.facts import Layer, Shape, Status
 
 __all__ = ["at_batch", "step"]
 
@@ -74,8 +75,8 @@ def step(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
     own: Rules | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    cancel: Callable[[], bool] | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> StepGradients:
     """One training step of a model.
 

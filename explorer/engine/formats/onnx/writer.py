@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
-from explorer.base.errors import Cancelled
 from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
 from explorer.engine.graph.model import (
     AttributeRef,
@@ -36,12 +35,11 @@ from explorer.engine.graph.model import (
     dtype_code,
 )
 from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, held
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import Progress
 
 Part = bytes | Payload
 Piece = bytes | bytearray | memoryview
-OnProgress = Callable[[Progress], None] | None
-Cancel = Callable[[], bool] | None
 
 PROTOBUF_LIMIT = (1 << 31) - 1
 """No protobuf parser reads a larger message; beyond it weights go into a file beside the model."""
@@ -514,8 +512,7 @@ def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -
 
 
 def _tell(done: int, total: int, on_progress: OnProgress, cancel: Cancel) -> None:
-    if cancel is not None and cancel():
-        raise Cancelled
+    stop_if(cancel)
     if on_progress is not None:
         on_progress(Progress("writing", done, total))
 

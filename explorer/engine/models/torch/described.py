@@ -18,8 +18,9 @@ from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, summe
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
-from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
+from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.tensors import TensorFile
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
 from explorer.host.gc_pause import uncollected
 

@@ -22,8 +22,9 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import StepGradients as StepGradients
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.models.opened import Cancel, OnProgress, OpenOptions
+from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.torch.run import run
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values import torch_tensors
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer

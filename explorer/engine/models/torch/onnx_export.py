@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.graph.model import Model
+from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.facts import Progress
 from explorer.host.optional_packages import said
@@ -93,7 +94,7 @@ def export(
     loaded: LoadedModule,
     bound: BoundInputs,
     path: str,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress = None,
     request: ExportRequest | None = None,
 ) -> ExportResult:
     """Writes the model to `path`; weights above 1 GiB may go into files beside it.
@@ -160,7 +161,7 @@ def _with_names(request: ExportRequest, loaded: LoadedModule, bound: BoundInputs
 
 
 def exported_graph(
-    loaded: LoadedModule, bound: BoundInputs, path: str, on_progress: Callable[[Progress], None] | None = None
+    loaded: LoadedModule, bound: BoundInputs, path: str, on_progress: OnProgress = None
 ) -> Model:
     """The model as an ONNX graph, which is written to `path`; see `export`."""
     export(loaded, bound, path, on_progress)

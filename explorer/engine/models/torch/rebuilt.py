@@ -13,8 +13,9 @@ from explorer.engine.costs.memory.liveness import Examined
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
 from explorer.engine.formats.torch_module.loaded import LoadedModule, of
 from explorer.engine.formats.torch_replay import exported_program, torchscript
-from explorer.engine.models.opened import Cancel, OnProgress, Opened, OpenOptions
+from explorer.engine.models.opened import Opened, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.host.optional_packages import said, search_here, silence
 
 

@@ -7,14 +7,15 @@ run of the original keeps step and lets go of what no later layer reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.base.errors import BadModel, Cancelled
+from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine import shapes
 from explorer.engine.graph.model import DTYPES, Model, dtype_code
+from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.outputs.run import by_one_ulp
@@ -40,8 +41,6 @@ from explorer.facts import Progress, TensorInfo
 
 __all__ = ["BUDGET", "Cancel", "OnProgress", "LayerProbe"]
 
-Cancel = Callable[[], bool] | None
-OnProgress = Callable[[Progress], None] | None
 Feeds = dict[str, Array]
 
 BUDGET = 1 << 28
@@ -190,8 +189,7 @@ class LayerProbe:
 
     def check(self) -> None:
         """Stops here if the user wants to stop."""
-        if self.cancel is not None and self.cancel():
-            raise Cancelled
+        stop_if(self.cancel)
 
     def run(self) -> None:
         """Looks at every place.

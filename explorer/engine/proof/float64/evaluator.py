@@ -18,6 +18,7 @@ from explorer.base.errors import Cancelled
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Tensor, Value
+from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.float64.windows import average_pool, conv, conv_transpose, max_pool
 from explorer.engine.proof.symbolic.symbols import moved
 from explorer.engine.runtime.onnxruntime import Array
@@ -43,9 +44,7 @@ class NoReference(Exception):
     """The graph cannot be run in float64; the text says why."""
 
 
-def run(
-    model: Model, feeds: Mapping[str, Array], cancel: Callable[[], bool] | None = None
-) -> dict[str, Array]:
+def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict[str, Array]:
     """Every output of the model, computed in float64 throughout.
 
     Args:
@@ -143,7 +142,7 @@ def _wide(value: Any) -> Any:
 class _Float64:
     """The domain of float64 arrays; stored constants stay as they are until they are used."""
 
-    def __init__(self, model: Model, cancel: Callable[[], bool] | None) -> None:
+    def __init__(self, model: Model, cancel: Cancel) -> None:
         self.model = model
         self.cancel = cancel
         self.evaluators: dict[int, Any] = {}
@@ -152,8 +151,7 @@ class _Float64:
         return tensor.array()
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
-        if self.cancel is not None and self.cancel():
-            raise Cancelled
+        stop_if(self.cancel)
         rule = None if node.domain else _RULES.get(node.op)
         if rule is not None:
             found = rule(attributes, args)

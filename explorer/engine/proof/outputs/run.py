@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.model import DTYPES, Model, Value
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.tolerance import within
@@ -268,7 +269,7 @@ def _moved(value: Array) -> Array:
 
 
 def reference(
-    model: Model, feeds: Sequence[Feeds], cancel: Callable[[], bool] | None, step: Callable[[], None]
+    model: Model, feeds: Sequence[Feeds], cancel: Cancel, step: Callable[[], None]
 ) -> tuple[list[dict[str, Array]], str]:
     """The float64 results of every draw.
 

@@ -24,6 +24,7 @@ from explorer.base.errors import Cancelled
 from explorer.base.units import exact_text
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.model import Model
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
@@ -112,7 +113,7 @@ class Runs:
         self,
         pairing: Pairing,
         tell: Tell,
-        cancel: Callable[[], bool] | None,
+        cancel: Cancel,
         ahead: Ahead | None = None,
     ) -> None:
         self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, ahead

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.graph.model import Model, Node, Tensor
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, pair_values
 from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
@@ -96,7 +97,7 @@ class Correspondence:
         outputs: Sequence[Pair],
         sites: Sites,
         types: Callable[[], tuple[Types, Types]],
-        cancel: Callable[[], bool] | None,
+        cancel: Cancel,
     ) -> None:
         self.before, self.after = before, after
         self.inputs, self.outputs, self._sites, self._types = inputs, outputs, sites, types

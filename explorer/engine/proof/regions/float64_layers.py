@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.regions.trials import ComparedValue
 from explorer.engine.proof.structure.probes import GraphProducers, Region
@@ -15,7 +16,6 @@ from explorer.engine.runtime.onnxruntime import Array, expose
 
 __all__ = ["Float64Layers", "in_float64"]
 
-Cancel = Callable[[], bool] | None
 Feeds = dict[str, Array]
 
 

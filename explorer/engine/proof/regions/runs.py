@@ -21,6 +21,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.model import Model, Node
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
@@ -86,7 +87,7 @@ def settle(
     tries: Sequence[tuple[Drawn, ...]],
     seed: int,
     tell: Callable[[int, int], None],
-    cancel: Callable[[], bool] | None,
+    cancel: Cancel,
 ) -> tuple[RegionResult, ...]:
     """Tests every changed region; where one fails, whether it was cut out wrongly.
 
@@ -207,7 +208,7 @@ class _Runner:
         found: Correspondence,
         tries: Sequence[tuple[Drawn, ...]],
         seed: int,
-        cancel: Callable[[], bool] | None,
+        cancel: Cancel,
     ) -> None:
         self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
         self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)

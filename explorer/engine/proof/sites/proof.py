@@ -20,6 +20,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import DTYPES, Model, sources
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
@@ -72,7 +73,7 @@ class SiteProof:
         tried: list[tuple[Drawn, ...]],
         seed: int,
         tell: Callable[[str, int, int], None],
-        cancel: Callable[[], bool] | None,
+        cancel: Cancel,
     ) -> None:
         self.before, self.after, self.tried, self.seed = before, after, tried, seed
         self.drawn = tried[0]

@@ -29,6 +29,7 @@ from explorer.engine.graph.model import (
     Tensor,
     tensor_from_array,
 )
+from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.shapes.subgraphs import body_name, call_name
 
@@ -66,7 +67,7 @@ class ValueNumbers:
         cancel: Asked between slabs of weights; True stops.
     """
 
-    def __init__(self, models: Iterable[Model], cancel: Callable[[], bool] | None = None) -> None:
+    def __init__(self, models: Iterable[Model], cancel: Cancel = None) -> None:
         self._forms = Forms(cancel)
         self._table: dict[Form, int] = {("absent",): _ABSENT}
         self._stored: dict[Form, list[tuple[Tensor, int]]] = {}

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.errors import Cancelled
 from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Interpreter, Wiring
 from explorer.engine.graph.model import Model
+from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct, Total
 from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
@@ -39,7 +39,7 @@ def walk(
     dtype: str,
     *,
     wiring: Wiring | None = None,
-    cancel: Callable[[], bool] | None = None,
+    cancel: Cancel = None,
 ) -> int:
     """Walks one site of the tiled graph and compares every tile.
 
@@ -69,8 +69,7 @@ def walk(
     codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
     codes = meaning.out(codes.reshape(meaning.shape))
     for area in check.grid():
-        if cancel is not None and cancel():
-            raise Cancelled
+        stop_if(cancel)
         here = codes[area.cut].reshape(-1)
         if meaning.shown is None:
             seen = np.arange(here.size)
