@@ -115,12 +115,6 @@ class ModulePart:
         return self.path.rpartition(".")[2]
 
 
-def stored_bytes(tensors: Iterable[StoredTensor]) -> int:
-    """Bytes of tensors, those of several names once."""
-    once = {t.name if t.identity is None else t.identity: t.nbytes for t in tensors}
-    return sum(once.values())
-
-
 def settings_text(settings: Mapping[str, Any]) -> str:
     """The first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
     shown = [f"{key}={_short(value)}" for key, value in list(settings.items())[:SETTINGS]]

@@ -76,6 +76,11 @@ class StoredTensor:
         """How many numbers."""
         return prod(self.shape)
 
+    @property
+    def key(self) -> Hashable:
+        """What counts it once: the same for names that are one stored tensor."""
+        return self.name if self.identity is None else ("shared", self.identity)
+
     def __repr__(self) -> str:
         return f"StoredTensor({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
 
@@ -163,12 +168,9 @@ def outlined(contents: TensorIndex) -> Outline:
             else:
                 yield OutlineRow(row.path, "tensor", found.dtype, found.shape, found.nbytes, found.unread)
 
-    elements = sum(
-        {t.name if t.identity is None else t.identity: t.elements for t in contents.tensors}.values()
-    )
     facts = [
         ("tensors", f"{len(contents.tensors):,}"),
-        ("parameters", f"{elements:,}"),
+        ("parameters", f"{sum([t.elements for t in distinct(contents.tensors)]):,}"),
         ("types", _types(contents.tensors)),
         *([("written by", contents.producer)] if contents.producer else []),
         *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
@@ -176,6 +178,12 @@ def outlined(contents: TensorIndex) -> Outline:
         *(("note", note) for note in contents.notes),
     ]
     return Outline(contents.format, contents.source, contents.file_bytes, facts, made())
+
+
+def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
+    """Tensors, those of several names once."""
+    shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}
+    return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
 
 
 def _types(tensors: Sequence[StoredTensor]) -> str:

@@ -8,20 +8,19 @@ types, shapes and the values themselves are there like those of any other model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import Examined, Schedule
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, rows
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
 from explorer.host.gc_pause import uncollected
 
 if TYPE_CHECKING:
-    from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, OpenOptions
@@ -106,7 +105,7 @@ class TensorFile:
                 scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
                 groups[row.path] = unknown
                 continue
-            stored = ((_identity(tensor), tensor.elements, tensor.nbytes),)
+            stored = ((tensor.key, tensor.elements, tensor.nbytes),)
             leaves.append(LayerLeaf(scopes, leaf_layer(tensor, row.name, why), stored))
         return build(leaves, groups)
 
@@ -157,14 +156,9 @@ class TensorFile:
         raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=_REMEDY)
 
 
-def _identity(tensor: StoredTensor) -> Hashable:
-    return tensor.name if tensor.identity is None else ("shared", tensor.identity)
-
-
 def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
     """Numbers and bytes of tensors, those of several names once."""
-    shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}.values()
-    once = (*shared, *[tensor for tensor in tensors if tensor.identity is None])
+    once = distinct(tensors)
     return sum([tensor.elements for tensor in once]), sum([tensor.nbytes for tensor in once])
 
 

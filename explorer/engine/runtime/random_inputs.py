@@ -21,22 +21,10 @@ from explorer.facts import Shape
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
 
-_PASSING = frozenset(
-    (
-        "Cast",
-        "Clip",
-        "Concat",
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    )
-)
+_PASSING = frozenset((
+    "Cast", "Clip", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
+    "Transpose", "Unsqueeze",
+))  # fmt: skip
 """Operators behind which an index is still the same index."""
 
 _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}

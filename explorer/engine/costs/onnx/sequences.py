@@ -15,18 +15,10 @@ from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Node
 from explorer.facts import Dim, TensorInfo
 
-MAKERS = frozenset(
-    (
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceInsert",
-        "SequenceErase",
-        "SplitToSequence",
-        "Identity",
-        "Optional",
-        "OptionalGetElement",
-    )
-)
+MAKERS = frozenset((
+    "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence",
+    "Identity", "Optional", "OptionalGetElement",
+))  # fmt: skip
 """Operators whose result is a sequence of known length if their input is."""
 
 

@@ -129,7 +129,7 @@ def _zip(source: str, places: bool) -> SavedFile:
         root = load(machine)
     except Broken as error:
         raise broken(error, source) from error
-    order = archive.read("byteorder") if "byteorder" in archive else b"little"
+    swapped = archive.big_endian
 
     def place(ref: StorageRef) -> int | None:
         name = f"data/{ref.key}"
@@ -143,7 +143,7 @@ def _zip(source: str, places: bool) -> SavedFile:
         return archive.start_of(name) if places else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
-    return SavedFile(source, "zip", root, machine.named, archive.size, place, order.strip() == b"big", base)
+    return SavedFile(source, "zip", root, machine.named, archive.size, place, swapped, base)
 
 
 # -- the magic number
@@ -266,65 +266,22 @@ def array_type(described: ReducedObject) -> tuple[str, bool]:
 
 # -- what would run
 
-_HARMLESS = frozenset(
-    {
-        "collections.OrderedDict",
-        "collections.defaultdict",
-        "builtins.set",
-        "__builtin__.set",
-        "builtins.frozenset",
-        "builtins.complex",
-        "builtins.slice",
-        "builtins.bytearray",
-        "_codecs.encode",
-        "torch.device",
-        "torch.Size",
-        "torch.storage._load_from_bytes",
-        "torch.serialization._get_layout",
-        "numpy.dtype",
-        "numpy.ndarray",
-        "numpy.core.multiarray._reconstruct",
-        "numpy._core.multiarray._reconstruct",
-        "numpy.core.multiarray.scalar",
-        "numpy._core.multiarray.scalar",
-    }
-)
+_HARMLESS = frozenset({
+    "collections.OrderedDict", "collections.defaultdict", "builtins.set", "__builtin__.set",
+    "builtins.frozenset", "builtins.complex", "builtins.slice", "builtins.bytearray", "_codecs.encode",
+    "torch.device", "torch.Size", "torch.storage._load_from_bytes", "torch.serialization._get_layout",
+    "numpy.dtype", "numpy.ndarray", "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct", "numpy.core.multiarray.scalar",
+    "numpy._core.multiarray.scalar",
+})  # fmt: skip
 """Names that every checkpoint may hold and that do nothing but put values together."""
 
 _DANGEROUS = (
-    "os",
-    "posix",
-    "nt",
-    "subprocess",
-    "builtins",
-    "__builtin__",
-    "sys",
-    "runpy",
-    "importlib",
-    "socket",
-    "shutil",
-    "pty",
-    "ctypes",
-    "webbrowser",
-    "requests",
-    "urllib",
-    "http",
-    "code",
-    "pickle",
-    "multiprocessing",
-    "asyncio",
-    "operator",
-    "functools",
-    "types",
-    "marshal",
-    "tempfile",
-    "pathlib",
-    "io",
-    "codecs",
-    "_io",
-    "torch.hub",
-    "torch.utils.cpp_extension",
-)
+    "os", "posix", "nt", "subprocess", "builtins", "__builtin__", "sys", "runpy", "importlib", "socket",
+    "shutil", "pty", "ctypes", "webbrowser", "requests", "urllib", "http", "code", "pickle",
+    "multiprocessing", "asyncio", "operator", "functools", "types", "marshal", "tempfile", "pathlib",
+    "io", "codecs", "_io", "torch.hub", "torch.utils.cpp_extension",
+)  # fmt: skip
 """Modules whose functions no model needs to be put together."""
 
 

@@ -12,15 +12,17 @@ import re
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.units import bytes_text, printable
-from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows, stored_bytes
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
-from explorer.engine.formats.torch_files.tensors import BYTES
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct
+from explorer.engine.formats.torch_files.tensors import BYTES, in_order
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from typing import Any, TypeVar
+
+    Made = TypeVar("Made")
 
     Shape = tuple[int | str | None, ...]
     Tensor = tuple[str, str | None, Shape | None]
@@ -196,28 +198,40 @@ def described(path: str, format: str, why: str, *, exported: bool = False, place
         BadModel: There is no program in it, or it cannot be read.
     """
     archive = ZipArchive(path)
-    models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
-    if not models:
-        raise not_a_program(archive)
-    name = "models/model.json" if "models/model.json" in models else models[0]
-    try:
-        found = json.loads(archive.text(name))
+
+    def make(found: dict[str, Any]) -> Described:
         if exported:
             _settle(found["graph_module"]["graph"]["tensor_values"])
         else:
             _name_batch(found)
         return _described(archive, found, format, why, places)
+
+    return read_graph(archive, make, "export it again with a newer torch")
+
+
+def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint: str) -> Made:
+    """What `make` makes of the graph in an archive.
+
+    Raises:
+        BadModel: There is none, or it is not as torch writes it; `hint` says what to do then.
+    """
+    models = sorted(n for n in archive.names() if n.startswith("models/") and n.endswith(".json"))
+    if not models:
+        raise _not_a_program(archive)
+    name = "models/model.json" if "models/model.json" in models else models[0]
+    try:
+        return make(json.loads(archive.text(name)))
     except RecursionError as error:
-        raise BadModel("its graph is nested deeper than any model's", where=path) from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise BadModel("its graph is nested deeper than any model's", where=archive.path) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
         raise BadModel(
             f"its graph cannot be read ({type(error).__name__}: {printable(str(error))[:200]})",
-            where=path,
-            hint="export it again with a newer torch",
+            where=archive.path,
+            hint=hint,
         ) from error
 
 
-def not_a_program(archive: ZipArchive) -> BadModel:
+def _not_a_program(archive: ZipArchive) -> BadModel:
     """What to say of an archive that looks like an exported program and holds none."""
     if any(n.startswith("data/aotinductor") for n in archive.names()):
         return BadModel(
@@ -245,7 +259,7 @@ def _described(archive: ZipArchive, found: dict[str, Any], format: str, why: str
     for ran in made.nodes:
         made.kinds.update((path, kind) for _, path, kind in ran.stack)
     tensors = list(_tensors(archive, made, trained, places))
-    size = stored_bytes(tensors)
+    size = sum(tensor.nbytes for tensor in distinct(tensors))
     version = str(found.get("torch_version", ""))[:64]
     ranges = found.get("range_constraints") or {}
     made.contents = TensorIndex(
@@ -425,30 +439,28 @@ def _tensors(
 ) -> Iterator[StoredTensor]:
     """Every stored tensor, as the two lists in the archive describe it."""
     first: dict[Any, str] = {}
+    for fqn, path, entry in stored_entries(archive):
+        stored = _stored(archive, fqn, path, entry, trained, places)
+        if stored.identity is not None:
+            known = first.setdefault(stored.identity, stored.name)
+            if known != stored.name:
+                made.notes[stored.name] = f"tied to {known}"
+        strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
+        if not in_order(stored.shape, strides):
+            made.strides[stored.name] = strides
+            made.notes.setdefault(stored.name, f"strides {strides}")
+        if entry.get("is_param"):
+            made.parameters.add(stored.name)
+        yield stored
+
+
+def stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name in the state_dict, entry in the archive and description of every stored tensor."""
     for folder, what in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
         for name in lists[:1]:
             for fqn, entry in json.loads(archive.text(name))["config"].items():
-                stored = _stored(archive, str(fqn), f"{folder}{entry['path_name']}", entry, trained, places)
-                if stored.identity is not None:
-                    known = first.setdefault(stored.identity, stored.name)
-                    if known != stored.name:
-                        made.notes[stored.name] = f"tied to {known}"
-                _note_strides(made, stored, entry)
-                if entry.get("is_param"):
-                    made.parameters.add(stored.name)
-                yield stored
-
-
-def _note_strides(made: Described, stored: StoredTensor, entry: Mapping[str, Any]) -> None:
-    strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
-    step = 1
-    for size, stride in zip(reversed(stored.shape), reversed(strides), strict=False):
-        if size > 1 and stride != step:
-            made.strides[stored.name] = strides
-            made.notes.setdefault(stored.name, f"strides {strides}")
-            return
-        step *= size
+                yield str(fqn), f"{folder}{entry['path_name']}", entry
 
 
 def _number(described: Mapping[str, Any]) -> int:

@@ -47,10 +47,6 @@ def _push(make: Callable[[Pickle], Any]) -> Step:
     return step
 
 
-def _nothing(m: Pickle) -> None:
-    pass
-
-
 def _skipped(size: int) -> Step:
     def step(m: Pickle) -> None:
         m.take(size)
@@ -94,12 +90,8 @@ def _unicode(m: Pickle) -> None:
     m.stack.append(content[at:end].decode("utf-8", "surrogatepass"))
 
 
-def _text(size: int) -> Callable[[Pickle], str]:
-    return lambda m: m.take(m.number(size)).decode("utf-8", "surrogatepass")
-
-
-def _latin(size: int) -> Callable[[Pickle], str]:
-    return lambda m: m.take(m.number(size)).decode("latin-1")
+def _text(size: int, coding: str = "utf-8", errors: str = "surrogatepass") -> Callable[[Pickle], str]:
+    return lambda m: m.take(m.number(size)).decode(coding, errors)
 
 
 def _bytes(size: int) -> Callable[[Pickle], Any]:
@@ -118,9 +110,7 @@ def _bytes(size: int) -> Callable[[Pickle], Any]:
 
 def _int_line(m: Pickle) -> int | bool:
     text = m.line()
-    if text in ("00", "01"):
-        return text == "01"
-    return _digits(text)
+    return text == "01" if text in ("00", "01") else _digits(text)
 
 
 def _digits(text: str) -> int:
@@ -134,10 +124,6 @@ def _quoted(m: Pickle) -> str:
     if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
         raise Broken("a text of it has no quotes")
     return text[1:-1].decode("unicode_escape")
-
-
-def _escaped(m: Pickle) -> str:
-    return m.raw_line().decode("raw_unicode_escape")
 
 
 def _double(m: Pickle) -> float:
@@ -165,10 +151,6 @@ def _tuple(m: Pickle) -> None:
 
 def _tuple_of_one(m: Pickle) -> None:
     m.stack[-1] = (m.stack[-1],)
-
-
-def _empty_tuple(m: Pickle) -> None:
-    m.stack.append(())
 
 
 def _dict(m: Pickle) -> Ordered:
@@ -216,8 +198,8 @@ def _set_items(m: Pickle) -> None:
 
 
 def _append(m: Pickle) -> None:
-    value = _last(1)(m)
-    _extend(m.stack[-1], list(value))
+    value = m.stack.pop()
+    _extend(m.stack[-1], [value])
 
 
 def _appends(m: Pickle) -> None:
@@ -233,14 +215,6 @@ def _frozen(m: Pickle) -> ReducedObject:
     made = ReducedObject(_FROZEN)
     made.items = m.marked()
     return made
-
-
-def _pop(m: Pickle) -> None:
-    m.stack.pop()
-
-
-def _pop_marked(m: Pickle) -> None:
-    m.marked()
 
 
 def _mark(m: Pickle) -> None:
@@ -281,10 +255,6 @@ def _get_long(m: Pickle) -> None:
     at = m.at
     m.at = at + 4
     m.stack.append(m.memo[_from_bytes(m.content[at : at + 4], "little")])
-
-
-def _get_line(m: Pickle) -> None:
-    m.stack.append(m.memo[_digits(m.line())])
 
 
 def _global(m: Pickle) -> Any:
@@ -340,9 +310,7 @@ def _build(m: Pickle) -> None:
 
 
 def _outside(m: Pickle) -> None:
-    if m.outside is None:
-        raise Broken("it refers to what is outside of it")
-    m.stack[-1] = m.outside(m.stack[-1])
+    m.stack[-1] = _persistent(m, m.stack[-1])
 
 
 def _persistent(m: Pickle, pid: Any) -> Any:
@@ -357,10 +325,6 @@ def _extension(size: int) -> Callable[[Pickle], Any]:
 
 def _unknown(m: Pickle) -> None:
     raise Broken(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
-
-
-def _empty_set(m: Pickle) -> ReducedObject:
-    return ReducedObject(_SET)
 
 
 _STEPS: dict[bytes, Step] = {
@@ -378,9 +342,9 @@ _STEPS: dict[bytes, Step] = {
     b"\x8b": _push(_long(4)),
     b"G": _push(_double),
     b"S": _push(_quoted),
-    b"T": _push(_latin(4)),
-    b"U": _push(_latin(1)),
-    b"V": _push(_escaped),
+    b"T": _push(_text(4, "latin-1")),
+    b"U": _push(_text(1, "latin-1")),
+    b"V": _push(lambda m: m.raw_line().decode("raw_unicode_escape")),
     b"X": _unicode,
     b"\x8c": _push(_text(1)),
     b"\x8d": _push(_text(8)),
@@ -389,10 +353,10 @@ _STEPS: dict[bytes, Step] = {
     b"\x8e": _push(_bytes(8)),
     b"\x96": _push(_bytes(8)),
     # containers
-    b")": _empty_tuple,
+    b")": lambda m: m.stack.append(()),
     b"]": lambda m: m.stack.append([]),
     b"}": lambda m: m.stack.append(Ordered()),
-    b"\x8f": _push(_empty_set),
+    b"\x8f": _push(lambda m: ReducedObject(_SET)),
     b"t": _tuple,
     b"l": _push(lambda m: m.marked()),
     b"d": _push(_dict),
@@ -407,14 +371,14 @@ _STEPS: dict[bytes, Step] = {
     b"\x90": _appends,
     # the stack and the memo
     b"(": _mark,
-    b"0": _pop,
-    b"1": _pop_marked,
+    b"0": lambda m: m.stack.pop(),
+    b"1": lambda m: m.marked().clear(),
     b"2": _push(lambda m: m.stack[-1]),
     b"p": _put_line,
     b"q": _put_short,
     b"r": _put_long,
     b"\x94": _memoize,
-    b"g": _get_line,
+    b"g": _push(lambda m: m.memo[_digits(m.line())]),
     b"h": _get_short,
     b"j": _get_long,
     # code: names and calls
@@ -435,7 +399,7 @@ _STEPS: dict[bytes, Step] = {
     b"\x80": _skipped(1),
     b"\x95": _skipped(8),
     b"\x97": _push(lambda m: _persistent(m, None)),
-    b"\x98": _nothing,
+    b"\x98": lambda m: None,
 }
 
 _TABLE: tuple[Step, ...] = tuple(_STEPS.get(bytes((code,)), _unknown) for code in range(256))

@@ -23,26 +23,11 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_files.pickle_machine import Content
 
 BYTES: Mapping[str, int] = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 2,
-    "uint32": 4,
-    "int32": 4,
-    "uint64": 8,
-    "int64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "complex32": 4,
-    "complex64": 8,
+    **dict.fromkeys(("bool", "uint8", "int8", "float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
+    **dict.fromkeys(("uint32", "int32", "float32", "complex32"), 4),
+    **dict.fromkeys(("uint64", "int64", "float64", "complex64"), 8),
     "complex128": 16,
 }
 """Bytes of an element, by torch's name of its type."""
@@ -166,12 +151,17 @@ class TensorSpec:
     @property
     def contiguous(self) -> bool:
         """Whether its elements lie one behind the other, in order."""
-        step = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
-            if stride != step and size > 1:
-                return False
-            step *= size
-        return True
+        return in_order(self.shape, self.stride)
+
+
+def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements at these strides lie one behind the other."""
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=False):
+        if stride != step and size > 1:
+            return False
+        step *= size
+    return True
 
 
 class Device:
@@ -203,23 +193,11 @@ def checked(spec: TensorSpec) -> TensorSpec:
     return spec
 
 
-def _storage(value: Any) -> StorageRef:
-    if not isinstance(value, StorageRef):
-        raise ValueError("a tensor has no storage")
-    return value
-
-
 def _tensor(storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *rest: Any) -> TensorSpec:
-    ref = _storage(storage)
-    dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else ref.dtype
-    return checked(TensorSpec(ref, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
-
-
-def _quantized(
-    storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *rest: Any
-) -> TensorSpec:
-    ref = _storage(storage)
-    return checked(TensorSpec(ref, ref.dtype, offset, tuple(shape), tuple(stride)))
+    if not isinstance(storage, StorageRef):
+        raise ValueError("a tensor has no storage")
+    dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else storage.dtype
+    return checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
 
 
 def _parameter(data: Any, requires_grad: bool = True, *rest: Any) -> Any:
@@ -228,10 +206,6 @@ def _parameter(data: Any, requires_grad: bool = True, *rest: Any) -> Any:
     return TensorSpec(
         data.storage, data.dtype, data.offset, data.shape, data.stride, bool(requires_grad), True, data.layout
     )
-
-
-def _given(value: Any, *rest: Any) -> Any:
-    return value
 
 
 def _sizes(value: Any = ()) -> tuple[Any, ...]:
@@ -251,19 +225,13 @@ def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *rest: A
 
 def _sparse(layout: Any, data: Any) -> Any:
     """A sparse tensor: its values, under the whole's shape."""
-    parts = [part for part in data if isinstance(part, TensorSpec)] if isinstance(data, tuple) else []
-    size = next((part for part in data if _is_shape(part)), None) if isinstance(data, tuple) else None
-    if not parts:
+    parts = data if isinstance(data, tuple) else ()
+    values = next((part for part in reversed(parts) if isinstance(part, TensorSpec)), None)
+    if values is None:
         raise ValueError("a sparse tensor has no values")
-    values = parts[-1]
-    return TensorSpec(
-        values.storage,
-        values.dtype,
-        values.offset,
-        tuple(size or values.shape),
-        values.stride,
-        layout="sparse",
-    )
+    shape = next((part for part in parts if _is_shape(part)), None) or values.shape
+    ref = values.storage
+    return TensorSpec(ref, values.dtype, values.offset, tuple(shape), values.stride, layout="sparse")
 
 
 def _is_shape(value: Any) -> bool:
@@ -292,13 +260,15 @@ _DTYPES = {name: name for name in BYTES} | RENAMED
 _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor,
-    ("torch._utils", "_rebuild_qtensor"): _quantized,
+    ("torch._utils", "_rebuild_qtensor"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("torch.jit._pickle", "build_intlist"): _given,
-    ("torch.jit._pickle", "build_doublelist"): _given,
-    ("torch.jit._pickle", "build_boollist"): _given,
-    ("torch.jit._pickle", "build_tensorlist"): _given,
-    ("torch.jit._pickle", "restore_type_tag"): _given,
+    **{
+        ("torch.jit._pickle", name): lambda value, *rest: value
+        for name in (
+            *(f"build_{kind}list" for kind in ("int", "double", "bool", "tensor")),
+            "restore_type_tag",
+        )
+    },
     ("torch", "device"): Device,
     ("collections", "OrderedDict"): Ordered,
 }

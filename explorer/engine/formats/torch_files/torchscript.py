@@ -12,8 +12,8 @@ import re
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.units import bytes_text
-from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows, stored_bytes
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -289,21 +289,10 @@ def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
-_FIRST = dict.fromkeys(
-    (
-        "in_channels",
-        "out_channels",
-        "in_features",
-        "out_features",
-        "num_features",
-        "num_embeddings",
-        "embedding_dim",
-        "normalized_shape",
-        "kernel_size",
-        "stride",
-        "padding",
-    )
-)
+_FIRST = dict.fromkeys((
+    "in_channels", "out_channels", "in_features", "out_features", "num_features", "num_embeddings",
+    "embedding_dim", "normalized_shape", "kernel_size", "stride", "padding",
+))  # fmt: skip
 """Settings that say most, in the order of torch's constructors."""
 
 
@@ -332,7 +321,7 @@ def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
     constants = reader.constants()
     reader.inputs(root)
     found = reader.found
-    size = stored_bytes(reader.tensors)
+    size = sum(tensor.nbytes for tensor in distinct(reader.tensors))
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     version = archive.text("version").strip() if "version" in archive else ""
     found.contents = TensorIndex(

@@ -226,6 +226,11 @@ class ZipArchive:
         """Entries, without the folder that they share."""
         return list(self.entries)
 
+    @property
+    def big_endian(self) -> bool:
+        """Whether its weights are stored with the highest byte first."""
+        return "byteorder" in self and self.read("byteorder").strip() == b"big"
+
     def raw(self, size: int, at: int) -> bytes:
         """Bytes of the file, as many as there are."""
         return os.pread(self._fd, size, at)

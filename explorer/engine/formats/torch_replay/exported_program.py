@@ -13,7 +13,6 @@ the original. Sizes that the program leaves open stand at what it was exported w
 from __future__ import annotations
 
 import ast
-import json
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -22,16 +21,28 @@ from typing import Any
 
 import torch
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, nearest
 from explorer.base.units import printable, shape_text
-from explorer.engine.formats.torch_files.exported_program import DTYPES, SYMBOL, batch_of, symbol_of
+from explorer.engine.formats.torch_files.exported_program import (
+    DTYPES,
+    SYMBOL,
+    batch_of,
+    stored_entries,
+    symbol_of,
+)
 from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay.graph import LARGEST, Program, read
 from explorer.engine.formats.torch_replay.graph_replay import GraphReplay
-from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule, add_tensor, attributes, twin_of
+from explorer.engine.formats.torch_replay.rebuilt_module import (
+    ReplayModule,
+    add_tensor,
+    attributes,
+    loaded_module,
+    twin_of,
+)
 from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.facts import TensorInfo
 
@@ -189,53 +200,17 @@ def load(path: str) -> LoadedModule:
     """
     archive = ZipArchive(path)
     program = read(archive)
-    weights = {
-        **_config(archive, "data/weights/", "weights"),
-        **_config(archive, "data/constants/", "constants"),
-    }
-    if (archive.read("byteorder") if "byteorder" in archive else b"little").strip() == b"big":
-        raise BadModel("its weights are stored big-endian", where=path)
-
-    def build(meta: bool) -> ReplayModule:
-        return _guarded(archive, program, weights, meta)
-
-    loaded = LoadedModule(
-        source=path,
-        build=lambda: build(False),
-        weights_text="as the file has them",
-        trained=True,
-        notes=(f"exported program, written by torch {printable(program.version.partition('+')[0])}",),
+    try:
+        weights = {fqn: (entry, described) for fqn, entry, described in stored_entries(archive)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadModel("its list of weights is broken", where=path) from error
+    version = printable(program.version.partition("+")[0])
+    return loaded_module(
+        archive,
+        partial(_build, archive, program, weights),
+        lambda _: (f"exported program, written by torch {version}",),
         binding=partial(_bind, program),
     )
-    loaded._meta = build(True).eval()
-    return loaded
-
-
-def _config(archive: ZipArchive, folder: str, what: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Entry and description of every stored tensor, by its name in the state_dict."""
-    names = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name in names[:1]:
-        try:
-            for fqn, entry in json.loads(archive.text(name))["config"].items():
-                found[str(fqn)] = f"{folder}{entry['path_name']}", entry
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BadModel(f"its list of {what} is broken", where=archive.path) from error
-    return found
-
-
-def _guarded(
-    archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
-) -> ReplayModule:
-    try:
-        return _build(archive, program, weights, meta)
-    except ExplorerError:
-        raise
-    except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise BadModel(
-            f"its layers cannot be put together ({type(error).__name__}: {printable(str(error))[:200]})",
-            where=archive.path,
-        ) from error
 
 
 def _build(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.exported_program import (
     DTYPES,
     module_stack,
-    not_a_program,
+    read_graph,
     symbol_of,
 )
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -188,23 +189,8 @@ def read(archive: ZipArchive) -> Program:
     Raises:
         BadModel: There is none, or its graph cannot be read.
     """
-    models = [n for n in archive.names() if n.startswith("models/") and n.endswith(".json")]
-    if not models:
-        raise not_a_program(archive)
-    name = "models/model.json" if "models/model.json" in models else sorted(models)[0]
-    try:
-        described = json.loads(archive.text(name))
-        return _program(archive.path, described)
-    except ExplorerError:
-        raise
-    except RecursionError as error:
-        raise BadModel("its graph is nested deeper than any model's", where=archive.path) from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
-        raise BadModel(
-            f"its graph cannot be read ({type(error).__name__}: {printable(str(error))[:200]})",
-            where=archive.path,
-            hint="export it again with the torch that is installed here",
-        ) from error
+    hint = "export it again with the torch that is installed here"
+    return read_graph(archive, partial(_program, archive.path), hint)
 
 
 def _program(path: str, described: dict[str, Any]) -> Program:

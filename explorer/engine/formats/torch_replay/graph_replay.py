@@ -160,15 +160,10 @@ class GraphReplay:
 
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)(?:\.\w+)?")
 
-_CHECKS = frozenset(
-    {
-        "_assert_tensor_metadata",
-        "_assert_scalar",
-        "_assert_async",
-        "sym_constrain_range",
-        "sym_constrain_range_for_size",
-    }
-)
+_CHECKS = frozenset({
+    "_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
+    "sym_constrain_range_for_size",
+})  # fmt: skip
 """Operators that check what was assumed at export, and compute nothing."""
 
 _SIZES: dict[str, Callable[..., Any]] = {

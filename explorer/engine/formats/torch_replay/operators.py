@@ -22,23 +22,10 @@ FORBIDDEN = frozenset({"save", "from_file", "_print", "set_", "_test_only"})
 """Operators that write or read files, print, or swap the memory under a tensor."""
 
 DTYPES: tuple[torch.dtype, ...] = (
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.complex32,
-    torch.complex64,
-    torch.complex128,
-    torch.bool,
-    torch.qint8,
-    torch.quint8,
-    torch.qint32,
-    torch.bfloat16,
-)
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
+    torch.float64, torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8,
+    torch.quint8, torch.qint32, torch.bfloat16,
+)  # fmt: skip
 """Types by the number that TorchScript has for them."""
 
 
@@ -294,10 +281,6 @@ def _slice(items: Any, *bounds: Any) -> Any:
     return items[slice(*(*bounds, None, None, None)[:3])]
 
 
-def _contains(items: Any, value: Any) -> bool:
-    return value in items
-
-
 def _raise(message: Any = "", *rest: Any) -> None:
     raise RuntimeError(str(message))
 
@@ -316,78 +299,50 @@ def _false(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _interpolate(*args: Any, **kwargs: Any) -> Any:
-    return torch.nn.functional.interpolate(*args, **kwargs)
+def _method(name: str) -> Callable[..., Any]:
+    return lambda value, *args: getattr(value, name)(*args)
 
 
 _VALUES: dict[str, Callable[..., Any]] = {
     "__is__": lambda a, b: a is b or (a is not None and b is not None and a == b),
     "__isnot__": lambda a, b: not (a is b or (a is not None and b is not None and a == b)),
     "__not__": lambda a: not a,
-    "__contains__": _contains,
+    "__contains__": lambda items, value: value in items,
     "__getitem__": operator.getitem,
     "_set_item": _set_item,
     "__setitem__": _set_item,
     "__range_length": lambda low, high, step: len(range(low, high, step)),
     "__derive_index": lambda index, start, step: start + index * step,
-    "__interpolate": _interpolate,
+    "__interpolate": lambda *args, **more: torch.nn.functional.interpolate(*args, **more),
     "append": _append,
-    "insert": lambda items, at, value: items.insert(at, value),
-    "extend": lambda items, more: items.extend(more),
-    "clear": lambda items: items.clear(),
+    **{
+        name: _method(name)
+        for name in (
+            *("insert", "extend", "clear", "reverse", "pop", "remove", "get", "update", "join", "split"),
+            *("startswith", "endswith", "lower", "upper", "replace", "strip", "dim", "numel", "stride"),
+            *("is_floating_point", "is_complex", "element_size"),
+        )
+    },
     "copy": lambda items: items.copy() if isinstance(items, (list, dict)) else items,
-    "reverse": lambda items: items.reverse(),
-    "pop": lambda items, *at: items.pop(*at),
-    "remove": lambda items, value: items.remove(value),
     "keys": lambda items: list(items.keys()),
     "values": lambda items: list(items.values()),
     "items": lambda items: list(items.items()),
-    "get": lambda items, key, *default: items.get(key, *default),
-    "update": lambda items, more: items.update(more),
-    "list": list,
-    "dict": dict,
-    "len": len,
     "size": _size,
-    "dim": lambda t: t.dim(),
-    "numel": lambda t: t.numel(),
     "slice": _slice,
-    "is_floating_point": lambda t: t.is_floating_point(),
-    "is_complex": lambda t: t.is_complex(),
     "is_contiguous": lambda t, *rest, **more: t.is_contiguous(),
-    "element_size": lambda t: t.element_size(),
-    "stride": lambda t, *dim: t.stride(*dim),
     "item": _number,
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "complex": complex,
-    "Int": int,
-    "Float": float,
+    **{kind.__name__: kind for kind in (list, dict, len, int, float, bool, complex, str, ord, chr)},
+    **dict.fromkeys(("Int", "IntImplicit"), int),
+    **dict.fromkeys(("Float", "FloatImplicit"), float),
     "Bool": bool,
-    "IntImplicit": int,
-    "FloatImplicit": float,
     "ScalarImplicit": _number,
-    "str": str,
-    "ord": ord,
-    "chr": chr,
-    "join": lambda text, items: text.join(items),
-    "split": lambda text, *rest: text.split(*rest),
-    "startswith": lambda text, start: text.startswith(start),
-    "endswith": lambda text, end: text.endswith(end),
-    "lower": lambda text: text.lower(),
-    "upper": lambda text: text.upper(),
-    "replace": lambda text, old, new: text.replace(old, new),
-    "strip": lambda text, *rest: text.strip(*rest),
     "format": _format,
     "percentFormat": lambda text, *values: str(text),
-    "warn": _say,
     "tensor": _tensor,
     "as_tensor": lambda value, *rest, **more: value if isinstance(value, torch.Tensor) else _tensor(value),
-    "is_grad_enabled": _false,
-    "is_autocast_enabled": _false,
-    "is_autocast_cpu_enabled": _false,
+    **dict.fromkeys(("is_grad_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled"), _false),
     "is_scripting": lambda: True,
-    "manual_seed": _say,
+    **dict.fromkeys(("warn", "manual_seed"), _say),
 }
 """Builtins that act on plain values, or ask a tensor what it is."""
 
@@ -424,44 +379,28 @@ def _shift(value: int, by: int) -> int:
 
 _NUMBERS: dict[str, Callable[..., Any]] = {
     "add": _add,
-    "sub": operator.sub,
     "mul": _mul,
     "div": operator.truediv,
     "floordiv": operator.floordiv,
     "remainder": operator.mod,
     "fmod": math.fmod,
     "pow": _pow,
-    "neg": operator.neg,
-    "abs": abs,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
-    "__xor__": operator.xor,
+    **{
+        name: getattr(operator, name)
+        for name in (
+            *("sub", "neg", "eq", "ne", "lt", "le", "gt", "ge"),
+            *("__and__", "__or__", "__xor__", "__rshift__"),
+        )
+    },
     "__lshift__": _shift,
-    "__rshift__": operator.rshift,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "round": round,
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "log2": math.log2,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tanh": math.tanh,
-    "sum": sum,
-    "any": any,
-    "all": all,
-    "max": max,
-    "min": min,
+    **{
+        name: getattr(math, name)
+        for name in ("floor", "ceil", "sqrt", "exp", "log", "log2", "sin", "cos", "tanh")
+    },
+    **{function.__name__: function for function in (abs, round, sum, any, all, max, min)},
     "sort": lambda items, *rest: items.sort(reverse=bool(rest and rest[0])),
-    "index": lambda items, value: items.index(value),
-    "count": lambda items, value: items.count(value),
+    "index": _method("index"),
+    "count": _method("count"),
 }
 """Builtins on numbers, lists and text, which on tensors are operators."""
 
@@ -485,24 +424,17 @@ _PRIM: dict[str, Callable[..., Any]] = {
     "layout": lambda t: None,
     "shape": _size,
     "data": lambda t: t.detach(),
-    "requires_grad": lambda t: t.requires_grad,
-    "is_nested": lambda t: t.is_nested,
-    "is_quantized": lambda t: t.is_quantized,
-    "is_sparse": lambda t: t.is_sparse,
-    "is_cuda": _false,
+    **{
+        name: operator.attrgetter(name)
+        for name in ("requires_grad", "is_nested", "is_quantized", "is_sparse")
+    },
     "is_cpu": lambda t: True,
-    "is_xpu": _false,
-    "is_mps": _false,
-    "is_mkldnn": _false,
-    "is_meta": _false,
+    **dict.fromkeys(("is_cuda", "is_xpu", "is_mps", "is_mkldnn", "is_meta"), _false),
+    **dict.fromkeys(("isinstance", "AutogradAllZero"), _false),
     "itemsize": lambda t: t.element_size(),
     "unchecked_unwrap_optional": lambda value: value,
-    "isinstance": _false,
     "rangelist": lambda n: list(range(min(n, LONGEST))),
     "name": lambda value: getattr(value, "name", ""),
-    "AutogradAllZero": _false,
-    "min": min,
-    "max": max,
-    "abs": abs,
+    **{function.__name__: function for function in (min, max, abs)},
 }
 """TorchScript's primitives."""

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive
+from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import plain
 
 
@@ -99,6 +101,50 @@ def _signature(arguments: tuple[str, ...]) -> inspect.Signature:
             name = f"argument_{len(parameters)}"
         parameters.append(inspect.Parameter(name, kind, default=default))
     return inspect.Signature(parameters)
+
+
+def loaded_module(
+    archive: ZipArchive,
+    build: Callable[[bool], ReplayModule],
+    notes: Callable[[ReplayModule], tuple[str, ...]],
+    **more: Any,
+) -> LoadedModule:
+    """A file as a model, built on the meta device now and with its weights when they are wanted.
+
+    Args:
+        archive: The file.
+        build: Makes the twin; without weights if it is told so.
+        notes: What is worth knowing of it.
+        more: What else the file says, see `LoadedModule`.
+
+    Raises:
+        BadModel: The layers do not fit together, or the weights are stored big-endian.
+    """
+    if archive.big_endian:
+        raise BadModel("its weights are stored big-endian", where=archive.path)
+
+    def made(meta: bool) -> ReplayModule:
+        try:
+            return build(meta)
+        except ExplorerError:
+            raise
+        except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise BadModel(
+                f"its layers cannot be put together ({type(error).__name__}: {printable(str(error))[:200]})",
+                where=archive.path,
+            ) from error
+
+    twin = made(True)
+    loaded = LoadedModule(
+        source=archive.path,
+        build=lambda: made(False),
+        weights_text="as the file has them",
+        trained=True,
+        notes=notes(twin),
+        **more,
+    )
+    loaded._meta = twin.eval()
+    return loaded
 
 
 def add_tensor(

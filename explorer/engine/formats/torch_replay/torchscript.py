@@ -12,11 +12,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, strict
@@ -24,7 +25,13 @@ from explorer.engine.formats.torch_files.torchscript import plain_name
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay import operators
-from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule, add_tensor, attributes, twin_of
+from explorer.engine.formats.torch_replay.rebuilt_module import (
+    ReplayModule,
+    add_tensor,
+    attributes,
+    loaded_module,
+    twin_of,
+)
 from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
     Code,
@@ -67,41 +74,16 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     if "forward" not in made.methods:
         known = ", ".join(map(printable, made.methods)) or "none"
         raise BadModel(f"its module has no forward (its methods: {known})", where=path)
-    if (archive.read("byteorder") if "byteorder" in archive else b"little").strip() == b"big":
-        raise BadModel("its weights are stored big-endian", where=path)
-
-    def build(meta: bool) -> ReplayModule:
-        return _guarded(path, archive, code, root, list(constants), meta)
-
     traced = "traced_inputs.pkl" in archive
-    twin = build(True)
-    loaded = LoadedModule(
-        source=path,
-        build=lambda: build(False),
-        weights_text="as the file has them",
-        trained=True,
-        notes=_notes(twin, traced),
+    return loaded_module(
+        archive,
+        lambda meta: _Builder(archive, code, list(constants), meta).model(root),
+        partial(_notes, traced),
         example=_traced_inputs(archive, made) if traced else None,
     )
-    loaded._meta = twin.eval()
-    return loaded
 
 
-def _guarded(
-    path: str, archive: ZipArchive, code: Code, root: ReducedObject, constants: list[Any], meta: bool
-) -> ReplayModule:
-    try:
-        return _Builder(archive, code, constants, meta).model(root)
-    except ExplorerError:
-        raise
-    except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise BadModel(
-            f"its layers cannot be put together ({type(error).__name__}: {printable(str(error))[:200]})",
-            where=path,
-        ) from error
-
-
-def _notes(twin: ReplayModule, traced: bool) -> tuple[str, ...]:
+def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
     held = twin.held["constants"]
     notes = ["TorchScript, traced" if traced else "TorchScript, scripted"]
     if held and twin.held["frozen"]:

@@ -430,23 +430,10 @@ class ScriptInterpreter:
 _DEEP = frozenset(
     f"torch.{name}"
     for name in (
-        *(
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "str",
-            "format",
-            "percentFormat",
-            "warn",
-            "tensor",
-            "as_tensor",
-        ),
-        *("__contains__", "__is__", "__isnot__", "index", "count", "remove", "sort", "sorted", "max", "min"),
+        "eq", "ne", "lt", "le", "gt", "ge", "str", "format", "percentFormat", "warn", "tensor", "as_tensor",
+        "__contains__", "__is__", "__isnot__", "index", "count", "remove", "sort", "sorted", "max", "min",
     )
-)
+)  # fmt: skip
 """Operators that look into what lies inside of lists, and inside of that."""
 
 

@@ -17,6 +17,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
+    distinct,
     named_few,
     outlined,
     part_of,
@@ -241,8 +242,7 @@ def _indexed(
     metadata = index.get("metadata")
     said = metadata if isinstance(metadata, dict) else {}
     total = said.get("total_size")
-    once = {name if t.identity is None else t.identity: t for name, t in found.items()}
-    size = sum(tensor.nbytes for tensor in once.values())
+    size = sum(tensor.nbytes for tensor in distinct(list(found.values())))
     # older versions wrote it as a float
     if isinstance(total, (int, float)) and total != size and not absent:
         notes.append(f"the index says {shortened(str(total))} bytes of tensors, the files hold {size:,}")
@@ -324,12 +324,9 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _VOCABULARY = ("vocab_size",)
 _WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
 _EMBEDDINGS = (
-    "embed_tokens.weight",
-    "wte.weight",
-    "word_embeddings.weight",
-    "tok_embeddings.weight",
+    "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight",
     "shared.weight",
-)
+)  # fmt: skip
 _HEADS = ("lm_head.weight", "output.weight", "embed_out.weight", "lm_head.decoder.weight")
 _DTYPES = ("dtype", "torch_dtype")
 

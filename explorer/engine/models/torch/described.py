@@ -95,7 +95,7 @@ class DescribedFile(TensorFile):
 
     def _trained(self, leaves: Sequence[LayerLeaf]) -> int | None:
         """Parameters with requires_grad, each stored one once; None if the file does not say."""
-        trained = {identity_of(t): t.trainable for t in self.contents.tensors}
+        trained = {t.key: t.trainable for t in self.contents.tensors}
         used = {identity: elements for leaf in leaves for identity, elements, _ in leaf.stored}
         if any(trained.get(identity) is None for identity in used):
             return None
@@ -132,14 +132,9 @@ def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[Te
     return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
 
 
-def identity_of(tensor: StoredTensor) -> Any:
-    """The same for names that are one stored tensor."""
-    return tensor.name if tensor.identity is None else ("shared", tensor.identity)
-
-
 def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     """Tensors as a leaf stores them: identity, elements, bytes."""
-    return [(identity_of(t), t.elements, t.nbytes) for t in tensors]
+    return [(t.key, t.elements, t.nbytes) for t in tensors]
 
 
 # -- the tree of a description

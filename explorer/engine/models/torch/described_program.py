@@ -19,7 +19,6 @@ from explorer.engine.models.torch.described import (
     DescribedFile,
     Grown,
     declared,
-    identity_of,
     refuse_sizes,
     weights_of,
 )
@@ -78,13 +77,13 @@ def _grown(found: Described) -> Grown:
         alone = not path or path in inner
         runs.setdefault(f"{at}" if alone else f"module {path}", []).append(ran)
     stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
-    left = {identity_of(tensor): tensor for tensor in stored.values()}
+    left = {tensor.key: tensor for tensor in stored.values()}
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
         layer, used = _row(found, nodes, key.startswith("module "), stored)
         for tensor in used:
-            left.pop(identity_of(tensor), None)
+            left.pop(tensor.key, None)
         scopes = _scopes(nodes[0], key.startswith("module "))
         leaves.append(LayerLeaf(scopes, layer, weights_of(used), nodes=len(nodes)))
     for tensor in left.values():
