@@ -6,7 +6,7 @@ A format's own module makes an `Opened`; nothing else in the program asks what f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -96,6 +96,42 @@ class Opened(Protocol):
     ) -> StepGradients:
         """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
         ...
+
+
+class StaticModel:
+    """A model that is looked at and never run; what would need that is refused, and told why."""
+
+    takes_weights = False
+    is_graph = False
+    no_graph: str
+    no_run: str
+    no_training: str
+
+    def refuse(self, why: str) -> NoReturn:
+        """Says that this cannot be asked of it.
+
+        Raises:
+            Misuse: Always.
+        """
+        raise NotImplementedError
+
+    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
+        """See `Opened`; refused."""
+        self.refuse(self.no_graph)
+
+    def runner(self) -> Callable[[Arrays], Arrays] | None:
+        """See `Opened`."""
+        return None
+
+    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
+        """See `Opened`; refused."""
+        self.refuse(self.no_run)
+
+    def training(
+        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> StepGradients:
+        """See `Opened`; refused."""
+        self.refuse(self.no_training)
 
 
 def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:

@@ -8,7 +8,7 @@ types, shapes and the values themselves are there like those of any other model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from explorer.base.errors import Misuse
@@ -16,16 +16,15 @@ from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import Examined, Schedule
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, rows
+from explorer.engine.models.opened import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
 from explorer.host.gc_pause import uncollected
 
 if TYPE_CHECKING:
     from explorer.engine.costs.training.step import StepGradients as StepGradients
-    from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays, OpenOptions
+    from explorer.engine.models.opened import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
-    from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer
 
@@ -38,7 +37,7 @@ MANY = 20_000
 """Tensors from which on rows are made when they are looked at."""
 
 
-class TensorFile:
+class TensorFile(StaticModel):
     """A model that is known by its tensors alone.
 
     Args:
@@ -46,8 +45,9 @@ class TensorFile:
         options: How it is opened; nothing of it applies but names that the user mistyped.
     """
 
-    takes_weights = False
-    is_graph = False
+    no_graph = "nothing can be tiled, verified or compared node by node"
+    no_run = "nothing can be run"
+    no_training = "what a training step computes is not known"
 
     def __init__(self, contents: TensorIndex, options: OpenOptions) -> None:
         self.contents = contents
@@ -116,44 +116,15 @@ class TensorFile:
             return None
         return _counted([tensor for tensor in tensors if tensor.trainable])[0]
 
-    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """See `Opened`.
-
-        Raises:
-            Misuse: Always: there is none.
-        """
-        self._refuse("nothing can be tiled, verified or compared node by node")
-
-    def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """See `Opened`."""
-        return None
-
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `Opened`."""
         from explorer.engine.values import file_tensors
 
         return file_tensors.stored(self.contents.tensors, self.strides)
 
-    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """See `Opened`.
-
-        Raises:
-            Misuse: Always: nothing can be run.
-        """
-        self._refuse("nothing can be run")
-
-    def training(
-        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> StepGradients:
-        """See `Opened`.
-
-        Raises:
-            Misuse: Always: what a step computes is not known.
-        """
-        self._refuse("what a training step computes is not known")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=_REMEDY)
+    def refuse(self, why: str) -> NoReturn:
+        """See `StaticModel`."""
+        raise Misuse(f"{self.contents.why}: {why}", where=self.source, hint=_REMEDY)
 
 
 def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:

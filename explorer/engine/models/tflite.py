@@ -8,30 +8,29 @@ from __future__ import annotations
 from explorer.base.errors import Misuse
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.tflite import graph as tflite_graph
+from explorer.engine.models.opened import StaticModel
 from explorer.engine.shapes.tflite import FileShapes
 from explorer.host.gc_pause import uncollected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import NoReturn
 
     from explorer.engine.costs.memory.liveness import Examined
     from explorer.engine.costs.training.step import StepGradients as StepGradients
-    from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays, OpenOptions
+    from explorer.engine.models.opened import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
-    from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
-    from explorer.facts import Layer
 
 
-class TfliteModel:
+class TfliteModel(StaticModel):
     """A TensorFlow Lite file."""
 
     format = "tflite"
-    takes_weights = False
-    is_graph = False
+    no_graph = "only ONNX graphs are tiled, verified, saved and compared node by node"
+    no_run = "nothing here can run it"
+    no_training = "it is made to be run, and what a training step computes is not known"
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
@@ -46,7 +45,7 @@ class TfliteModel:
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
         """See `Opened`."""
         if self.options.observe:
-            self._refuse("no run can show a size that does not follow")
+            self.refuse("no run can show a size that does not follow")
         dims = {n: size for n, size in self.options.dims.items() if n in self.read.sizes}
         inputs = {v.name for v in self.read.model.graph.feeds}
         given = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
@@ -76,18 +75,6 @@ class TfliteModel:
             notes.append(f"{len(read.signatures):,} signatures; counted is the first subgraph")
         return notes
 
-    def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """See `Opened`.
-
-        Raises:
-            Misuse: Always: it is no ONNX graph.
-        """
-        self._refuse("only ONNX graphs are tiled, verified, saved and compared node by node")
-
-    def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """See `Opened`."""
-        return None
-
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `Opened`."""
         from msgspec.structs import replace
@@ -106,25 +93,8 @@ class TfliteModel:
         notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()
         return stored, notes
 
-    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """See `Opened`.
-
-        Raises:
-            Misuse: Always: nothing here runs it.
-        """
-        self._refuse("nothing here can run it")
-
-    def training(
-        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> StepGradients:
-        """See `Opened`.
-
-        Raises:
-            Misuse: Always: it is made to be run.
-        """
-        self._refuse("it is made to be run, and what a training step computes is not known")
-
-    def _refuse(self, why: str) -> NoReturn:
+    def refuse(self, why: str) -> NoReturn:
+        """See `StaticModel`."""
         raise Misuse(
             f"this is a TensorFlow Lite model: {why}",
             where=self.source,

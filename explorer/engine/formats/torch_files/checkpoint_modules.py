@@ -462,9 +462,9 @@ def _notes(walk: _Walk) -> Iterator[str]:
         yield f"the same object once more: {named_few(walk.again)}"
 
 
-def outline(source: str, format: str) -> Outline:
+def outline(source: str) -> Outline:
     """What its header tells: modules, where it holds any, and tensors."""
-    found = checkpoint(read(source, places=False), format)
+    found = checkpoint(read(source, places=False), "checkpoint")
     said = found.contents
     facts = [*said.facts, *(("note", note) for note in said.notes)]
-    return Outline(format, source, said.file_bytes, facts, outline_rows(found.parts, found.notes))
+    return Outline(said.format, source, said.file_bytes, facts, outline_rows(found.parts, found.notes))

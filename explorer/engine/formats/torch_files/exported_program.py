@@ -184,12 +184,11 @@ class Described:
         return part
 
 
-def described(path: str, format: str, why: str, *, exported: bool = False, places: bool = True) -> Described:
+def described(path: str, why: str, *, exported: bool = False, places: bool = True) -> Described:
     """What an exported program is made of.
 
     Args:
         path: The file.
-        format: Name of the format.
         why: Why nothing is known of its work, for who opens it without torch.
         exported: Sizes that the program leaves open stand at what it was exported with, not as names.
         places: Whether it has to be known where every tensor lies, which takes a look at each.
@@ -204,7 +203,7 @@ def described(path: str, format: str, why: str, *, exported: bool = False, place
             _settle(found["graph_module"]["graph"]["tensor_values"])
         else:
             _name_batch(found)
-        return _described(archive, found, format, why, places)
+        return _described(archive, found, why, places)
 
     return read_graph(archive, make, "export it again with a newer torch")
 
@@ -248,7 +247,7 @@ def _not_a_program(archive: ZipArchive) -> BadModel:
     return BadModel("the archive holds no exported program", where=archive.path)
 
 
-def _described(archive: ZipArchive, found: dict[str, Any], format: str, why: str, places: bool) -> Described:
+def _described(archive: ZipArchive, found: dict[str, Any], why: str, places: bool) -> Described:
     module = found["graph_module"]
     graph, signature = module["graph"], module["signature"]
     made = Described()
@@ -263,7 +262,7 @@ def _described(archive: ZipArchive, found: dict[str, Any], format: str, why: str
     version = str(found.get("torch_version", ""))[:64]
     ranges = found.get("range_constraints") or {}
     made.contents = TensorIndex(
-        format,
+        "torch.export",
         archive.path,
         tensors,
         (archive.path,),
@@ -506,12 +505,12 @@ def _stored(
 # -- the outline
 
 
-def outline(source: str, format: str) -> Outline:
+def outline(source: str) -> Outline:
     """What its header tells: inputs, modules with their tensors, outputs."""
-    found = described(source, format, "", places=False)
+    found = described(source, "", places=False)
     said = found.contents
     facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
-    return Outline(format, source, said.file_bytes, facts, _rows(found))
+    return Outline(said.format, source, said.file_bytes, facts, _rows(found))
 
 
 def _rows(found: Described) -> Iterator[OutlineRow]:

@@ -300,12 +300,11 @@ def _all_plain(values: Any) -> bool:
     return all(isinstance(value, (bool, int, float)) for value in values)
 
 
-def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
+def script(path: str, why: str, *, places: bool = True) -> Script:
     """What a TorchScript file is made of.
 
     Args:
         path: The file.
-        format: Name of the format.
         why: Why nothing is known of its work, for who opens it without torch.
         places: Whether it has to be known where every tensor lies, which takes a look at each.
 
@@ -325,7 +324,7 @@ def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     version = archive.text("version").strip() if "version" in archive else ""
     found.contents = TensorIndex(
-        format,
+        "torchscript",
         path,
         reader.tensors,
         (path,),
@@ -348,11 +347,11 @@ def script(path: str, format: str, why: str, *, places: bool = True) -> Script:
 # -- the outline
 
 
-def outline(source: str, format: str) -> Outline:
+def outline(source: str) -> Outline:
     """What its header tells: inputs, then modules with their tensors."""
-    found = script(source, format, "", places=False)
+    found = script(source, "", places=False)
     said = found.contents
-    return Outline(format, source, said.file_bytes, said.facts, _rows(found))
+    return Outline(said.format, source, said.file_bytes, said.facts, _rows(found))
 
 
 def _rows(found: Script) -> Iterator[OutlineRow]:

@@ -52,16 +52,16 @@ def _check(source: str) -> None:
 
 def _open(source: str, options: OpenOptions) -> Opened:
     _check(source)
-    from explorer.engine.models.torch.described_checkpoint import open_checkpoint
+    from explorer.engine.models.torch.described import open_checkpoint
 
-    return open_checkpoint(source, options, FORMAT.name)
+    return open_checkpoint(source, options)
 
 
 def _outline(source: str) -> Outline:
     _check(source)
     from explorer.engine.formats.torch_files.checkpoint_modules import outline
 
-    return outline(source, FORMAT.name)
+    return outline(source)
 
 
 FORMAT = Format(

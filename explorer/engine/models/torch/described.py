@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import MissingExtra, Misuse
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, summed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.formats.torch_files.checkpoint import read
+from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
+from explorer.engine.formats.torch_files.torchscript import script
+from explorer.engine.models.opened import Opened, OpenOptions
 from explorer.engine.models.tensors import TensorFile
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
 from explorer.host.gc_pause import uncollected
+from explorer.host.optional_packages import TORCH, require
 
 if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
@@ -109,8 +113,9 @@ class DescribedFile(TensorFile):
         found = [replace(n, raw=None) if n.name in unread else n for n in found]
         return [replace(n, layer=n.name.rpartition(".")[0]) for n in found], notes
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise Misuse(f"{self.contents.why}: {what}", where=self.source, hint=self._hint)
+    def refuse(self, why: str) -> NoReturn:
+        """See `StaticModel`."""
+        raise Misuse(f"{self.contents.why}: {why}", where=self.source, hint=self._hint)
 
 
 def refuse_sizes(options: OpenOptions, hint: str) -> None:
@@ -233,3 +238,57 @@ def _row(
 
 def _last(tensor: StoredTensor) -> str:
     return tensor.name.rpartition(".")[2]
+
+
+# -- files that torch rebuilds where it can be had, and that are described where it cannot
+
+_NO_TORCH = "its code is analysed with torch, which cannot be had here"
+
+
+def open_script(source: str, options: OpenOptions) -> Opened:
+    """A TorchScript file.
+
+    Raises:
+        BadModel: It is broken.
+        Misuse: Without torch, other sizes are asked for than those in the file.
+    """
+    try:
+        require("torch", source)
+    except MissingExtra:
+        refuse_sizes(options, f"type: {TORCH}")
+        found = script(source, _NO_TORCH)
+        return DescribedFile(
+            found.contents,
+            options,
+            lambda: leaves_of(found.parts, _NO_TORCH),
+            strides=found.strides,
+            hint=f"type: {TORCH}",
+            inputs=declared(found.inputs),
+        )
+    from explorer.engine.models.torch import rebuilt
+
+    return rebuilt.open_script(source, options)
+
+
+def open_checkpoint(source: str, options: OpenOptions) -> Opened:
+    """A checkpoint; with `options.trust` a module in it is loaded, and whatever code is in the file runs.
+
+    Raises:
+        BadModel: It is broken, or holds no tensors; or a class of a trusted module cannot be imported here.
+        MissingExtra: It is trusted, and torch is not installed.
+    """
+    found = checkpoint(read(source), "checkpoint")
+    if options.trust and found.whole:
+        require("torch", source)
+        from explorer.engine.models.torch import rebuilt
+
+        return rebuilt.open_pickled(source, options, found)
+    why = found.contents.why
+    hint = (
+        "--trust runs it, if its classes can be imported here"
+        if found.whole
+        else "name the code that builds it (package.module:callable), or export it to ONNX"
+    )
+    return DescribedFile(
+        found.contents, options, lambda: leaves_of(found.parts, why), strides=found.strides, hint=hint
+    )

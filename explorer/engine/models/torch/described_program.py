@@ -36,18 +36,18 @@ _COUNTED = (
 )
 
 
-def open_program(source: str, options: OpenOptions, format: str) -> Opened:
+def open_program(source: str, options: OpenOptions) -> Opened:
     """An exported program: rebuilt with torch, and by its description where torch cannot be had."""
     try:
         require("torch", source)
     except MissingExtra:
-        return open_described(source, options, format)
+        return open_described(source, options)
     from explorer.engine.models.torch import rebuilt
 
-    return rebuilt.open_program(source, options, format)
+    return rebuilt.open_program(source, options)
 
 
-def open_described(source: str, options: OpenOptions, format: str) -> Opened:
+def open_described(source: str, options: OpenOptions) -> Opened:
     """An exported program by its description.
 
     Raises:
@@ -55,7 +55,7 @@ def open_described(source: str, options: OpenOptions, format: str) -> Opened:
         Misuse: Other sizes are asked for than those in the file.
     """
     refuse_sizes(options, f"type: {TORCH}")
-    found = described(source, format, _WHY, exported=True)
+    found = described(source, _WHY, exported=True)
     return DescribedFile(
         found.contents,
         options,

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 from explorer.engine.formats.format import Format, SourceProbe
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from explorer.base.outline import Outline
-    from explorer.engine.models.opened import Opened, OpenOptions
-
 
 def _recognise(probe: SourceProbe) -> bool:
     inner = probe.inner
@@ -21,25 +16,13 @@ def _recognise(probe: SourceProbe) -> bool:
     )
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
-    from explorer.engine.models.torch.described_program import open_program
-
-    return open_program(source, options, FORMAT.name)
-
-
-def _outline(source: str) -> Outline:
-    from explorer.engine.formats.torch_files.exported_program import outline
-
-    return outline(source, FORMAT.name)
-
-
 FORMAT = Format(
     "torch.export",
     "an exported program (.pt2)",
     label="torch.export program",
     recognise=_recognise,
-    open=_open,
-    outline=_outline,
+    open="models.torch.described_program:open_program",
+    outline="formats.torch_files.exported_program:outline",
     recognised="a zip archive with models/ or serialized_exported_program.json",
     shows="operators, shapes, the module stack, source lines",
     needs="torch",

@@ -47,17 +47,17 @@ class RebuiltModule(TorchModel):
         return examined.with_info(replace(info, model=model))
 
 
-def open_script(source: str, options: OpenOptions, format: str) -> Opened:
+def open_script(source: str, options: OpenOptions) -> Opened:
     """A TorchScript file: its code is read as data and never run, but for what `options.trust` allows."""
-    return RebuiltModule(format, source, options, torchscript.load(source, trust=options.trust))
+    return RebuiltModule("torchscript", source, options, torchscript.load(source, trust=options.trust))
 
 
-def open_program(source: str, options: OpenOptions, format: str) -> Opened:
+def open_program(source: str, options: OpenOptions) -> Opened:
     """An exported program: its graph is read as data."""
-    return RebuiltModule(format, source, options, exported_program.load(source))
+    return RebuiltModule("torch.export", source, options, exported_program.load(source))
 
 
-def open_pickled(source: str, options: OpenOptions, format: str, found: Checkpoint) -> Opened:
+def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
     """The module in a checkpoint, loaded as torch loads it: whatever code is in the file runs.
 
     Raises:
@@ -84,7 +84,7 @@ def open_pickled(source: str, options: OpenOptions, format: str, found: Checkpoi
     made = of(module, source=source)
     if len(found.whole) > 1:
         made.notes = (f"the file holds {len(found.whole):,} modules; this is the first, '{path}'",)
-    return RebuiltModule(format, source, options, made)
+    return RebuiltModule("checkpoint", source, options, made)
 
 
 def _at(loaded: Any, path: str, kind: type) -> Any:

@@ -420,6 +420,6 @@ def test_numbers_are_read_where_strides_say(tmp_path: Path) -> None:
     from explorer.engine.models.opened import OpenOptions
     from explorer.engine.models.torch.described_program import open_described
 
-    numbers, _ = open_described(str(tmp_path / "t.pt2"), OpenOptions(), "torch.export").tensors()
+    numbers, _ = open_described(str(tmp_path / "t.pt2"), OpenOptions()).tensors()
     found = np.concatenate([*numbers[0].slabs()]).reshape(4, 3)
     assert np.array_equal(found, model.weight.detach().numpy())
