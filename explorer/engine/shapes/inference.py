@@ -163,11 +163,7 @@ class Inference:
     # -- bodies ---------------------------------------------------------------------------------
 
     def of_function(
-        self,
-        function: Function,
-        call: Node,
-        types: Sequence[TensorInfo | None],
-        constants: Constants,
+        self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
     ) -> tuple[Sequence[Node], Shapes]:
         """Shapes inside a function for one call.
 
@@ -332,11 +328,7 @@ class Inference:
             self._open.discard(key)
 
     def loop_types(
-        self,
-        node: Node,
-        outer: Mapping[str, TensorInfo],
-        constants: Constants,
-        opsets: Mapping[str, int],
+        self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
         """Types of what a Loop's body gets: counter, condition, and the carried values.
 

@@ -6,14 +6,7 @@ import math
 import re
 from functools import lru_cache
 
-from explorer.engine.symbolic.expressions import (
-    MAX_POWER,
-    MAX_TEXT,
-    Expression,
-    Undecided,
-    compared,
-    floor,
-)
+from explorer.engine.symbolic.expressions import MAX_POWER, MAX_TEXT, Expression, Undecided, compared, floor
 
 _NAME = r"[A-Za-z_][\w.:]*"
 _TOKEN = re.compile(rf"\s*(?:(\d+)|(floor|ceil|max|min|Max|Min)(?=\()|({_NAME})|'([^']*)'|(//|[-+*/^(),]))")

@@ -54,12 +54,7 @@ class Wide:
     def figures(self) -> Mapping[str, Any]:
         """All figures, by the names of `TensorStats`."""
         count, mean, squares = self.look()
-        found = {
-            **NOTHING,
-            "nan": self.nan,
-            "inf": self.inf,
-            "zeros": self.zeros / self.numbers.elements,
-        }
+        found = {**NOTHING, "nan": self.nan, "inf": self.inf, "zeros": self.zeros / self.numbers.elements}
         if not count:
             return found
         if not math.isfinite(squares):

@@ -276,10 +276,7 @@ def _stacked(
 
 
 def weight_causes(
-    first: Analysis,
-    second: Analysis,
-    needless: frozenset[str] = frozenset(),
-    zeros: Sequence[Zeros] = (),
+    first: Analysis, second: Analysis, needless: frozenset[str] = frozenset(), zeros: Sequence[Zeros] = ()
 ) -> Causes | None:
     """Why the second model stores other parameters than the first; None if their tensors are not known.
 

@@ -132,16 +132,7 @@ def _loop(carrier: Carrier) -> None:
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
     shapes = carrier.shapes(body, types)
     early = "" if always else "the loop may end earlier"
-    _repeat(
-        carrier,
-        "Loop",
-        body,
-        shapes,
-        trips,
-        early=early,
-        carried_from=2,
-        carried=len(node.inputs) - 2,
-    )
+    _repeat(carrier, "Loop", body, shapes, trips, early=early, carried_from=2, carried=len(node.inputs) - 2)
 
 
 def _scan(carrier: Carrier) -> None:
@@ -187,16 +178,7 @@ def _batched_scan(carrier: Carrier) -> None:
         types.append(replace(info, shape=info.shape[taken:]))
     shapes = carrier.shapes(body, types)
     early = "sequences may be shorter than the longest" if node.inputs[0] else ""
-    _repeat(
-        carrier,
-        "Scan",
-        body,
-        shapes,
-        trips,
-        early=early,
-        carried_from=1,
-        carried=states,
-    )
+    _repeat(carrier, "Scan", body, shapes, trips, early=early, carried_from=1, carried=states)
 
 
 def _sequence_map(carrier: Carrier) -> None:

@@ -93,11 +93,7 @@ def _model(data: Buffer, size: int) -> tuple[list[tuple[str, str]], tuple[int, i
     facts = [("IR version", str(ir)), ("opset", ", ".join(opsets))]
     facts.append(("producer", " ".join(filter(None, (said.get(2), said.get(3))))))
     facts.append(("domain", said.get(4, "")))
-    counted = (
-        ("functions", functions),
-        ("training graphs", training),
-        ("device configurations", devices),
-    )
+    counted = (("functions", functions), ("training graphs", training), ("device configurations", devices))
     facts += [(name, str(count)) for name, count in counted if count]
     return [(key, text) for key, text in (*facts, *more) if text], graph, ir
 

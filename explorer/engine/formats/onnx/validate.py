@@ -214,11 +214,7 @@ def _producers(
 
 
 def _results_from_outside(
-    results: Sequence[str],
-    producers: Mapping[str, int],
-    sources: set[str],
-    outer: list[set[str]],
-    where: str,
+    results: Sequence[str], producers: Mapping[str, int], sources: set[str], outer: list[set[str]], where: str
 ) -> set[str]:
     """Names of the results that come from the scopes in `outer`."""
     free = {name for name in results if name not in producers and name not in sources}
@@ -253,11 +249,7 @@ def _plain(
 
 
 def _inside(
-    node: Node,
-    inside: Sequence[tuple[str, Graph]],
-    scopes: list[set[str]],
-    where: str,
-    census: _Census,
+    node: Node, inside: Sequence[tuple[str, Graph]], scopes: list[set[str]], where: str, census: _Census
 ) -> tuple[Node, set[str]]:
     """The node with its subgraphs in order, and the names that they take from around them."""
     taken: set[str] = set()

@@ -154,14 +154,7 @@ class _Maker:
             raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
         stored = {**graph.initializers, **needed, **self.made_up}
         graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, stored, graph.values)
-        model = Model(
-            graph,
-            self.opsets,
-            0,
-            self.functions,
-            producer=file.description,
-            path=self.source.path,
-        )
+        model = Model(graph, self.opsets, 0, self.functions, producer=file.description, path=self.source.path)
         for at, (key, number) in enumerate(file.signatures):
             if number >= file.count:
                 raise BadModel(f"signature {at} '{key}' names subgraph {number:,} of {file.count:,}")

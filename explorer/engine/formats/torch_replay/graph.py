@@ -16,12 +16,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.exported_program import (
-    DTYPES,
-    module_stack,
-    read_graph,
-    symbol_of,
-)
+from explorer.engine.formats.torch_files.exported_program import DTYPES, module_stack, read_graph, symbol_of
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 LARGEST = 1 << 56

@@ -15,13 +15,7 @@ from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import Described, ProgramCall, described
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.opened import Opened, OpenOptions
-from explorer.engine.models.torch.described import (
-    DescribedFile,
-    Grown,
-    declared,
-    refuse_sizes,
-    weights_of,
-)
+from explorer.engine.models.torch.described import DescribedFile, Grown, declared, refuse_sizes, weights_of
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import Layer, Shape, TensorInfo
