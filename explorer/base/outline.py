@@ -7,6 +7,8 @@ imports as little as can be: this is the path that has to be there before the fi
 
 from __future__ import annotations
 
+from explorer.base.record import record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +19,7 @@ KINDS = ("module", "operator", "tensor", "input", "output", "function", "model",
 """What a row can be; 'more' says that there is more than is shown."""
 
 
+@record
 class OutlineRow:
     """One thing that a file's header names. A plain class, because a named tuple takes 13 ms to import.
 
@@ -30,23 +33,12 @@ class OutlineRow:
         note: What else is worth a word: a quantization, an external file, a source line.
     """
 
-    __slots__ = ("dtype", "kind", "nbytes", "note", "path", "shape")
-
-    def __init__(
-        self,
-        path: str,
-        kind: str,
-        dtype: str = "",
-        shape: Sequence[int | str | None] | None = None,
-        nbytes: int | None = None,
-        note: str = "",
-    ) -> None:
-        self.path = path
-        self.kind = kind
-        self.dtype = dtype
-        self.shape = shape
-        self.nbytes = nbytes
-        self.note = note
+    path: str
+    kind: str
+    dtype: str = ""
+    shape: Sequence[int | str | None] | None = None
+    nbytes: int | None = None
+    note: str = ""
 
     def __iter__(self) -> Iterator[object]:
         return iter((self.path, self.kind, self.dtype, self.shape, self.nbytes, self.note))
@@ -60,6 +52,7 @@ class OutlineRow:
         return f"OutlineRow{tuple(self)!r}"
 
 
+@record
 class Outline:
     """What the header of a model's file says.
 
@@ -73,18 +66,8 @@ class Outline:
             is broken raises `BadModel` when its row is reached.
     """
 
-    __slots__ = ("facts", "file_bytes", "format", "rows", "source")
-
-    def __init__(
-        self,
-        format: str,
-        source: str,
-        file_bytes: int | None,
-        facts: Sequence[tuple[str, str]],
-        rows: Iterable[OutlineRow],
-    ) -> None:
-        self.format = format
-        self.source = source
-        self.file_bytes = file_bytes
-        self.facts = facts
-        self.rows = rows
+    format: str
+    source: str
+    file_bytes: int | None
+    facts: Sequence[tuple[str, str]]
+    rows: Iterable[OutlineRow]

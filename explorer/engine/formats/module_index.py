@@ -8,6 +8,7 @@ torch is not installed or may not run the file's code, the layer tree are made o
 from __future__ import annotations
 
 from explorer.base.outline import OutlineRow
+from explorer.base.record import field, record
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ SETTINGS = 6
 """How many settings of a module stand beside it in an outline."""
 
 
+@record
 class OperatorRow:
     """One call in the code or graph of a model.
 
@@ -35,29 +37,17 @@ class OperatorRow:
         uses: Names in the graph of the values that go in.
     """
 
-    __slots__ = ("calls", "inputs", "kind", "line", "name", "outputs", "settings", "uses")
-
-    def __init__(
-        self,
-        kind: str,
-        name: str = "",
-        inputs: Sequence[tuple[str, str | None, Shape | None]] = (),
-        outputs: Sequence[tuple[str, str | None, Shape | None]] = (),
-        settings: Mapping[str, Any] | None = None,
-        line: str = "",
-        calls: int = 1,
-        uses: Sequence[str] = (),
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.inputs = inputs
-        self.outputs = outputs
-        self.settings = settings or {}
-        self.line = line
-        self.calls = calls
-        self.uses = uses
+    kind: str
+    name: str = ""
+    inputs: Sequence[tuple[str, str | None, Shape | None]] = ()
+    outputs: Sequence[tuple[str, str | None, Shape | None]] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    line: str = ""
+    calls: int = 1
+    uses: Sequence[str] = ()
 
 
+@record
 class ModulePart:
     """A module, tensors that belong to none, or operators of a module that was shown before.
 
@@ -74,40 +64,16 @@ class ModulePart:
         role: '' for the model; 'optimizer state' or the like for what is beside it.
     """
 
-    __slots__ = (
-        "buffers",
-        "depth",
-        "inside",
-        "kind",
-        "operators",
-        "parameters",
-        "path",
-        "qualname",
-        "role",
-        "settings",
-    )
-
-    def __init__(
-        self,
-        path: str,
-        kind: str = "",
-        depth: int = 0,
-        *,
-        inside: bool = False,
-        qualname: str = "",
-        settings: Mapping[str, Any] | None = None,
-        role: str = "",
-    ) -> None:
-        self.path = path
-        self.kind = kind
-        self.depth = depth
-        self.inside = inside
-        self.qualname = qualname
-        self.settings = settings or {}
-        self.parameters: list[StoredTensor] = []
-        self.buffers: list[StoredTensor] = []
-        self.operators: list[OperatorRow] = []
-        self.role = role
+    path: str
+    kind: str = ""
+    depth: int = 0
+    inside: bool = False
+    qualname: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    role: str = ""
+    parameters: list[StoredTensor] = field(default_factory=list)
+    buffers: list[StoredTensor] = field(default_factory=list)
+    operators: list[OperatorRow] = field(default_factory=list)
 
     @property
     def name(self) -> str:

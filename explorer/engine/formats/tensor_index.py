@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
+from explorer.base.record import field, record
 from explorer.base.units import printable
 
 TYPE_CHECKING = False
@@ -31,6 +32,7 @@ SPLIT = 512
 """Characters of a name that is split at all: each level keeps the name up to there."""
 
 
+@record
 class StoredTensor:
     """One tensor of a file. A plain class, because a named tuple takes 13 ms to import.
 
@@ -47,29 +49,15 @@ class StoredTensor:
         unread: Why its values cannot be read; empty if they can.
     """
 
-    __slots__ = ("dtype", "identity", "name", "nbytes", "offset", "path", "shape", "trainable", "unread")
-
-    def __init__(
-        self,
-        name: str,
-        dtype: str,
-        shape: tuple[int, ...],
-        nbytes: int,
-        path: str,
-        offset: int,
-        identity: Hashable = None,
-        trainable: bool | None = None,
-        unread: str = "",
-    ) -> None:
-        self.name = name
-        self.dtype = dtype
-        self.shape = shape
-        self.nbytes = nbytes
-        self.path = path
-        self.offset = offset
-        self.identity = identity
-        self.trainable = trainable
-        self.unread = unread
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    path: str
+    offset: int
+    identity: Hashable = None
+    trainable: bool | None = None
+    unread: str = ""
 
     @property
     def elements(self) -> int:
@@ -85,6 +73,7 @@ class StoredTensor:
         return f"StoredTensor({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
 
 
+@record
 class TensorIndex:
     """Everything that the headers of a model's files say.
 
@@ -102,58 +91,27 @@ class TensorIndex:
         missing: Files and tensors that belong to the model and are not there.
     """
 
-    __slots__ = (
-        "facts",
-        "file_bytes",
-        "files",
-        "format",
-        "kinds",
-        "missing",
-        "notes",
-        "producer",
-        "source",
-        "tensors",
-        "why",
-    )
-
-    def __init__(
-        self,
-        format: str,
-        source: str,
-        tensors: Sequence[StoredTensor],
-        files: Sequence[str],
-        file_bytes: int,
-        *,
-        facts: Sequence[tuple[str, str]] = (),
-        notes: Sequence[str] = (),
-        producer: str = "",
-        kinds: Mapping[str, str] | None = None,
-        why: str = NO_GRAPH,
-        missing: Sequence[str] = (),
-    ) -> None:
-        self.format = format
-        self.source = source
-        self.tensors = tensors
-        self.files = tuple(files)
-        self.file_bytes = file_bytes
-        self.facts = tuple(facts)
-        self.notes = tuple(notes)
-        self.producer = producer
-        self.kinds = kinds or {}
-        self.why = why
-        self.missing = tuple(missing)
+    format: str
+    source: str
+    tensors: Sequence[StoredTensor]
+    files: Sequence[str]
+    file_bytes: int
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    producer: str = ""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    why: str = NO_GRAPH
+    missing: Sequence[str] = ()
 
 
+@record
 class TreeRow:
     """A module or (with `stored`) a tensor in the tree that names make."""
 
-    __slots__ = ("depth", "name", "path", "stored")
-
-    def __init__(self, path: str, name: str, depth: int, stored: StoredTensor | None) -> None:
-        self.path = path
-        self.name = name
-        self.depth = depth
-        self.stored = stored
+    path: str
+    name: str
+    depth: int
+    stored: StoredTensor | None
 
 
 def outlined(contents: TensorIndex) -> Outline:
@@ -291,16 +249,14 @@ def modules_of(name: str) -> Iterator[str]:
         yield path
 
 
+@record
 class _Group:
     """A module while the tree is put together."""
 
-    __slots__ = ("children", "depth", "name", "path")
-
-    def __init__(self, path: str, name: str, depth: int) -> None:
-        self.path = path
-        self.name = name
-        self.depth = depth
-        self.children: dict[str | tuple[str, str], _Group | StoredTensor] = {}
+    path: str
+    name: str
+    depth: int
+    children: dict[str | tuple[str, str], _Group | StoredTensor] = field(default_factory=dict)
 
 
 def _split(name: str) -> tuple[str, list[str]]:

@@ -12,6 +12,7 @@ import mmap
 import os
 
 from explorer.base.errors import BadModel
+from explorer.base.record import record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.torch_files.pickle_machine import Broken, ByteSpan, ReducedObject
@@ -44,6 +45,7 @@ _PROTOCOL = 1001
 _AGAIN = "fetch or save the file again"
 
 
+@record
 class SavedFile:
     """What a checkpoint holds.
 
@@ -58,27 +60,14 @@ class SavedFile:
         base: Where the pickle's own bytes begin in the file; None if they are packed.
     """
 
-    __slots__ = ("base", "form", "named", "place", "root", "size", "source", "swapped")
-
-    def __init__(
-        self,
-        source: str,
-        form: str,
-        root: Any,
-        named: Mapping[str, int],
-        size: int,
-        place: Callable[[StorageRef], int | None],
-        swapped: bool = False,
-        base: int | None = 0,
-    ) -> None:
-        self.source = source
-        self.form = form
-        self.root = root
-        self.named = named
-        self.size = size
-        self.place = place
-        self.swapped = swapped
-        self.base = base
+    source: str
+    form: str
+    root: Any
+    named: Mapping[str, int]
+    size: int
+    place: Callable[[StorageRef], int | None]
+    swapped: bool = False
+    base: int | None = 0
 
 
 def read(source: str, *, places: bool = True) -> SavedFile:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline
+from explorer.base.record import field, record
 from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import ModulePart, outline_rows
 from explorer.engine.formats.tensor_index import NO_GRAPH, StoredTensor, TensorIndex, named_few
@@ -55,6 +56,7 @@ _UNREAD = {"meta": "it is on the meta device", "sparse": "it is a sparse tensor"
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
+@record
 class Checkpoint:
     """Everything that is known of a checkpoint.
 
@@ -69,17 +71,14 @@ class Checkpoint:
         form: 'zip', 'legacy' or 'pickle'.
     """
 
-    __slots__ = ("contents", "form", "notes", "parts", "roles", "strides", "swapped", "whole")
-
-    def __init__(self) -> None:
-        self.contents: TensorIndex
-        self.parts: list[ModulePart] = []
-        self.whole: list[tuple[str, str]] = []
-        self.strides: dict[str, tuple[int, ...]] = {}
-        self.notes: dict[str, str] = {}
-        self.roles: dict[str, str] = {}
-        self.swapped = False
-        self.form = ""
+    contents: TensorIndex = field(init=False)
+    parts: list[ModulePart] = field(default_factory=list)
+    whole: list[tuple[str, str]] = field(default_factory=list)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    roles: dict[str, str] = field(default_factory=dict)
+    swapped: bool = False
+    form: str = ""
 
 
 class _Walk:

@@ -11,6 +11,7 @@ import re
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
+from explorer.base.record import field, record
 from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct
@@ -97,16 +98,15 @@ def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
     return tuple(found)
 
 
+@record
 class ProgramCall:
     """An operator, and the calls of modules that it ran in, outermost first: key, path, class."""
 
-    __slots__ = ("operator", "stack")
-
-    def __init__(self, operator: OperatorRow, stack: tuple[tuple[str, str, str], ...]) -> None:
-        self.operator = operator
-        self.stack = stack
+    operator: OperatorRow
+    stack: tuple[tuple[str, str, str], ...]
 
 
+@record
 class Described:
     """What an exported program is made of.
 
@@ -121,28 +121,15 @@ class Described:
         kinds: Class of every module by its path, with its package.
     """
 
-    __slots__ = (
-        "contents",
-        "inputs",
-        "kinds",
-        "nodes",
-        "notes",
-        "outputs",
-        "parameters",
-        "strides",
-        "values",
-    )
-
-    def __init__(self) -> None:
-        self.contents: TensorIndex
-        self.nodes: list[ProgramCall] = []
-        self.inputs: list[Tensor] = []
-        self.outputs: list[Tensor] = []
-        self.parameters: set[str] = set()
-        self.values: dict[str, str] = {}
-        self.strides: dict[str, tuple[int, ...]] = {}
-        self.notes: dict[str, str] = {}
-        self.kinds: dict[str, str] = {}
+    contents: TensorIndex = field(init=False)
+    nodes: list[ProgramCall] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    parameters: set[str] = field(default_factory=set)
+    values: dict[str, str] = field(default_factory=dict)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
 
     def parts(self) -> Iterator[ModulePart]:
         """Modules where they first run, with their tensors, and every operator where it runs."""

@@ -12,6 +12,8 @@ All protocols are read, 0 to 5. What each instruction does, and `load`, stand in
 
 from __future__ import annotations
 
+from explorer.base.record import field, record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
@@ -60,21 +62,20 @@ class Global:
         self.qualname = f"{module}.{name}"
 
 
+@record
 class ByteSpan:
     """Bytes that are left where they are: in what, from where, how many."""
 
-    __slots__ = ("at", "content", "size")
-
-    def __init__(self, content: Content, at: int, size: int) -> None:
-        self.content = content
-        self.at = at
-        self.size = size
+    content: Content
+    at: int
+    size: int
 
     def read(self, most: int) -> bytes:
         """The bytes, `most` of them at most."""
         return self.content[self.at : self.at + min(self.size, most)]
 
 
+@record
 class ReducedObject:
     """An object that was not made: what would have been called, with what, and what it would hold.
 
@@ -86,14 +87,11 @@ class ReducedObject:
         pairs: Set in it, key and value.
     """
 
-    __slots__ = ("args", "items", "kind", "pairs", "state")
-
-    def __init__(self, kind: Any, args: tuple[Any, ...] = ()) -> None:
-        self.kind = kind
-        self.args = args
-        self.state: Any = {}
-        self.items: list[Any] = []
-        self.pairs: list[tuple[Any, Any]] = []
+    kind: Any
+    args: tuple[Any, ...] = ()
+    state: Any = field(default_factory=dict)
+    items: list[Any] = field(default_factory=list)
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
     @property
     def qualname(self) -> str:

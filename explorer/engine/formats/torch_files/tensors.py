@@ -11,6 +11,7 @@ from math import prod
 from operator import mul
 
 from explorer.base.errors import BadModel
+from explorer.base.record import record
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.pickle_machine import Broken, Global, Ordered, Pickle, ReducedObject
 from explorer.engine.formats.torch_files.pickle_steps import load
@@ -73,19 +74,17 @@ _RANK = 64
 """Dimensions that torch's tensors can have."""
 
 
+@record
 class StorageRef:
     """Stored bytes: the entry's key, the type of the elements in torch's words ('float32'), how many.
 
     `start` is the element at which a view of it begins (the form of before torch 1.6 has such).
     """
 
-    __slots__ = ("dtype", "elements", "key", "start")
-
-    def __init__(self, key: str, dtype: str, elements: int, start: int = 0) -> None:
-        self.key = key
-        self.dtype = dtype
-        self.elements = elements
-        self.start = start
+    key: str
+    dtype: str
+    elements: int
+    start: int = 0
 
     def _parts(self) -> tuple[str, str, int, int]:
         return self.key, self.dtype, self.elements, self.start
@@ -97,6 +96,7 @@ class StorageRef:
         return hash(self._parts())
 
 
+@record
 class TensorSpec:
     """A tensor as a file describes it: a place in a storage. Strides and offset are in elements.
 
@@ -104,27 +104,14 @@ class TensorSpec:
     says what kind of tensor this only holds the values of; `parameter`: whether it was saved as one.
     """
 
-    __slots__ = ("dtype", "layout", "offset", "parameter", "requires_grad", "shape", "storage", "stride")
-
-    def __init__(
-        self,
-        storage: StorageRef,
-        dtype: str,
-        offset: int,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        requires_grad: bool = False,
-        parameter: bool = False,
-        layout: str = "strided",
-    ) -> None:
-        self.storage = storage
-        self.dtype = dtype
-        self.offset = offset
-        self.shape = shape
-        self.stride = stride
-        self.requires_grad = requires_grad
-        self.parameter = parameter
-        self.layout = layout
+    storage: StorageRef
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool = False
+    parameter: bool = False
+    layout: str = "strided"
 
     def _parts(self) -> tuple[Any, ...]:
         return self.storage, self.dtype, self.offset, self.shape, self.stride, self.requires_grad

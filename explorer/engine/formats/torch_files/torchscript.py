@@ -11,6 +11,7 @@ import re
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
+from explorer.base.record import field, record
 from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct
@@ -147,6 +148,7 @@ class _Code:
         }
 
 
+@record
 class Script:
     """What a TorchScript file is made of.
 
@@ -158,14 +160,11 @@ class Script:
         inputs: Name, type and shape of what it takes; traced models know the shapes.
     """
 
-    __slots__ = ("contents", "inputs", "notes", "parts", "strides")
-
-    def __init__(self) -> None:
-        self.contents: TensorIndex
-        self.parts: list[ModulePart] = []
-        self.strides: dict[str, tuple[int, ...]] = {}
-        self.notes: dict[str, str] = {}
-        self.inputs: list[tuple[str, str | None, tuple[int | str | None, ...] | None]] = []
+    contents: TensorIndex = field(init=False)
+    parts: list[ModulePart] = field(default_factory=list)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    inputs: list[tuple[str, str | None, tuple[int | str | None, ...] | None]] = field(default_factory=list)
 
 
 class _Reader:

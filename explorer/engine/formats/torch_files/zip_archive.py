@@ -14,6 +14,7 @@ import struct
 import zlib
 
 from explorer.base.errors import BadModel
+from explorer.base.record import record
 from explorer.base.units import printable
 
 TYPE_CHECKING = False
@@ -46,6 +47,7 @@ _EXTRA = 256
 _STORED, _DEFLATED = 0, 8
 
 
+@record
 class ZipEntry:
     """One entry as the directory describes it.
 
@@ -58,15 +60,12 @@ class ZipEntry:
         secret: Whether it is encrypted.
     """
 
-    __slots__ = ("crc", "header", "method", "packed", "secret", "size")
-
-    def __init__(self, method: int, crc: int, packed: int, size: int, header: int, secret: bool) -> None:
-        self.method = method
-        self.crc = crc
-        self.packed = packed
-        self.size = size
-        self.header = header
-        self.secret = secret
+    method: int
+    crc: int
+    packed: int
+    size: int
+    header: int
+    secret: bool
 
 
 class _Broken(Exception):

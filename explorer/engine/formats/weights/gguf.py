@@ -12,6 +12,7 @@ import os
 import struct
 
 from explorer.base.errors import BadModel
+from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe
@@ -142,6 +143,7 @@ _FILE_TYPES: Mapping[int, str] = {
 """What general.file_type means (llama_ftype of llama.h)."""
 
 
+@record
 class GgufHeader:
     """What the header of one file says.
 
@@ -155,16 +157,13 @@ class GgufHeader:
         notes: What is unusual.
     """
 
-    __slots__ = ("big_endian", "metadata", "notes", "path", "size", "tensors", "version")
-
-    def __init__(self, path: str, size: int) -> None:
-        self.path = path
-        self.size = size
-        self.version = 0
-        self.big_endian = False
-        self.metadata: dict[str, int | float | bool | str] = {}
-        self.tensors: list[StoredTensor] = []
-        self.notes: list[str] = []
+    path: str
+    size: int
+    version: int = 0
+    big_endian: bool = False
+    metadata: dict[str, int | float | bool | str] = field(default_factory=dict)
+    tensors: list[StoredTensor] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def read(path: str) -> GgufHeader:

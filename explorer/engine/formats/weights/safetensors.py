@@ -13,6 +13,7 @@ import os
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
+from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe
@@ -85,6 +86,7 @@ _LARGEST = (1 << 63) - 1
 _AGAIN = "fetch or save the file again"
 
 
+@record
 class SafetensorsHeader:
     """What the header of one file says.
 
@@ -97,15 +99,12 @@ class SafetensorsHeader:
         notes: What is unusual.
     """
 
-    __slots__ = ("length", "metadata", "notes", "path", "size", "tensors")
-
-    def __init__(self, path: str, size: int, length: int) -> None:
-        self.path = path
-        self.size = size
-        self.length = length
-        self.tensors: list[StoredTensor] = []
-        self.metadata: Mapping[str, str] = {}
-        self.notes: list[str] = []
+    path: str
+    size: int
+    length: int
+    tensors: list[StoredTensor] = field(default_factory=list)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def read(path: str) -> SafetensorsHeader:
