@@ -61,7 +61,7 @@ def label(name: str) -> str:
     """What a person calls the format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
     from explorer.engine.models import registry as known
 
-    return next((format.label for format in known.formats() if format.name == name), name)
+    return next((format.label or name for format in known.formats() if format.name == name), name)
 
 
 def check(source: str) -> None:

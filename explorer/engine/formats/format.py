@@ -11,6 +11,8 @@ import os
 import stat
 from importlib import import_module
 
+from explorer.base.record import record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,26 +97,24 @@ class SourceProbe:
         return self._inner
 
 
-def _entry(of: Callable[..., Any] | str) -> Callable[..., Any]:
-    """What is called, or what a name in the engine, 'module:name', stands for when it is called."""
-    if not isinstance(of, str):
-        return of
-    module, _, name = of.partition(":")
+def named(entry: str) -> Callable[..., Any]:
+    """What 'module:name' stands for in the engine, imported when it is called."""
+    module, _, name = entry.partition(":")
     return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
 
 
+@record
 class Format:
     """A kind of model: how it is recognised, opened and looked at.
 
     Args:
         name: What `ModelInfo.format` says.
         about: What it is, for a person: 'an ONNX file (.onnx)'.
-        label: What stands beside a model's name, for a person: 'ONNX'; the name by default.
+        label: What stands beside a model's name, for a person: 'ONNX'; empty for the name.
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
         open: Opens a path with `models.opened.OpenOptions`: gives what answers for the model (`Opened`), or
-            the `TensorIndex` of a file that holds tensors and nothing else. What is heavy to import is named,
-            'models.onnx:OnnxModel', and imported when it is called; `outline` likewise.
+            the `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.
         endings: How its files are called. A name decides only where no content does: of a file that is
@@ -127,49 +127,18 @@ class Format:
         chooses: It is no model itself, but holds some to choose from: the rows of its outline.
     """
 
-    __slots__ = (
-        "about",
-        "analysed",
-        "chooses",
-        "endings",
-        "label",
-        "name",
-        "needs",
-        "open",
-        "outline",
-        "recognise",
-        "recognised",
-        "shows",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        about: str,
-        *,
-        recognise: Callable[[SourceProbe], bool],
-        open: Callable[[str, Any], Any] | str,
-        outline: Callable[[str], Outline] | str | None = None,
-        endings: tuple[str, ...] = (),
-        label: str = "",
-        recognised: str = "",
-        shows: str = "",
-        needs: str = "",
-        analysed: bool = True,
-        chooses: bool = False,
-    ) -> None:
-        self.name = name
-        self.about = about
-        self.recognise = recognise
-        self.open = _entry(open)
-        self.outline: Callable[[str], Outline] | None = None if outline is None else _entry(outline)
-        self.endings = endings
-        self.label = label or name
-        self.recognised = recognised
-        self.shows = shows
-        self.needs = needs
-        self.analysed = analysed
-        self.chooses = chooses
+    name: str
+    about: str
+    recognise: Callable[[SourceProbe], bool]
+    open: Callable[[str, Any], Any]
+    outline: Callable[[str], Outline] | None = None
+    endings: tuple[str, ...] = ()
+    label: str = ""
+    recognised: str = ""
+    shows: str = ""
+    needs: str = ""
+    analysed: bool = True
+    chooses: bool = False
 
     def __repr__(self) -> str:
         return f"Format({self.name!r})"

@@ -1,6 +1,15 @@
-"""ONNX's element types, as plain tuples: what only looks at a file's header imports nothing more."""
+"""ONNX's element types, as plain tuples: what only looks at a file's header imports nothing more.
+
+How numpy holds them, where it must be asked, is here as well.
+"""
 
 from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
 
 ELEMENT_TYPES = (
     (1, "float32", 32),
@@ -33,3 +42,41 @@ ELEMENT_TYPES = (
     (28, "float6_e3m2fn", 6),
 )
 """Code of TensorProto.DataType (onnx.proto, release 1.23), numpy's or ml_dtypes' spelling, width in bits."""
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The type of numpy, or of ml_dtypes, for an element type of a byte or more.
+
+    Raises:
+        AttributeError: Neither has it.
+    """
+    import numpy as np
+
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return kind
+
+
+def unpacked(piece: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
+    """Packed numbers of 2, 4 or 6 bits, the first in the lowest bits, one a byte."""
+    import numpy as np
+
+    packed = np.frombuffer(piece, np.uint8)
+    if bits == 6:
+        stream = np.unpackbits(packed, bitorder="little")
+        whole = stream[: stream.size // bits * bits].reshape(-1, bits)
+        flat = np.packbits(whole, axis=-1, bitorder="little")[:, 0]
+        return flat.view(numpy_type(dtype))
+    each = 8 // bits
+    out = np.empty((packed.size, each), np.uint8)
+    for index in range(each):
+        out[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
+    flat = out.reshape(-1)
+    if dtype.startswith("int"):
+        # moving the sign bit to the top and back again fills the bits above it
+        return (flat << (8 - bits)).view(np.int8) >> (8 - bits)
+    return flat.view(numpy_type(dtype)) if dtype.startswith("float") else flat

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.dtypes import ELEMENT_TYPES
+from explorer.engine.graph.dtypes import ELEMENT_TYPES, numpy_type, unpacked
 from explorer.facts import Dim
 
 if TYPE_CHECKING:
@@ -228,23 +228,9 @@ class Tensor(Struct, frozen=True):
         if self.payload.size != self.nbytes:
             raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")
         if bits < 8:
-            stream = np.unpackbits(np.frombuffer(self.payload.view(), np.uint8), bitorder="little")
-            split = stream[: self.elements * bits].reshape(-1, bits)
-            flat = np.packbits(split, axis=-1, bitorder="little")[:, 0].astype(np.int8)
-            if self.dtype.startswith("int"):
-                flat = np.where(flat >= 1 << (bits - 1), flat - (1 << bits), flat).astype(np.int8)
-            elif self.dtype.startswith("float"):
-                import ml_dtypes
-
-                flat = flat.astype(np.uint8).view(getattr(ml_dtypes, self.dtype))
-            return flat.reshape(self.shape)
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            import ml_dtypes
-
-            dtype = np.dtype(getattr(ml_dtypes, self.dtype))
-        return np.frombuffer(self.payload.view(), dtype).reshape(self.shape)
+            flat = unpacked(self.payload.view(), bits, self.dtype)[: self.elements].reshape(self.shape)
+            return flat.view(np.int8) if flat.dtype == np.uint8 else flat
+        return np.frombuffer(self.payload.view(), numpy_type(self.dtype)).reshape(self.shape)
 
 
 def sources(tensors: Iterable[Tensor]) -> list[Source]:
@@ -446,6 +432,14 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
         elif isinstance(value, tuple):
             found += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
     return tuple(found)
+
+
+def graphs(graph: Graph) -> Iterator[Graph]:
+    """A graph and those inside it, each before what is in it."""
+    yield graph
+    for node in graph.nodes:
+        for _, body in subgraphs(node):
+            yield from graphs(body)
 
 
 def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:

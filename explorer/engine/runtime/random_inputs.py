@@ -6,15 +6,15 @@ input is followed to the table that it indexes and drawn below its height.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
-from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
+from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.graph.model import Model, Node, Tensor, Value, graphs
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import Shape
@@ -202,13 +202,15 @@ def draw(inputs: tuple[Drawn, ...], seed: int) -> dict[str, Array]:
             drawn = generator.integers(item.low, item.high, item.shape, dtype=np.int64)
             values[item.name] = np.asarray(drawn, dtype=item.dtype)
         else:
-            values[item.name] = np.asarray(generator.standard_normal(item.shape)).astype(_numpy(item.dtype))
+            values[item.name] = np.asarray(generator.standard_normal(item.shape)).astype(
+                numpy_type(item.dtype)
+            )
     return values
 
 
 def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
     """Values of a type of which nothing else is known: normal, or over the whole range of small integers."""
-    kind = _numpy(dtype)
+    kind = numpy_type(dtype)
     if kind.kind in "iu":
         info = np.iinfo(kind)
         low, high = (int(info.min), int(info.max) + 1) if kind.itemsize == 1 else (0, 2)
@@ -218,19 +220,11 @@ def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...
     return np.asarray(generator.standard_normal(shape)).astype(kind)
 
 
-def _numpy(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
-    return np.dtype(name)
-
-
 def _table_height(model: Model, name: str) -> int:
     """The smallest number of rows over all tables that the value indexes; 0 if it indexes none."""
     heights: list[int] = []
     shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         aliases = {name}
         constants = {o: t for n in graph.nodes if (t := _constant(n)) is not None for o in n.outputs}
         for node in graph.nodes:
@@ -251,12 +245,3 @@ def _table_height(model: Model, name: str) -> int:
 def _constant(node: Node) -> Tensor | None:
     value = node.attributes.get("value") if node.op == "Constant" else None
     return value if isinstance(value, Tensor) else None
-
-
-def _graphs(graph: Graph) -> Iterator[Graph]:
-    yield graph
-    for node in graph.nodes:
-        if node.op in ("If", "Loop", "Scan"):
-            for value in node.attributes.values():
-                if isinstance(value, Graph):
-                    yield from _graphs(value)

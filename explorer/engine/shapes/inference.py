@@ -24,7 +24,16 @@ from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
 from explorer.engine.shapes.bodies import captured_names, iterations, substituted
 from explorer.engine.shapes.constants import ConstantContents, follow
-from explorer.engine.shapes.known import ShapeTable, better, common, complete_all, merge, possible, take
+from explorer.engine.shapes.known import (
+    ShapeTable,
+    better,
+    common,
+    complete_all,
+    merge,
+    possible,
+    same_sizes,
+    take,
+)
 from explorer.engine.shapes.onnx_pass import OnnxPass
 from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
 from explorer.engine.symbolic import dimensions as dims
@@ -363,11 +372,7 @@ class Inference:
                 after = table.types.get(value.name)
                 if kind is None or kind[1] is None:
                     continue
-                if after is None or after[1] is None or len(after[1]) != len(kind[1]):
-                    types[at] = kind[0], None
-                elif after[1] != kind[1]:
-                    same = zip(kind[1], after[1], strict=True)
-                    types[at] = kind[0], tuple(a if a == b else None for a, b in same)
+                types[at] = kind[0], same_sizes(kind[1], None if after is None else after[1])
             if types == before:
                 break
         return types

@@ -64,10 +64,14 @@ def common(a: Type | None, b: Type | None) -> Type | None:
     """What two branches agree on."""
     if a is None or b is None:
         return None
-    dtype = a[0] if a[0] == b[0] else None
-    if a[1] is None or b[1] is None or len(a[1]) != len(b[1]):
-        return dtype, None
-    return dtype, tuple(x if x == y else None for x, y in zip(a[1], b[1], strict=True))
+    return a[0] if a[0] == b[0] else None, same_sizes(a[1], b[1])
+
+
+def same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
+    """The sizes that two shapes have in common; None if their ranks differ, or one is not known."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple([x if x == y else None for x, y in zip(a, b, strict=True)])
 
 
 def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:

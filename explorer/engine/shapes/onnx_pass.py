@@ -21,6 +21,7 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
+    graphs,
     subgraphs,
     tensor_from_array,
 )
@@ -67,7 +68,7 @@ class OnnxPass(Struct):
             opsets: Operator sets; domains that are missing are taken as version 1.
         """
         graph = _cut_out(nodes, initializers, types, contents)
-        domains = {n.domain for n in _walk(graph)}
+        domains = {node.domain for inner in graphs(graph) for node in inner.nodes}
         answer = self._answer(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
             return {}
@@ -175,12 +176,3 @@ def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
     name = dim or ""
     # inference makes up names for what it does not know; they are nobody's dimension
     return name if name in symbols and not (_GENERATED.match(name) and name not in symbols) else None
-
-
-def _walk(graph: Graph) -> Sequence[Node]:
-    found: list[Node] = []
-    for node in graph.nodes:
-        found.append(node)
-        for _, body in subgraphs(node):
-            found.extend(_walk(body))
-    return found

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
 from explorer.engine.graph.tile_metadata import DOMAIN
+from explorer.engine.shapes.known import same_sizes
 from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def _types(
 ) -> tuple[Types, int | None]:
     """Types of what a body gets, and how often it runs for one run of its node; None if the data decides."""
     if node.op == "Scan":
-        return _scanned(node, outer)
+        types, trips = scan_types(node, outer.get)
+        return types, trips if isinstance(trips, int) else None
     if node.op == "Loop":
         types = inference.loop_types(node, outer, shapes.constants, opsets)
         limit = shapes.constants.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
@@ -171,21 +173,22 @@ def _types(
     return [], None
 
 
-def _scanned(node: Node, outer: Mapping[str, TensorInfo]) -> tuple[Types, int | None]:
+def scan_types(node: Node, info_of: Callable[[str], TensorInfo | None]) -> tuple[Types, Dim]:
+    """Types of what the body of a Scan gets, and how often it runs."""
     count = int(node.attributes.get("num_scan_inputs", 0))
     states = len(node.inputs) - count
     axes = node.attributes.get("scan_input_axes") or (0,) * count
-    types: Types = [outer.get(name) for name in node.inputs[:states]]
+    types: Types = [info_of(name) for name in node.inputs[:states]]
     trips: Dim = None
     for name, axis in zip(node.inputs[states:], axes, strict=False):
-        info = outer.get(name)
+        info = info_of(name)
         if info is None or info.shape is None or not -len(info.shape) <= axis < len(info.shape):
             types.append(None if info is None else replace(info, shape=None))
             continue
         at = axis % len(info.shape)
         trips = info.shape[at] if not isinstance(trips, int) else trips
         types.append(replace(info, shape=info.shape[:at] + info.shape[at + 1 :]))
-    return types, trips if isinstance(trips, int) else None
+    return types, trips
 
 
 class _Around(Mapping[str, TensorInfo]):
@@ -216,10 +219,7 @@ class _Merged(Mapping[str, TensorInfo]):
     def __getitem__(self, name: str) -> TensorInfo:
         first, *others = (call[name] for call in self._calls)
         for other in others:
-            if first.shape is None or other.shape is None or len(first.shape) != len(other.shape):
-                return replace(first, shape=None)
-            pairs = zip(first.shape, other.shape, strict=True)
-            first = replace(first, shape=tuple(a if a == b else None for a, b in pairs))
+            first = replace(first, shape=same_sizes(first.shape, other.shape))
         return first
 
     def __iter__(self) -> Iterator[str]:

@@ -18,6 +18,7 @@ from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
+from explorer.engine.shapes.known import better, same_sizes
 from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
 from explorer.engine.shapes.tflite_rules import RULES, TfliteCall
 from explorer.facts import Shape, TensorInfo
@@ -148,8 +149,10 @@ class FileShapes(Inference):
             if info is None or info.shape is None or not self._follows:
                 types.append(TensorInfo(name, value.dtype, value.shape))
             else:
-                shape = _better(value.shape, info.shape) if self._trusted else info.shape
-                types.append(TensorInfo(name, info.dtype, shape))
+                kind = (
+                    better((None, value.shape), (None, info.shape)) if self._trusted else (None, info.shape)
+                )
+                types.append(TensorInfo(name, info.dtype, kind[1]))
         for _ in range(2 if self._follows else 0):
             # what changes in the first iteration may make more change in the next
             inside = self.of_body(body, types, outer, constants)
@@ -157,7 +160,7 @@ class FileShapes(Inference):
             kept = [
                 info
                 if info is None or end is None
-                else TensorInfo(info.name, info.dtype, _same_sizes(info.shape, end.shape))
+                else TensorInfo(info.name, info.dtype, same_sizes(info.shape, end.shape))
                 for info, end in zip(types[2:], ends, strict=False)
             ]
             if kept == types[2:]:
@@ -181,8 +184,7 @@ class FileShapes(Inference):
             made = self._made(node, types, contents)
             for name, shape in zip(node.outputs, made or (), strict=False):
                 if name:
-                    dtype, declared = types.get(name, (None, None))
-                    types[name] = dtype, _better(declared, shape)
+                    types[name] = better(types.get(name, (None, None)), (None, shape))
             if len(node.outputs) == 1 and node.op in CONTENTS:
                 self._compute(node, types, contents)
 
@@ -290,22 +292,6 @@ def _possible(shape: Shape | None) -> Shape | None:
 
 def _complete(kind: Type | None) -> bool:
     return kind is not None and kind[1] is not None and None not in kind[1]
-
-
-def _better(declared: Shape | None, found: Shape | None) -> Shape | None:
-    """What is declared, with what it leaves open taken from what follows."""
-    if declared is None or found is None:
-        return found if declared is None else declared
-    if len(declared) != len(found):
-        return declared
-    return tuple([b if a is None else a for a, b in zip(declared, found, strict=True)])
-
-
-def _same_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
-    """Those sizes that stay what they were."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple([x if x == y else None for x, y in zip(a, b, strict=True)])
 
 
 def _agreed(a: Shape | None, b: Shape | None) -> Shape | None:

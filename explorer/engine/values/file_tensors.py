@@ -9,10 +9,11 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tensor_index import StoredTensor
+from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, Source, Span, Tensor
 from explorer.engine.values import ggml_blocks
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs
-from explorer.engine.values.onnx_tensors import numpy_type, slabs_of_tensor
+from explorer.engine.values.onnx_tensors import slabs_of_tensor
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
 """Types of which one number after the other lies in the file."""

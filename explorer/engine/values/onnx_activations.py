@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine import shapes
+from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
 from explorer.engine.runtime.batching import portions
 from explorer.engine.runtime.input_files import InputSpec
@@ -24,7 +25,6 @@ from explorer.engine.runtime.onnxruntime import Session, expose
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
-from explorer.engine.values.onnx_tensors import numpy_type
 from explorer.engine.values.weights import Paths, chosen
 from explorer.facts import Layer, TensorInfo
 

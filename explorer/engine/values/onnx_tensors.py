@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import tensors
-from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.graph.dtypes import numpy_type, unpacked
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
 from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
 
@@ -42,10 +41,8 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
             users.setdefault(name, prefix + node.label)
     for name, tensor in graph.initializers.items():
         yield _numbers(tensor, prefix + name, users.get(name, ""))
-    for span in graph.extra:
-        for number, wire, _, at, end in fields(span.source.map, span.offset, span.offset + span.size):
-            if number == 15 and wire == 2:
-                yield _sparse(Span(span.source, at, end - at), prefix, "", users)
+    for span in tensors.sparse_spans(graph):
+        yield _sparse(span, prefix, "", users)
     yield from _of_nodes(graph.nodes, prefix, users)
 
 
@@ -115,17 +112,6 @@ def _sparse(span: Span, prefix: str, output: str, users: Mapping[str, str]) -> N
     )
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
-    """The type of numpy, or of ml_dtypes, for one of ONNX's element types of a byte or more."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        kind: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return kind
-
-
 def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
     """The elements of a tensor in order, in arrays of at most `SLAB` bytes."""
     payload = tensor.payload
@@ -140,7 +126,7 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
             continue
         step = SLAB // _UNPACKED // 3 * 3
         for at in range(0, len(piece), step):
-            part = _unpacked(piece[at : at + step], bits, tensor.dtype)[:left]
+            part = unpacked(piece[at : at + step], bits, tensor.dtype)[:left]
             left -= part.size
             yield part
 
@@ -162,22 +148,3 @@ def _whole(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
             del waiting[:ready]
     if waiting:
         yield memoryview(bytes(waiting))
-
-
-def _unpacked(piece: memoryview, bits: int, dtype: str) -> Array:
-    """Packed numbers of 2, 4 or 6 bits, the first in the lowest bits, one a byte."""
-    packed = np.frombuffer(piece, np.uint8)
-    if bits == 6:
-        stream = np.unpackbits(packed, bitorder="little")
-        whole = stream[: stream.size // bits * bits].reshape(-1, bits)
-        flat = np.packbits(whole, axis=-1, bitorder="little")[:, 0]
-        return flat.view(numpy_type(dtype))
-    each = 8 // bits
-    out = np.empty((packed.size, each), np.uint8)
-    for index in range(each):
-        out[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
-    flat = out.reshape(-1)
-    if dtype.startswith("int"):
-        # moving the sign bit to the top and back again fills the bits above it
-        return (flat << (8 - bits)).view(np.int8) >> (8 - bits)
-    return flat.view(numpy_type(dtype)) if dtype.startswith("float") else flat

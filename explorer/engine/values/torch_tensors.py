@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch.nn.parameter import UninitializedBuffer
@@ -19,6 +18,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
+from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.values.numbers import SLAB, Array, Numbers
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def slabs(tensor: torch.Tensor) -> Iterator[Array]:
         return
     size = tensor.numel() * tensor.element_size()
     if size <= SLAB:
-        yield _array(tensor.contiguous().reshape(-1))
+        yield as_array(tensor.resolve_conj().resolve_neg().contiguous().reshape(-1))
         return
     rows = SLAB * tensor.shape[0] // size
     if not rows:
@@ -158,19 +158,5 @@ def slabs(tensor: torch.Tensor) -> Iterator[Array]:
             yield from slabs(part)
         return
     for at in range(0, tensor.shape[0], rows):
-        yield _array(tensor[at : at + rows].contiguous().reshape(-1))
-
-
-_CARRIERS = {1: torch.uint8, 2: torch.int16}
-"""Types of the same width that numpy has too, for those that it has not."""
-
-
-def _array(flat: torch.Tensor) -> Array:
-    flat = flat.cpu().resolve_conj().resolve_neg()
-    try:
-        return flat.numpy()
-    except TypeError:
-        import ml_dtypes
-
-        kind = np.dtype(getattr(ml_dtypes, dtype_name(flat.dtype)))
-        return flat.view(_CARRIERS[flat.element_size()]).numpy().view(kind)
+        part = tensor[at : at + rows].resolve_conj().resolve_neg()
+        yield as_array(part.contiguous().reshape(-1))

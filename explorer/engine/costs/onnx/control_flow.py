@@ -21,6 +21,7 @@ from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.bodies import iterations
 from explorer.engine.shapes.constants import ConstantContents
+from explorer.engine.shapes.subgraphs import scan_types
 from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim, TensorInfo
 
@@ -142,21 +143,9 @@ def _scan(carrier: Carrier) -> None:
         _batched_scan(carrier)
         return
     body = node.attributes["body"]
-    count = int(node.attributes.get("num_scan_inputs", 0))
-    states = len(node.inputs) - count
-    axes = node.attributes.get("scan_input_axes") or (0,) * count
-    trips: Dim = None
-    types: list[TensorInfo | None] = [context.info(n) for n in node.inputs[:states]]
-    for name, axis in zip(node.inputs[states:], axes, strict=False):
-        info = context.info(name)
-        if info.shape is None or not -len(info.shape) <= axis < len(info.shape):
-            types.append(replace(info, shape=None))
-            continue
-        at = axis % len(info.shape)
-        trips = info.shape[at] if not isinstance(trips, int) else trips
-        types.append(replace(info, shape=info.shape[:at] + info.shape[at + 1 :]))
-    shapes = carrier.shapes(body, types)
-    _repeat(carrier, "Scan", body, shapes, trips, carried=states)
+    types, trips = scan_types(node, context.info)
+    states = len(node.inputs) - int(node.attributes.get("num_scan_inputs", 0))
+    _repeat(carrier, "Scan", body, carrier.shapes(body, types), trips, carried=states)
 
 
 def _batched_scan(carrier: Carrier) -> None:

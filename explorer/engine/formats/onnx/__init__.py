@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, SourceProbe
+from explorer.engine.formats.format import Format, SourceProbe, named
 
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """ModelProto's fields (onnx.proto) and their wire types: an ONNX file has no magic number."""
@@ -40,8 +40,8 @@ FORMAT = Format(
     "an ONNX file (.onnx)",
     label="ONNX",
     recognise=_recognise,
-    open="models.onnx:OnnxModel",
-    outline="formats.onnx.outline:outline",
+    open=named("models.onnx:OnnxModel"),
+    outline=named("formats.onnx.outline:outline"),
     endings=(".onnx",),
     recognised="the fields of a protobuf ModelProto",
     shows="graph, initializers, shapes; weights inside or in external files",

@@ -14,6 +14,7 @@ import mmap
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
+from explorer.engine.formats.onnx.messages import decoded, dimension, opset, pair, text
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
@@ -80,11 +81,12 @@ def _model(data: Buffer, size: int) -> tuple[list[tuple[str, str]], tuple[int, i
             if number == 7:
                 graph = (at, end)
             elif number in (2, 3, 4):
-                said[number] = _text(data, at, end)
+                said[number] = text(data, at, end, _MAX_TEXT)
             elif number == 8 and len(opsets) < _MAX_FACTS:
-                opsets.append(_opset(data, at, end))
+                set_of, version = opset(data, at, end, _MAX_TEXT)
+                opsets.append(f"{set_of} {version}".strip())
             elif number == 14 and len(more) < _MAX_FACTS:
-                more.append(_pair(data, at, end))
+                more.append(pair(data, at, end, _MAX_TEXT))
             functions += number == 25
             training += number == 20
             devices += number == 26
@@ -211,7 +213,7 @@ def _node_row(
     note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
     path = name or (outputs[0] if outputs else b"")
     kind = domain + b"." + op if domain and domain != b"ai.onnx" else op
-    return OutlineRow(prefix + _decoded(path), "operator", _decoded(kind), None, None, _decoded(note))
+    return OutlineRow(prefix + decoded(path), "operator", decoded(kind), None, None, decoded(note))
 
 
 def _forget(data: mmap.mmap, start: int, stop: int) -> int:
@@ -228,9 +230,9 @@ def _function(data: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
     nodes = 0
     for number, wire, _, at, end in fields(data, start, stop):
         if wire == 2 and number == 1:
-            name = _text(data, at, end)
+            name = text(data, at, end, _MAX_TEXT)
         elif wire == 2 and number == 10:
-            domain = _text(data, at, end)
+            domain = text(data, at, end, _MAX_TEXT)
         nodes += number == 7
     path = f"{domain}.{name}" if domain else name
     yield OutlineRow(path, "function", "", None, None, f"{nodes:,} node{'s' * (nodes != 1)}")
@@ -292,7 +294,7 @@ def _bodies(data: mmap.mmap, start: int, stop: int, path: str, depth: int) -> It
     name = ""
     for number, wire, _, at, end in fields(data, start, stop):
         if number == 1 and wire == 2:
-            name = _text(data, at, end)
+            name = text(data, at, end, _MAX_TEXT)
         elif number in (6, 11) and wire == 2:
             yield from _graph(data, at, end, f"{path}/{name}/", depth + 1, False)
 
@@ -344,12 +346,12 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
         elif number == 6 and wire == 2:
             held = max(held, 0) + end - here
         elif number == 13 and wire == 2 and len(external) < _MAX_FACTS:
-            key, text = _pair(data, here, end)
+            key, text = pair(data, here, end, _MAX_TEXT)
             external[key] = text
         elif number == 14 and wire == 0:
             located = here == 1
     location = external.get("location", "?") if located else None
-    return _tensor_row(prefix + _decoded(name), code, dims, rank, held, location)
+    return _tensor_row(prefix + decoded(name), code, dims, rank, held, location)
 
 
 def _tensor_row(
@@ -429,7 +431,7 @@ def _value(data: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> Ou
     shape: list[int | str | None] | None = None
     for number, wire, _, at, end in fields(data, start, stop):
         if number == 1 and wire == 2:
-            path = _text(data, at, end)
+            path = text(data, at, end, _MAX_TEXT)
         elif number == 2 and wire == 2:
             for sort, wire_, _, at_, end_ in fields(data, at, end):
                 if wire_ == 2 and sort in (1, 8):
@@ -453,46 +455,6 @@ def _tensor_type(data: mmap.mmap, start: int, stop: int) -> tuple[str, list[int 
             shape = []
             for kind, wire_, _, at_, end_ in fields(data, at, end):
                 if kind == 1 and wire_ == 2 and len(shape) < MAX_RANK:
-                    shape.append(_dim(data, at_, end_))
+                    size = dimension(data, at_, end_, _MAX_TEXT)
+                    shape.append(None if isinstance(size, int) and size < 0 else size)
     return dtype, shape
-
-
-def _dim(data: mmap.mmap, start: int, stop: int) -> int | str | None:
-    for number, wire, _, at, end in fields(data, start, stop):
-        if number == 1 and wire == 0:
-            size = signed(at)
-            return None if size < 0 else size
-        if number == 2 and wire == 2:
-            return _text(data, at, end) or None
-    return None
-
-
-def _opset(data: Buffer, start: int, stop: int) -> str:
-    domain, version = "", 0
-    for number, wire, _, at, end in fields(data, start, stop):
-        if number == 1 and wire == 2:
-            domain = _text(data, at, end)
-        elif number == 2 and wire == 0:
-            version = signed(at)
-    return f"{domain} {version}" if domain not in ("", "ai.onnx") else str(version)
-
-
-def _pair(data: Buffer, start: int, stop: int) -> tuple[str, str]:
-    key = text = ""
-    for number, wire, _, at, end in fields(data, start, stop):
-        if number == 1 and wire == 2:
-            key = _text(data, at, end)
-        elif number == 2 and wire == 2:
-            text = _text(data, at, end)
-    return key, text
-
-
-def _text(data: Buffer, start: int, stop: int) -> str:
-    return _decoded(bytes(data[start : min(stop, start + _MAX_TEXT)]))
-
-
-def _decoded(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return name.decode("utf-8", "backslashreplace")

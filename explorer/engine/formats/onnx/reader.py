@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from explorer.base.errors import BadModel, nearest
+from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
 from explorer.engine.formats.onnx.tensors import TensorReader
 from explorer.engine.graph.model import (
@@ -146,7 +147,7 @@ class _Reader(TensorReader):
             elif number == 3 and wire == 2:
                 producer_version = self.text(at, end)
             elif number == 8 and wire == 2:
-                domain, version = self.opset(at, end)
+                domain, version = messages.opset(self.data, at, end)
                 opsets[domain] = version
             elif number == 14 and wire == 2:
                 key, value = self.pair(at, end)
@@ -174,15 +175,6 @@ class _Reader(TensorReader):
             metadata=metadata,
             extra=tuple(extra),
         )
-
-    def opset(self, start: int, stop: int) -> tuple[str, int]:
-        domain, version = "", 0
-        for number, wire, _, at, end in fields(self.data, start, stop):
-            if number == 1 and wire == 2:
-                domain = self.text(at, end)
-            elif number == 2 and wire == 0:
-                version = signed(at)
-        return ("" if domain == "ai.onnx" else domain), version
 
     def graph(self, start: int, stop: int, *, depth: int) -> Graph:
         if depth > MAX_DEPTH:
@@ -467,7 +459,7 @@ class _Reader(TensorReader):
             elif number == 7:
                 nodes.append(self.node(at, end, 1))
             elif number == 9:
-                key, version = self.opset(at, end)
+                key, version = messages.opset(self.data, at, end)
                 opsets[key] = version
             elif number == 10:
                 domain = self.text(at, end)
@@ -520,15 +512,10 @@ class _Reader(TensorReader):
         return dtype, shape
 
     def dim(self, start: int, stop: int, name: str) -> Dim:
-        for number, wire, _, at, end in fields(self.data, start, stop):
-            if number == 1 and wire == 0:
-                size = signed(at)
-                if size < -1:
-                    raise BadModel(f"value '{name}' has a dimension of {size}")
-                return None if size == -1 else size
-            if number == 2 and wire == 2:
-                return self.text(at, end) or None
-        return None
+        size = messages.dimension(self.data, start, stop)
+        if isinstance(size, int) and size < -1:
+            raise BadModel(f"value '{name}' has a dimension of {size}")
+        return None if size == -1 else size
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from explorer.base.errors import BadModel
+from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed, varint_at
 from explorer.engine.graph.model import (
     DTYPES,
@@ -74,15 +75,17 @@ def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
     return values, shape, indices
 
 
-def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
-    """The sparse initializers of a graph by name, each as `sparse` describes it (GraphProto field 15)."""
-    found = {}
+def sparse_spans(graph: Graph) -> Iterator[Span]:
+    """Where the sparse initializers of a graph lie, which the reader leaves encoded (GraphProto field 15)."""
     for part in graph.extra:
         for number, wire, _, at, end in fields(part.source.map, part.offset, part.offset + part.size):
             if number == 15 and wire == 2:
-                entry = sparse(Span(part.source, at, end - at))
-                found[entry[0].name] = entry
-    return found
+                yield Span(part.source, at, end - at)
+
+
+def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
+    """The sparse initializers of a graph by name, each as `sparse` describes it."""
+    return {entry[0].name: entry for entry in map(sparse, sparse_spans(graph))}
 
 
 def _source(path: str) -> Source:
@@ -118,7 +121,7 @@ class TensorReader:
 
     def text(self, start: int, stop: int) -> str:
         """Bytes as text."""
-        return _text(self.data[start:stop])
+        return messages.text(self.data, start, stop)
 
     def span(self, start: int, stop: int) -> Span:
         """Where bytes lie."""
@@ -126,13 +129,7 @@ class TensorReader:
 
     def pair(self, start: int, stop: int) -> tuple[str, str]:
         """A StringStringEntryProto."""
-        key = value = ""
-        for number, wire, _, at, end in fields(self.data, start, stop):
-            if wire == 2 and number == 1:
-                key = self.text(at, end)
-            elif wire == 2 and number == 2:
-                value = self.text(at, end)
-        return key, value
+        return messages.pair(self.data, start, stop)
 
     def tensor(self, start: int, stop: int) -> Tensor:
         """A TensorProto.
@@ -149,7 +146,7 @@ class TensorReader:
             if known is not None and data[at : at + 1] == _RAW:
                 size, first = varint_at(self.data, start + at + 1, stop)
                 if first + size == stop and size == known[2]:
-                    name = _text(data[front.end() : at])
+                    name = messages.decoded(data[front.end() : at])
                     raw = Span(self.source, first, size)
                     name = self.names.get(name, name)
                     return Tensor(name, known[0], known[1], raw, Span(self.source, start, stop - start))
@@ -280,14 +277,6 @@ class TensorReader:
                 where=where,
             )
         return Span(source, offset, length), location
-
-
-def _text(data: bytes) -> str:
-    """Bytes as text; those that are no UTF-8 stay readable."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "backslashreplace")
 
 
 @lru_cache(4096)

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.formats.onnx.tensors import sparse_initializers
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
 MAX_EXPANDED = 10_000_000
@@ -103,28 +103,13 @@ def _defined(where: str, names: Iterable[str]) -> set[str]:
     return defined
 
 
-def _sparse_names(graph: Graph) -> Iterable[str]:
-    """Names of the sparse initializers, which the reader hands on undecoded (GraphProto field 15)."""
-    for span in graph.extra:
-        data = span.source.map
-        for number, wire, _, at, end in fields(data, span.offset, span.offset + span.size):
-            if number != 15 or wire != 2:
-                continue
-            for part, wire_, _, at_, end_ in fields(data, at, end):
-                if part != 1 or wire_ != 2:
-                    continue
-                for entry, wire__, _, at__, end__ in fields(data, at_, end_):
-                    if entry == 8 and wire__ == 2:
-                        yield str(data[at__:end__], "utf-8", "backslashreplace")
-
-
 def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
     """The graph in order, and the names that it takes from around it."""
     sources = _defined(where, (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
     sources.update(graph.initializers)
     if graph.extra:
-        sources.update(_sparse_names(graph))
+        sources.update(sparse_initializers(graph))
     results = [v.name for v in graph.outputs]
     nodes, free = _body(graph.nodes, sources, results, outer, where, census)
     return (graph if nodes is graph.nodes else replace(graph, nodes=nodes)), free

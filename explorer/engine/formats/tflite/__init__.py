@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format
+from explorer.engine.formats.format import Format, named
 
 _IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every file (schema.fbs, file_identifier)."""
@@ -12,8 +12,8 @@ FORMAT = Format(
     "a TensorFlow Lite model (.tflite)",
     label="TensorFlow Lite",
     recognise=lambda probe: probe.head[4:8] == _IDENTIFIER,
-    open="models.tflite:TfliteModel",
-    outline="formats.tflite.outline:outline",
+    open=named("models.tflite:TfliteModel"),
+    outline=named("formats.tflite.outline:outline"),
     endings=(".tflite",),
     recognised="'TFL3' behind the first four bytes",
     shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or behind it",

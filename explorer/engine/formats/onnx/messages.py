@@ -1,0 +1,58 @@
+"""Messages of onnx.proto that every reader of an ONNX file meets: texts, pairs, operator sets, dimensions.
+
+Field numbers are those of onnx.proto (IR version 13). `most` bounds the bytes of a text that are read: the
+outline shows the beginning of one that may be as long as its file.
+"""
+
+from __future__ import annotations
+
+from explorer.engine.formats.onnx.protobuf_wire import fields, signed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.engine.formats.onnx.protobuf_wire import Buffer
+
+
+def decoded(data: bytes) -> str:
+    """Bytes as text; those that are no UTF-8 stay readable."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "backslashreplace")
+
+
+def text(data: Buffer, start: int, stop: int, most: int | None = None) -> str:
+    """The text in data[start:stop]."""
+    return decoded(bytes(data[start : stop if most is None else min(stop, start + most)]))
+
+
+def pair(data: Buffer, start: int, stop: int, most: int | None = None) -> tuple[str, str]:
+    """Key and value of a StringStringEntryProto."""
+    key = value = ""
+    for number, wire, _, at, end in fields(data, start, stop):
+        if wire == 2 and number == 1:
+            key = text(data, at, end, most)
+        elif wire == 2 and number == 2:
+            value = text(data, at, end, most)
+    return key, value
+
+
+def opset(data: Buffer, start: int, stop: int, most: int | None = None) -> tuple[str, int]:
+    """Domain and version of an OperatorSetIdProto."""
+    domain, version = "", 0
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 2:
+            domain = text(data, at, end, most)
+        elif number == 2 and wire == 0:
+            version = signed(at)
+    return ("" if domain == "ai.onnx" else domain), version
+
+
+def dimension(data: Buffer, start: int, stop: int, most: int | None = None) -> int | str | None:
+    """A size or its name, as a TensorShapeProto.Dimension has it; None if it has neither."""
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 0:
+            return signed(at)
+        if number == 2 and wire == 2:
+            return text(data, at, end, most) or None
+    return None
