@@ -149,10 +149,9 @@ class FileShapes(Inference):
             if info is None or info.shape is None or not self._follows:
                 types.append(TensorInfo(name, value.dtype, value.shape))
             else:
-                kind = (
-                    better((None, value.shape), (None, info.shape)) if self._trusted else (None, info.shape)
-                )
-                types.append(TensorInfo(name, info.dtype, kind[1]))
+                said = value.shape if self._trusted else None
+                _, shape = better((None, said), (None, info.shape))
+                types.append(TensorInfo(name, info.dtype, shape))
         for _ in range(2 if self._follows else 0):
             # what changes in the first iteration may make more change in the next
             inside = self.of_body(body, types, outer, constants)
