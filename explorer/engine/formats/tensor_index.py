@@ -65,6 +65,11 @@ class StoredTensor:
         return prod(self.shape)
 
     @property
+    def last(self) -> str:
+        """The last piece of its name."""
+        return self.name.rpartition(".")[2]
+
+    @property
     def key(self) -> Hashable:
         """What counts it once: the same for names that are one stored tensor."""
         return self.name if self.identity is None else ("shared", self.identity)

@@ -66,6 +66,7 @@ class TensorFile(StaticModel):
         contents = self.contents
         params, size = _counted(contents.tensors)
         totals = stored_totals(params, self._trainable(), size)
+        unknown = f"{contents.why}: MACs, activations and the order of execution are not known"
         info = Info(
             model=ModelInfo(
                 source=self.source,
@@ -74,7 +75,7 @@ class TensorFile(StaticModel):
                 outputs=(),
                 producer=contents.producer,
                 file_bytes=contents.file_bytes,
-                notes=(_said(contents.why), *contents.notes, *_buffers(contents), *_facts(contents.facts)),
+                notes=(unknown, *contents.notes, *_buffers(contents), *_facts(contents.facts)),
             ),
             assumptions={},
             totals=totals,
@@ -131,10 +132,6 @@ def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
     """Numbers and bytes of tensors, those of several names once."""
     once = distinct(tensors)
     return sum([tensor.elements for tensor in once]), sum([tensor.nbytes for tensor in once])
-
-
-def _said(why: str) -> str:
-    return f"{why}: MACs, activations and the order of execution are not known"
 
 
 def _buffers(contents: TensorIndex) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def _numbers(
         return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
 
     quantized = ggml_blocks.known(tensor.dtype)
-    read: Slabs = _nothing if why else blocks if quantized else plain
+    read: Slabs = (lambda: iter(())) if why else blocks if quantized else plain
     if stride is not None and not why:
         read = _strided(tensor, stride)
     return Numbers(
@@ -96,10 +96,6 @@ def _numbers(
         trainable=tensor.trainable,
         raw=raw if quantized or why else None,
     )
-
-
-def _nothing() -> Iterator[Array]:
-    return iter(())
 
 
 def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:

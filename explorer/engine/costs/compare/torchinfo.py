@@ -126,7 +126,7 @@ def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _Seen]:
         if path is None:
             continue
         one = found.setdefault(path, _Seen(info.module, info.is_leaf_layer))
-        size = _flat(info.output_size)
+        size = [int(d) for d in info.output_size if not isinstance(d, (list, tuple))]
         one.outputs.append(size)
         if not info.is_leaf_layer:
             continue
@@ -140,10 +140,6 @@ def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _Seen]:
             else:
                 one.weights += part
     return found
-
-
-def _flat(size: Any) -> list[int]:
-    return [int(d) for d in size if not isinstance(d, (list, tuple))]
 
 
 def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
@@ -238,7 +234,9 @@ def _parts(layer: Layer, one: _Seen | None, ours: int) -> Counter[str]:
         return found
     if isinstance(module, nn.modules.conv._ConvTransposeNd):
         found[_TRANSPOSED] += weights
-    elif isinstance(module, nn.modules.conv._ConvNd) and _unbatched(module, one):
+    elif isinstance(module, nn.modules.conv._ConvNd) and any(
+        len(out) == len(module.kernel_size) + 1 for out in one.outputs
+    ):
         found[_UNBATCHED] += weights
     elif kind == "Conv1D":
         found[_CONV1D] += weights
@@ -255,10 +253,6 @@ def _parts(layer: Layer, one: _Seen | None, ours: int) -> Counter[str]:
     elif not one.weights:
         found[_BARE] += weights
     return found
-
-
-def _unbatched(module: Any, one: _Seen) -> bool:
-    return any(len(out) == len(module.kernel_size) + 1 for out in one.outputs)
 
 
 def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list[TorchinfoDifference]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -163,7 +163,8 @@ def _body(
                 ordered &= j < i
             elif name and name not in sources:
                 if not any(name in scope for scope in outer):
-                    _refuse_undefined(node, name, where)
+                    what = f"node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
+                    raise BadModel(f"{where}: {what}")
                 free.add(name)
         needs.append(need)
     free |= _results_from_outside(results, producers, sources, outer, where)
@@ -207,10 +208,6 @@ def _results_from_outside(
         if name in free and not any(name in scope for scope in outer):
             raise BadModel(f"{where}: nothing defines its output '{name}'")
     return free
-
-
-def _refuse_undefined(node: Node, name: str, where: str) -> NoReturn:
-    raise BadModel(f"{where}: node '{node.label}' ({node.op}) takes '{name}', which nothing defines")
 
 
 def _plain(

@@ -66,10 +66,6 @@ def _two_bytes(m: Pickle) -> None:
     m.at = at + 2
 
 
-def _signed(m: Pickle) -> int:
-    return _from_bytes(m.take(4), "little", signed=True)
-
-
 def _long(size: int) -> Callable[[Pickle], int]:
     def value(m: Pickle) -> int:
         length = m.number(size)
@@ -335,7 +331,7 @@ _STEPS: dict[bytes, Step] = {
     b"I": _push(_int_line),
     b"L": _push(lambda m: _digits(m.line())),
     b"F": _push(lambda m: float(m.line())),
-    b"J": _push(_signed),
+    b"J": _push(lambda m: _from_bytes(m.take(4), "little", signed=True)),
     b"K": _byte,
     b"M": _two_bytes,
     b"\x8a": _push(_long(1)),

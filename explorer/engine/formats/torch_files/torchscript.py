@@ -279,7 +279,8 @@ def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
     for key, value in state.items():
         if isinstance(key, str) and not key.startswith("_") and key != "training":
             plain = isinstance(value, (bool, int, float, str))
-            if plain or (isinstance(value, (list, tuple)) and len(value) <= 16 and _all_plain(value)):
+            short = isinstance(value, (list, tuple)) and len(value) <= 16
+            if plain or (short and all(isinstance(v, (bool, int, float)) for v in value)):
                 found[key] = value[:200] if isinstance(value, str) else value
     # the code has its constants in no order
     return {
@@ -293,10 +294,6 @@ _FIRST = dict.fromkeys((
     "embedding_dim", "normalized_shape", "kernel_size", "stride", "padding",
 ))  # fmt: skip
 """Settings that say most, in the order of torch's constructors."""
-
-
-def _all_plain(values: Any) -> bool:
-    return all(isinstance(value, (bool, int, float)) for value in values)
 
 
 def script(path: str, why: str, *, places: bool = True) -> Script:

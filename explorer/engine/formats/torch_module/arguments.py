@@ -82,7 +82,7 @@ class Example(Struct, frozen=True):
         """The arguments in `inputs`: a tensor or array, positional ones in a tuple or list, or keyword ones
         in a dict. Arrays become tensors.
         """
-        inputs = _replaced(inputs, _as_tensor)
+        inputs = _replaced(inputs, lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy()))
         if isinstance(inputs, Mapping):
             return Example((), {str(name): value for name, value in inputs.items()})
         return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
@@ -127,10 +127,6 @@ def moved(arguments: Any, device: torch.device | None) -> Any:
     return (
         arguments if device is None or device.type == "cpu" else _replaced(arguments, lambda t: t.to(device))
     )
-
-
-def _as_tensor(value: Any) -> Any:
-    return value if isinstance(value, torch.Tensor) else torch.from_numpy(value.copy())
 
 
 def _same(tensor: Any, info: TensorInfo) -> bool:

@@ -33,7 +33,8 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
         model: With its values.
         numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
     """
-    own = {id(b) for m in model.modules() if _is_torchs(m) for b in m.buffers(recurse=False)}
+    of_torch = [m for m in model.modules() if type(m).__module__.startswith("torch.")]
+    own = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[int, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *_loose(model)):
@@ -69,10 +70,6 @@ def sharing_values(model: nn.Module) -> nn.Module:
     on `model`.
     """
     return _copied(model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_loose(model))})
-
-
-def _is_torchs(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.")
 
 
 def _steers(tensor: torch.Tensor) -> bool:

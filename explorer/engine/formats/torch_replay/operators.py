@@ -261,10 +261,6 @@ def _dtype(value: Any) -> torch.dtype | None:
     return value if isinstance(value, torch.dtype) else None
 
 
-def _code_of(dtype: torch.dtype) -> Any:
-    return DTYPES.index(dtype) if dtype in DTYPES else dtype
-
-
 def _append(items: list[Any], value: Any) -> list[Any]:
     items.append(value)
     return items
@@ -373,10 +369,6 @@ def _pow(base: Any, power: Any) -> Any:
     return base**power
 
 
-def _shift(value: int, by: int) -> int:
-    return int(_mul(value, _pow(2, by)))
-
-
 _NUMBERS: dict[str, Callable[..., Any]] = {
     "add": _add,
     "mul": _mul,
@@ -392,7 +384,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
             *("__and__", "__or__", "__xor__", "__rshift__"),
         )
     },
-    "__lshift__": _shift,
+    "__lshift__": lambda value, by: int(_mul(value, _pow(2, by))),
     **{
         name: getattr(math, name)
         for name in ("floor", "ceil", "sqrt", "exp", "log", "log2", "sin", "cos", "tanh")
@@ -418,7 +410,7 @@ _PRIM: dict[str, Callable[..., Any]] = {
     "NumToTensor": lambda value: torch.tensor(value),
     "RaiseException": _raise,
     "Print": _say,
-    "dtype": lambda t: _code_of(t.dtype),
+    "dtype": lambda t: DTYPES.index(t.dtype) if t.dtype in DTYPES else t.dtype,
     "type": lambda device: "cpu",
     "index": lambda device: None,
     "layout": lambda t: None,

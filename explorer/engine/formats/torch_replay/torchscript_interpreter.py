@@ -477,10 +477,6 @@ def bounded(values: Sequence[Any]) -> None:
 _DEEPEST = 100
 
 
-def _range(*args: int) -> range:
-    return range(*(int(a) for a in args))
-
-
 def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
     """The whole name, 'torch.add', where it is a global one; None for an attribute of a value."""
     pieces: list[str] = []
@@ -492,7 +488,12 @@ def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
     return None
 
 
-_PLAIN: Mapping[str, Callable[..., Any]] = {"range": _range, "len": len, "min": min, "max": max}
+_PLAIN: Mapping[str, Callable[..., Any]] = {
+    "range": lambda *args: range(*map(int, args)),
+    "len": len,
+    "min": min,
+    "max": max,
+}
 
 _STATEMENTS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], None]] = {
     ast.Assign: ScriptInterpreter._assign,

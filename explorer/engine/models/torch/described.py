@@ -161,7 +161,10 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
         if not part.kind:
             _loose(part, why, leaves, groups)
             continue
-        attributes = {**part.settings, **({"buffers": _named(part.buffers)} if part.buffers else {})}
+        attributes = {
+            **part.settings,
+            **({"buffers": [t.last for t in part.buffers]} if part.buffers else {}),
+        }
         if part.inside or not part.path:
             if part.path:
                 name = part.name if part.depth else part.path
@@ -176,10 +179,6 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
         stored = () if part.role else weights_of(part.parameters)
         leaves.append(LayerLeaf(scopes, leaf, stored))
     return leaves, groups
-
-
-def _named(tensors: Sequence[StoredTensor]) -> list[str]:
-    return [tensor.name.rpartition(".")[2] for tensor in tensors]
 
 
 def _loose(part: ModulePart, why: str, leaves: list[LayerLeaf], groups: dict[str, GroupFacts]) -> None:
@@ -198,7 +197,7 @@ def _loose(part: ModulePart, why: str, leaves: list[LayerLeaf], groups: dict[str
 def _tensor_leaf(
     tensor: StoredTensor, scopes: tuple[Scope, ...], role: str, why: str, name: str = ""
 ) -> LayerLeaf:
-    own = name or tensor.name.rpartition(".")[2]
+    own = name or tensor.last
     leaf = _row(tensor.name, own, tensor.dtype, [tensor], why, {}, role)
     return LayerLeaf(scopes, leaf, () if role else weights_of([tensor]))
 
@@ -226,7 +225,7 @@ def _row(
         group=False,
         weights=tuple(
             TensorInfo(
-                t.name if len(tensors) == 1 and t.name == path else _last(t), t.dtype, t.shape, "declared"
+                t.name if len(tensors) == 1 and t.name == path else t.last, t.dtype, t.shape, "declared"
             )
             for t in tensors
         ),
@@ -234,10 +233,6 @@ def _row(
         reason=why,
         **NOTHING_KNOWN,
     )
-
-
-def _last(tensor: StoredTensor) -> str:
-    return tensor.name.rpartition(".")[2]
 
 
 # -- files that torch rebuilds where it can be had, and that are described where it cannot

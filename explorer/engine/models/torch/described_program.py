@@ -17,7 +17,6 @@ from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.opened import Opened, OpenOptions
 from explorer.engine.models.torch.described import DescribedFile, Grown, declared, refuse_sizes, weights_of
 from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import Cost
 from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import TORCH, require
 
@@ -64,7 +63,7 @@ def open_described(source: str, options: OpenOptions) -> Opened:
 
 def _grown(found: Described) -> Grown:
     """Leaves in the order of their first operator."""
-    inner = {path.rpartition(".")[0] for path in _paths(found)}
+    inner = {path.rpartition(".")[0] for ran in found.nodes for _, path, _ in ran.stack if path}
     runs: dict[str, list[ProgramCall]] = {}
     for at, ran in enumerate(found.nodes):
         path = ran.stack[-1][1] if ran.stack else ""
@@ -83,11 +82,6 @@ def _grown(found: Described) -> Grown:
     for tensor in left.values():
         leaves.append(LayerLeaf((), _unused(tensor), weights_of([tensor]), nodes=0))
     return leaves, groups
-
-
-def _paths(found: Described) -> set[str]:
-    """Paths of all modules that ran, and of those around them."""
-    return {path for ran in found.nodes for _, path, _ in ran.stack if path}
 
 
 def _scopes(ran: ProgramCall, merged: bool) -> tuple[Scope, ...]:
@@ -116,7 +110,9 @@ def _row(
     names = dict.fromkeys(found.values[n] for r in nodes for n in r.operator.uses if n in found.values)
     used = [stored[name] for name in names if name in stored]
     outputs = list(nodes[-1].operator.outputs)
-    kind = first.stack[-1][2].rpartition(".")[2] if merged else _short(first.operator.kind)
+    op = first.operator.kind
+    op = op.split(".")[1] if op.startswith("aten.") else op
+    kind = first.stack[-1][2].rpartition(".")[2] if merged else op
     layer = Layer(
         id=0,
         parent=None,
@@ -128,9 +124,9 @@ def _row(
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
         inputs=declared(_given(nodes, found)),
         outputs=declared(outputs),
-        weights=tuple(TensorInfo(t.name.rpartition(".")[2], t.dtype, t.shape, "declared") for t in used),
+        weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used),
         macs=whole.macs,
-        formula=_formula(whole, costs),
+        formula=whole.formula or next((c.formula for c in costs if c.formula), ""),
         elementwise_ops=whole.elementwise_ops,
         bytes_read=None,
         bytes_written=None,
@@ -141,15 +137,6 @@ def _row(
         reason=whole.reason,
     )
     return layer, used
-
-
-def _short(kind: str) -> str:
-    """An operator of ATen without its library and overload."""
-    return kind.split(".")[1] if kind.startswith("aten.") else kind
-
-
-def _formula(whole: Cost, costs: Sequence[Cost]) -> str:
-    return whole.formula or next((c.formula for c in costs if c.formula), "")
 
 
 def _given(nodes: Sequence[ProgramCall], found: Described) -> list[Tensor]:
