@@ -161,10 +161,8 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
         if not part.kind:
             _loose(part, why, leaves, groups)
             continue
-        attributes = {
-            **part.settings,
-            **({"buffers": [t.last for t in part.buffers]} if part.buffers else {}),
-        }
+        buffers = [tensor.last for tensor in part.buffers]
+        attributes = {**part.settings, **({"buffers": buffers} if buffers else {})}
         if part.inside or not part.path:
             if part.path:
                 name = part.name if part.depth else part.path
