@@ -24,7 +24,6 @@ PIXELS = 4 * 36  # 4 channels of 6 x 6
 CONV = PIXELS * 27  # 3 channels, kernel 3 x 3
 
 HAND = [
-    ("Outer", "trial", [(3,), (4,)], (3, 4), {}, 12, 0),
     # operator, domain, inputs, output, attributes, MACs, elementwise
     ("Conv", NHWC, [(1, 8, 8, 3), (4, 3, 3, 3), (4,)], (1, 6, 6, 4), {"activation": "Relu"},
      CONV, 2 * PIXELS),

@@ -355,18 +355,7 @@ def _einsum_gradient(node: BackwardNode) -> Gradient | None:
     return Gradient(2 * node.macs) if all(node.wants) else None
 
 
-def _outer_shape(call: Call) -> Answer:
-    """Every element of one vector with every element of the other."""
-    a, b = call.known(0), call.known(1)
-    return ((call.dtype(0), None if a is None or b is None else (*a, *b)),)
-
-
-def _outer(call: Call) -> Cost:
-    return formulas.counted([("rows", call.shape(0)), ("columns", call.shape(1))])
-
-
 OPERATORS = (
-    Operator("Outer", _outer, "trial", _outer_shape, gradient=first_two, position="product", settings=(2,)),
     Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=first_two, position="product"),
     Operator(
         "MatMulInteger", _matmul(), shape=_matmul_shape(dtype="int32"), position="product", quantized=True

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.position_roles import ROLES
-from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.costs.training.onnx import at_batch, step
 from explorer.engine.costs.training.step import training
 from explorer.engine.graph.model import Function, Graph, Node, Value
@@ -302,17 +299,3 @@ def test_elementwise_work_backward_by_hand(build: Any) -> None:
     assert {path: x.backward_elementwise_ops for path, x in rows(found).items()} == by_hand
     assert found.backward_elementwise_ops == sum(by_hand.values())
     assert found.elementwise_ops == 2 * 4 + 2 * 4 + 2 * 4 + 2 * 3 + 2 * 5
-
-
-def test_an_operator_is_known_by_its_record_alone(build: Any) -> None:
-    nodes = [
-        Node("Outer", ["x", "w", "alpha"], ["h"], name="outer", domain="trial"),
-        Node("MatMul", ["h", "v"], ["y"], name="product"),
-    ]
-    weights = {"w": (4,), "v": (4, 2), "alpha": (1,)}
-    model = build(nodes, inputs={"x": (3,)}, weights=weights, outputs=["y"])
-    model = replace(model, opsets={**model.opsets, "trial": 1})
-    assert analyse(model).layers[0].outputs[0].shape == (3, 4)
-    assert macs(trained(model), "outer") == (12, 0, 12)
-    assert analyse(model).info.totals.params == 4 + 8, "alpha says how to compute"
-    assert ROLES["Outer"] == "product"
