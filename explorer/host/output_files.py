@@ -58,7 +58,7 @@ class Discarded(Exception):
 
 
 @contextlib.contextmanager
-def atomic_write(path: str, *, overwrite: bool = False) -> Iterator[str]:
+def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False) -> Iterator[str]:
     """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
 
     When the block ends well, every file in that folder (the model, and its external data) is put
@@ -67,6 +67,7 @@ def atomic_write(path: str, *, overwrite: bool = False) -> Iterator[str]:
     Args:
         path: Where the result goes; `check_target` has said that it may.
         overwrite: Whether it, and files that come with it (external data), may replace others.
+        executable: Whether whoever may read it may run it.
 
     Raises:
         Misuse: The folder does not exist, `path` is a directory, it or a file that comes with it would
@@ -83,10 +84,14 @@ def atomic_write(path: str, *, overwrite: bool = False) -> Iterator[str]:
     lock = _claimed(staging, path)
     try:
         clear_left(folder)
+        temporary = os.path.join(staging, name)
         try:
-            yield os.path.join(staging, name)
+            yield temporary
         except Discarded:
             return
+        if executable:
+            mode = os.stat(temporary).st_mode
+            os.chmod(temporary, mode | (mode & 0o444) >> 2)
         _put(staging, folder, name, overwrite, ours)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}

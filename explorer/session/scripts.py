@@ -20,7 +20,7 @@ from explorer.facts import HistoryEntry, TileSpec
 from explorer.settings.parse import opening_words, path_word, tied
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escaped
 
-__all__ = ["Step", "as_script", "make_executable", "tiling_words"]
+__all__ = ["Step", "as_script", "tiling_words"]
 
 _MOST_CHARACTERS = 4_000
 """Of a command's sites; more go into a file."""
@@ -112,12 +112,6 @@ def _with_whole_paths(opening: Mapping[str, Any]) -> Mapping[str, Any]:
     """The script runs elsewhere: what it reads has to be found from there."""
     rules = opening.get("rules")
     return opening if rules is None else {**opening, "rules": os.path.abspath(rules)}
-
-
-def make_executable(path: str) -> None:
-    """Lets whoever may read a file run it."""
-    mode = os.stat(path).st_mode
-    os.chmod(path, mode | (mode & 0o444) >> 2)
 
 
 def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

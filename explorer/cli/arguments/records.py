@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from explorer.facts import TileSpec
     from explorer.facts.cost import Hardware
     from explorer.facts.roofline import Machine
+    from explorer.facts.verification import Tolerance
 
-__all__ = ["hardware", "roofline_machine", "tile_spec"]
+__all__ = ["hardware", "roofline_machine", "tile_spec", "tiles", "tolerance"]
 
 _FIELDS = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "grouped": "grouped"}
 """Options of a tiling, and the fields of `TileSpec` that they are."""
@@ -30,6 +31,21 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
     if typed is None:
         typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.typed}
     return tiling.spec_of(given.config, typed)
+
+
+def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
+    """The tiles that are combined."""
+    from explorer.facts.sweep import tiles_of
+
+    return tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
+
+
+def tolerance(given: ParsedArgs) -> Tolerance | None:
+    """By how much outputs may differ, if that was typed."""
+    from explorer.facts.verification import Tolerance
+
+    limits = (given.atol, given.rtol, given.snr)
+    return None if limits == (None, None, None) else Tolerance(*limits)
 
 
 def roofline_machine(given: ParsedArgs) -> Machine:

@@ -6,9 +6,9 @@ import explorer
 from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
+from explorer.cli.arguments.records import tolerance
 from explorer.cli.output.answer import Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.verification import Tolerance
 from explorer.settings.parse import opening_words
 
 __all__ = ["COMMAND"]
@@ -16,14 +16,13 @@ __all__ = ["COMMAND"]
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = given.models
-    limits = (given.atol, given.rtol, given.snr)
     fact = explorer.verify_files(
         a,
         b,
         draws=given.draws or 1,
         seed=given.seed,
         input=given.input,
-        tolerance=Tolerance(*limits) if any(limit is not None for limit in limits) else None,
+        tolerance=tolerance(given),
         on_progress=progress,
         **given.opening,
     )

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 
-from msgspec.structs import asdict
-
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import DONE, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
-from explorer.process import saved_sessions
-from explorer.session import scripts
 
 __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """What a kept session did; nothing of the model is opened but what the session made itself."""
+    # the help reads this file, and msgspec with the facts takes 30 ms
+    from msgspec.structs import asdict
+
+    from explorer.process import saved_sessions
+
     output = given.output and os.path.abspath(given.output)
     model = given.models[0] if given.models else None
     kept, saved = saved_sessions.find(model, os.environ, trust=True)
@@ -34,10 +35,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             if output is not None:
                 text = session.script_text()
                 output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
-                with output_files.atomic_write(output, overwrite=given.force) as temporary:
+                with output_files.atomic_write(output, overwrite=given.force, executable=True) as temporary:
                     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
                         file.write(text)
-                    scripts.make_executable(temporary)
     finally:
         kept.release()
     return Answer(

@@ -9,10 +9,9 @@ from explorer.base.errors import Misuse
 from explorer.base.verdicts import EXIT_CODES, weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import hardware, tile_spec
+from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.output.answer import BAD_INPUT, Answer, document, pages, tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.sweep import tiles_of
 from explorer.host.output_files import atomic_write, check_target
 from explorer.process import supervisor
 
@@ -106,8 +105,8 @@ def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:
 
 def _combined(given: ParsedArgs) -> SweepSpec:
     """What is combined: what was typed, on top of the file of `--config`."""
-    tiles = tiles_of(given.tile, given.tile_m, given.tile_k, given.tile_n)
-    typed = {"tile": tiles[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
+    combined = tiles(given)
+    typed = {"tile": combined[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
     kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.typed}
     if "grouped" in given.typed:
         kept["grouped"] = given.grouped
@@ -116,7 +115,7 @@ def _combined(given: ParsedArgs) -> SweepSpec:
         values if name in given.typed else (getattr(base, name),)
         for name, values in (("edges", given.edges), ("form", given.form))
     )
-    return explorer.SweepSpec(tiles, edges, forms, base=base)
+    return explorer.SweepSpec(combined, edges, forms, base=base)
 
 
 COMMAND = Command(
