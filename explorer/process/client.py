@@ -34,31 +34,13 @@ if TYPE_CHECKING:
     from explorer.facts import History, Progress
     from explorer.process.preview import ModelHeader
 
-__all__ = ["EngineJob", "EngineProcess", "JobEvent", "Outlined"]
+__all__ = ["EngineJob", "EngineProcess", "Outlined"]
 
 _TEMPORARY = "temporary"
 """Folder, in the session's, for the temporary files of the engine and of the libraries that it uses."""
 
 _WRITING = frozenset({"save", "script", "keep_choices"})
 """Methods whose first argument is a file that they write; others name it `output`."""
-
-
-class JobEvent(Struct, frozen=True):
-    """What became of a job, told in the reader's thread.
-
-    Attributes:
-        job_id: Of the job.
-        kind: 'progress', 'done' or 'failed'.
-        progress: Set for 'progress'.
-        result: Set for 'done'.
-        error: Set for 'failed'.
-    """
-
-    job_id: int
-    kind: str
-    progress: Progress | None = None
-    result: Any = None
-    error: ExplorerError | None = None
 
 
 class Outlined(Struct, frozen=True):
@@ -103,7 +85,6 @@ class EngineProcess:
 
     Args:
         source: As for `Session`.
-        on_event: Called in the reader's thread for every event; must not block.
         folder: Makes the folder for models that are not saved, which is the caller's to keep or remove;
             None, or an answer of '', for a temporary one that goes with the engine.
         history: Of a session that ended before it was closed; its models lie in `folder`.
@@ -115,7 +96,6 @@ class EngineProcess:
         self,
         source: str | os.PathLike[str],
         *,
-        on_event: Callable[[JobEvent], None] | None = None,
         folder: Callable[[], str] | None = None,
         history: History | None = None,
         memory: int | None = None,
@@ -126,7 +106,6 @@ class EngineProcess:
         self._folder, self._memory = folder, memory
         self._own_workdir: scratch.Folder | None = None
         self._options = options
-        self._on_event = on_event
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
         self._jobs: dict[int, EngineJob] = {}
@@ -197,7 +176,7 @@ class EngineProcess:
                 self._spawn()
                 for other in waiting:
                     self._send(other)
-        self._fail(job, Cancelled(f"{job.method} was stopped"))
+        _fail(job, Cancelled(f"{job.method} was stopped"))
 
     def close(self) -> None:
         """Ends the child and removes what it left; jobs that still run fail."""
@@ -212,7 +191,7 @@ class EngineProcess:
         if reader is not None and reader is not threading.current_thread():
             reader.join(timeout=2)
         for job in jobs:
-            self._fail(job, Cancelled("the program is closing"))
+            _fail(job, Cancelled("the program is closing"))
         if self._own_workdir is not None:
             self._own_workdir.remove()
         elif self._workdir:
@@ -318,15 +297,12 @@ class EngineProcess:
                     continue
                 if kind == "progress":
                     job.progress = content
-                    self._tell(JobEvent(job_id, kind, progress=content))
                 elif kind == "done":
                     tables = parts.pop(job_id, {})
                     whole = {n: t if isinstance(t, Rows) else tuple(t) for n, t in tables.items()}
-                    result = replace(content, **whole) if tables else content
-                    job.future.set_result(result)
-                    self._tell(JobEvent(job_id, kind, result=result))
+                    job.future.set_result(replace(content, **whole) if tables else content)
                 else:
-                    self._fail(job, content)
+                    _fail(job, content)
         incoming.close()
         with self._lock:
             if process is not self._process:
@@ -339,7 +315,7 @@ class EngineProcess:
         if self._memory is not None and memory_limit.says_so(reason):
             reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
         for job in lost:
-            self._fail(job, EngineDied(reason, hint="the next command restarts it"))
+            _fail(job, EngineDied(reason, hint="the next command restarts it"))
 
     def _look(self, incoming: Connection, looking: bool) -> None:
         """Runs in a thread of its own, without the lock."""
@@ -373,15 +349,6 @@ class EngineProcess:
             if not future.done():
                 future.set_result(seen)
 
-    def _fail(self, job: EngineJob, error: ExplorerError) -> None:
-        if not job.future.done():
-            job.future.set_exception(error)
-            self._tell(JobEvent(job.id, "failed", error=error))
-
-    def _tell(self, event: JobEvent) -> None:
-        if self._on_event is not None:
-            self._on_event(event)
-
     def _epitaph(self, process: subprocess.Popen[bytes], begins: int) -> str:
         """Why a process ended, in words; its part of the log begins at byte `begins`."""
         code = process.wait()
@@ -404,3 +371,8 @@ class EngineProcess:
             lines = log.read().decode("utf-8", "replace").splitlines()
             return [line.strip() for line in lines if line.strip()]
         return []
+
+
+def _fail(job: EngineJob, error: ExplorerError) -> None:
+    if not job.future.done():
+        job.future.set_exception(error)

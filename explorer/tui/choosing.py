@@ -57,11 +57,6 @@ class ModelList(LineList):
         super().__init__(id="models")
         self.rows: list[OutlineRow] = []
 
-    @property
-    def row_count(self) -> int:
-        """How many models were found so far."""
-        return len(self.rows)
-
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
         row = self.rows[index]

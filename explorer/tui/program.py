@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual import events
 from textual.app import App
@@ -30,7 +30,6 @@ class ExplorerApp(App[int]):
     Args:
         source: What the user asked for; its name is on the first paint.
         engine: Started or not, it answers when it can.
-        opening: The job that opens the model, if it was asked for already.
         remote: Over SSH: nothing moves by itself, and only cells that changed are sent.
         keeper: Told what is on show, whenever that has changed.
         view: What a session showed that is resumed.
@@ -46,14 +45,13 @@ class ExplorerApp(App[int]):
         source: str,
         engine: EngineProtocol,
         *,
-        opening: Any = None,
         remote: bool = False,
         keeper: ViewKeeper | None = None,
         view: ScreenState | None = None,
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
-        self.source, self.engine, self.opening, self.remote = source, engine, opening, remote
+        self.source, self.engine, self.remote = source, engine, remote
         self._keeper, self._view = keeper, view
         for theme in ALL_THEMES:
             self.register_theme(theme)
@@ -86,12 +84,7 @@ class ExplorerApp(App[int]):
     def get_default_screen(self) -> Screen[None]:
         """The one main screen."""
         return MainScreen(
-            self.source,
-            self.engine,
-            opening=self.opening,
-            remote=self.remote,
-            keeper=self._keeper,
-            resumed=self._view,
+            self.source, self.engine, remote=self.remote, keeper=self._keeper, resumed=self._view
         )
 
     @property

@@ -10,7 +10,8 @@ from textual.widgets import Input
 
 from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
-from explorer.tui.dialogs.history import DiffScreen, HistoryScreen, NameDialog
+from explorer.tui.dialogs.dialogs import EntryDialog
+from explorer.tui.dialogs.history import DiffScreen, HistoryScreen
 from explorer.tui.pages.history import state_head, state_lines, state_row
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text, line_width
@@ -147,7 +148,7 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
     async with screen() as hands:
         await hands.tile()
         await hands.press("H", "n")
-        assert isinstance(hands.pilot.app.screen, NameDialog)
+        assert isinstance(hands.pilot.app.screen, EntryDialog)
         await hands.press(*"int8", "enter")
         assert "int8  tile 64x64x64" in rows(hands)[1]
         assert "done   tile 64x64x64" in below(hands)

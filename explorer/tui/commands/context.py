@@ -5,7 +5,6 @@ One job runs at a time. Who asks for another is told so, and what goes wrong is 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -130,28 +129,12 @@ class CommandContext:
 
     def ask_path(self, title: str, path: str, said: str, write: Write) -> None:
         """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
-        from explorer.tui.dialogs.dialogs import ConfirmDialog, PathDialog
+        from explorer.tui.dialogs.dialogs import ask_path
 
-        def answered(chosen: str | None) -> None:
-            if chosen is None:
-                return
+        def start(chosen: str, overwrite: bool, again: Callable[[], None]) -> None:
+            self.start(title, write(chosen, overwrite), again)
 
-            def again() -> None:
-                self.ask_path(title, chosen, said, write)
-
-            def go(yes: bool | None) -> None:
-                if yes:
-                    self.start(title, write(chosen, there), again)
-                else:
-                    again()
-
-            there = os.path.isfile(chosen)
-            if there:
-                self.ask(ConfirmDialog("Replace the file?", f"{chosen} exists. Replace it?"), go)
-            else:
-                go(True)
-
-        self.ask(PathDialog(title, path, said, blink=not self.store.remote), answered)
+        ask_path(self.app, title, path, said, start, blink=not self.store.remote)
 
     # the model
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.binding import BindingType
 
 from explorer.report.text.blame import how
-from explorer.tui.dialogs.dialogs import PageDialog
+from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import fit, safe, wrap
@@ -36,18 +35,14 @@ BLAME_KEYS = key_group(
 # fmt: on
 
 
-class BlameScreen(Screen[str]):
+class BlameScreen(SubScreen[str]):
     """Shows how the error grows; answers with the layer that the user wants to see.
 
     Args:
         fact: The figures.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(BLAME_KEYS),
-        Binding("escape,q", "leave", show=False),
-        Binding("question_mark", "app.help", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings(BLAME_KEYS)
     AUTO_FOCUS = "#growth"
 
     def __init__(self, fact: Blame) -> None:
@@ -124,7 +119,3 @@ class BlameScreen(Screen[str]):
         """Send the verdict to the terminal's clipboard."""
         self.app.copy_to_clipboard(self.fact.verdict)
         self.query_one(Status).show(lambda width: (((fit(" sent to terminal", width), "good"),),))
-
-    def action_leave(self) -> None:
-        """Back."""
-        self.dismiss(None)

@@ -8,17 +8,31 @@ from typing import ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen
-from textual.widgets import Input
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+from textual.widgets import Input, Static
 
+from explorer.base.errors import ExplorerError
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.text_input import text_input
+from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.text_input import LONGEST, text_input
 
-__all__ = ["ConfirmDialog", "Dialog", "MenuItem", "MessageDialog", "PageDialog", "PathDialog", "PickDialog"]
+__all__ = [
+    "ConfirmDialog",
+    "Dialog",
+    "EntryDialog",
+    "FormDialog",
+    "MenuItem",
+    "MessageDialog",
+    "PageDialog",
+    "PickDialog",
+    "SubScreen",
+    "ask_path",
+]
 
 T = TypeVar("T")
 
@@ -81,7 +95,6 @@ class PageDialog(Dialog[bool]):
         """Show the page in its tone."""
         if self._tone:
             self.query_one("#box").add_class(self._tone)
-        self.query_one(LineView).show(self._page)
 
     def action_accept(self) -> None:
         """Close with yes."""
@@ -94,73 +107,50 @@ class PageDialog(Dialog[bool]):
             self.query_one("#box").border_subtitle = "sent to terminal · Esc close"
 
 
+def _sentence(said: str) -> Callable[[int], Sequence[Line]]:
+    """A page of one line made of what the engine says; names in it are the model's."""
+    return lambda width: (BLANK, *wrap(((safe(said), "text"),), width), BLANK)
+
+
 class MessageDialog(PageDialog):
-    """One line that went wrong, or a word that needs no answer."""
+    """One line that went wrong."""
 
-    def __init__(self, title: str, said: str, *, tone: str = "bad", hint: str = "") -> None:
-        # an error is one line made of what the engine says; names in it are the model's
-        super().__init__(
-            title,
-            lambda width: (BLANK, *wrap(((safe(said), "text"),), width), BLANK),
-            hint=hint or "y copy · Esc close",
-            tone=tone,
-            copy=said,
-        )
+    def __init__(self, title: str, said: str, *, hint: str = "") -> None:
+        super().__init__(title, _sentence(said), hint=hint or "y copy · Esc close", tone="bad", copy=said)
 
 
-class ConfirmDialog(Dialog[bool]):
+class ConfirmDialog(PageDialog):
     """A question that y or Enter answers with yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "yes", show=False),
+        Binding("y,enter", "accept", show=False),
         Binding("n,q", "close", show=False),
     ]
-    HINT = "y yes · n no"
 
     def __init__(self, title: str, question: str) -> None:
+        super().__init__(title, _sentence(question), hint="y yes · n no")
+
+
+class EntryDialog(Dialog[str]):
+    """One line to type: a path, a name."""
+
+    def __init__(
+        self, title: str, value: str, said: str, *, placeholder: str, hint: str, required: bool, blink: bool
+    ) -> None:
         super().__init__()
-        self.TITLE_TEXT = title
-        self._question = question
+        self.TITLE_TEXT, self.HINT = title, f"Enter {hint} · Esc cancel"
+        self._value, self._said, self._placeholder = value, said, placeholder
+        self._required, self._blink = required, blink
 
     def body(self) -> ComposeResult:
         """What is in the box."""
-        view = LineView()
+        view = LineView(focusable=False)
         view.show(self._page)
         yield view
-
-    def on_mount(self) -> None:
-        """Show the question."""
-        self.query_one(LineView).show(self._page)
-
-    def _page(self, width: int) -> Sequence[Line]:
-        return (BLANK, *wrap(((safe(self._question), "text"),), width), BLANK)
-
-    def action_yes(self) -> None:
-        """Yes."""
-        self.dismiss(True)
-
-
-class PathDialog(Dialog[str]):
-    """Where to write a file."""
-
-    HINT = "Enter write · Esc cancel"
-
-    def __init__(self, title: str, path: str, said: str, *, blink: bool = False) -> None:
-        super().__init__()
-        self.TITLE_TEXT = title
-        self._path, self._said, self._blink = path, said, blink
-
-    def body(self) -> ComposeResult:
-        """What is in the box."""
-        view = LineView()
-        view.can_focus = False
-        view.show(self._page)
-        yield view
-        yield text_input(self._path, placeholder="path", blink=self._blink)
+        yield text_input(self._value, placeholder=self._placeholder, blink=self._blink)
 
     def on_mount(self) -> None:
         """Go to the entry."""
-        self.query_one(LineView).show(self._page)
         self.query_one(Input).focus()
 
     def _page(self, width: int) -> Sequence[Line]:
@@ -168,8 +158,143 @@ class PathDialog(Dialog[str]):
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        if event.value.strip():
-            self.dismiss(os.path.expanduser(event.value.strip()))
+        if event.value.strip() or not self._required:
+            self.dismiss(event.value.strip())
+
+
+def ask_path(
+    app: App[object],
+    title: str,
+    path: str,
+    said: str,
+    write: Callable[[str, bool, Callable[[], None]], None],
+    *,
+    blink: bool,
+) -> None:
+    """Asks where to write, and before a file is lost.
+
+    Args:
+        app: The program.
+        title: Of the dialog.
+        path: What stands in it first.
+        said: What is written.
+        write: Gets the path, whether a file may be replaced, and what asks again if it cannot be written.
+        blink: Whether cursors may blink.
+    """
+
+    def answered(typed: str | None) -> None:
+        if typed is None:
+            return
+        chosen = os.path.expanduser(typed)
+
+        def again() -> None:
+            ask_path(app, title, chosen, said, write, blink=blink)
+
+        def go(yes: bool | None) -> None:
+            if yes:
+                write(chosen, there, again)
+            else:
+                again()
+
+        there = os.path.isfile(chosen)
+        if there:
+            app.push_screen(ConfirmDialog("Replace the file?", f"{chosen} exists. Replace it?"), go)
+        else:
+            go(True)
+
+    dialog = EntryDialog(title, path, said, placeholder="path", hint="write", required=True, blink=blink)
+    app.push_screen(dialog, answered)
+
+
+class FormDialog(Dialog[T], Generic[T]):
+    """Fields, and below them what they mean; Enter answers with what they say.
+
+    Args:
+        blink: Whether cursors may blink.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "apply", show=False, priority=True),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, *, blink: bool) -> None:
+        super().__init__()
+        self._blink = blink
+
+    def body(self) -> ComposeResult:
+        """What is in the box."""
+        yield from self.fields()
+        yield LineView(id="said", focusable=False)
+
+    def entry(
+        self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
+    ) -> ComposeResult:
+        """A field to type into."""
+        with Horizontal(classes="form-row"):
+            yield Static(label, classes="form-label", markup=False)
+            yield text_input(value, placeholder=placeholder, blink=self._blink, id=id, longest=longest)
+
+    def text_of(self, id: str) -> str:
+        """What stands in such a field."""
+        return self.query_one(f"#{id}", Input).value
+
+    def on_mount(self) -> None:
+        """Go to the first field."""
+        self.first().focus()
+        self.tell()
+
+    @on(Input.Changed)
+    @on(OptionField.OptionChanged)
+    def tell(self) -> None:
+        """Say what the fields mean."""
+        said = [(safe(text), role) for text, role in self.meaning() if text]
+        self.query_one("#said", LineView).show(
+            lambda width: [line for piece in said for line in wrap((piece,), width)]
+        )
+
+    def action_apply(self) -> None:
+        """Answer, if the fields say something."""
+        try:
+            self.dismiss(self.answer())
+        except ExplorerError:
+            self.app.bell()
+
+    # what a subclass says
+
+    def first(self) -> Widget:
+        """The field to begin with."""
+        return self.query(Input).first()
+
+    def fields(self) -> ComposeResult:
+        """The fields."""
+        raise NotImplementedError
+
+    def meaning(self) -> Sequence[tuple[str, str]]:
+        """What the fields mean, or why they cannot be read: lines, each with its role."""
+        raise NotImplementedError
+
+    def answer(self) -> T:
+        """What the fields say.
+
+        Raises:
+            ExplorerError: They cannot be read.
+        """
+        raise NotImplementedError
+
+
+class SubScreen(Screen[T], Generic[T]):
+    """A screen in place of the main one, which q and Esc lead back to."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "leave", show=False),
+        Binding("question_mark", "app.help", show=False),
+    ]
+
+    def action_leave(self) -> None:
+        """Back."""
+        self.dismiss(None)
 
 
 class MenuItem(Struct, frozen=True):
@@ -184,18 +309,13 @@ class MenuItem(Struct, frozen=True):
 class _Choices(LineList):
     """The rows of a `Pick`."""
 
-    choices: Sequence[MenuItem] = ()
-
-    @property
-    def row_count(self) -> int:
-        """How many rows there are."""
-        return len(self.choices)
+    rows: Sequence[MenuItem] = ()
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        choice = self.choices[index]
-        key = max((len(c.key) for c in self.choices), default=0)
-        name = min(28, max((len(c.title) for c in self.choices), default=0))
+        choice = self.rows[index]
+        key = max((len(c.key) for c in self.rows), default=0)
+        name = min(28, max((len(c.title) for c in self.rows), default=0))
         return (
             (" " + fit(choice.key, key), "key"),
             ("  " + fit(choice.title, name), "text"),
@@ -235,11 +355,9 @@ class PickDialog(Dialog[str]):
     def _narrow(self, text: str) -> None:
         rows = self.query_one(_Choices)
         words = text.lower().split()
-        rows.choices = [
-            c for c in self._choices if all(w in f"{c.title} {c.tip} {c.id}".lower() for w in words)
-        ]
+        found = [c for c in self._choices if all(w in f"{c.title} {c.tip} {c.id}".lower() for w in words)]
         # a title that holds the words goes before a mere mention
-        rows.choices = sorted(rows.choices, key=lambda c: not all(w in c.title.lower() for w in words))
+        rows.rows = sorted(found, key=lambda c: not all(w in c.title.lower() for w in words))
         rows.rows_changed(keep_cursor=False)
 
     def action_move(self, step: int) -> None:
@@ -252,17 +370,11 @@ class PickDialog(Dialog[str]):
         self._narrow(event.value)
 
     @on(Input.Submitted)
-    def _submitted(self) -> None:
-        self._choose()
-
     @on(LineList.RowSelected)
-    def _chosen(self) -> None:
-        self._choose()
-
     def _choose(self) -> None:
         rows = self.query_one(_Choices)
-        if rows.choices:
-            self.dismiss(rows.choices[rows.cursor].id)
+        if rows.rows:
+            self.dismiss(rows.rows[rows.cursor].id)
 
     def on_key(self, event: events.Key) -> None:
         """A choice's own key chooses it."""

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from msgspec import Struct
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import Input
+from textual.binding import BindingType
 
-from explorer.tui.dialogs.dialogs import Dialog
+from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.pages.history import state_head, state_lines, state_name, state_row
 from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, fit, safe
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
-from explorer.tui.widgets.text_input import text_input
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-__all__ = ["HISTORY_KEYS", "DiffScreen", "HistoryRequest", "HistoryScreen", "NameDialog"]
+__all__ = ["HISTORY_KEYS", "DiffScreen", "HistoryRequest", "HistoryScreen"]
 
 _KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
 
@@ -73,39 +70,7 @@ class _States(LineList):
         return state_row(entry, index, self.history.current, self.marked, width)
 
 
-class NameDialog(Dialog[str]):
-    """What a state is to be called."""
-
-    TITLE_TEXT = "Name"
-    HINT = "Enter name it · Esc cancel"
-
-    def __init__(self, name: str, state: str, *, blink: bool = False) -> None:
-        super().__init__()
-        self._name_now, self._state, self._blink = name, state, blink
-
-    def body(self) -> ComposeResult:
-        """What is in the box."""
-        view = LineView()
-        view.can_focus = False
-        view.show(self._page)
-        yield view
-        yield text_input(self._name_now, placeholder="no name", blink=self._blink)
-
-    def on_mount(self) -> None:
-        """Go to the entry."""
-        self.query_one(LineView).show(self._page)
-        self.query_one(Input).focus()
-
-    def _page(self, width: int) -> list[Line]:
-        said = f"What to call '{self._state}'; nothing takes its name away"
-        return [*wrap(((said, "dim"),), width), BLANK]
-
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip())
-
-
-class HistoryScreen(Screen[HistoryRequest]):
+class HistoryScreen(SubScreen[HistoryRequest]):
     """The states of the session.
 
     Args:
@@ -115,11 +80,7 @@ class HistoryScreen(Screen[HistoryRequest]):
         blink: Whether cursors may blink.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(HISTORY_KEYS),
-        Binding("escape,q", "leave", show=False),
-        Binding("question_mark", "app.help", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings(HISTORY_KEYS)
     AUTO_FOCUS = "#states"
 
     def __init__(
@@ -246,15 +207,14 @@ class HistoryScreen(Screen[HistoryRequest]):
             if name is not None:
                 self.run_worker(rename(name), exit_on_error=False)
 
-        dialog = NameDialog(entry.name, "as opened" if at == 0 else safe(entry.label), blink=self._blink)
+        state = "as opened" if at == 0 else safe(entry.label)
+        said = f"What to call '{state}'; nothing takes its name away"
+        how = {"placeholder": "no name", "hint": "name it"}
+        dialog = EntryDialog("Name", entry.name, said, **how, required=False, blink=self._blink)
         self.app.push_screen(dialog, answered)
 
-    def action_leave(self) -> None:
-        """Back."""
-        self.dismiss(None)
 
-
-class DiffScreen(Screen[None]):
+class DiffScreen(SubScreen[None]):
     """What changed between any two states.
 
     Args:
@@ -263,7 +223,6 @@ class DiffScreen(Screen[None]):
         exact: Exact or rounded numbers.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", show=False)]
     AUTO_FOCUS = "#changes"
 
     def __init__(self, changes: Diff, before: str, after: str, *, exact: bool = False) -> None:
@@ -287,7 +246,3 @@ class DiffScreen(Screen[None]):
         keys = " ↑↓ Enter open a row · Esc back to the history"
         self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
         self.call_after_refresh(changes.to_first_foldable)
-
-    def action_leave(self) -> None:
-        """Back."""
-        self.dismiss(None)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import ClassVar
 
 from msgspec import Struct
-from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
-from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
 from explorer.facts import Edges, TileSpec
@@ -18,11 +13,8 @@ from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
 from explorer.settings import machines
 from explorer.settings.parse import parse_sizes, parse_tiles
-from explorer.tui.dialogs.dialogs import Dialog
-from explorer.tui.text.lines import safe, wrap
-from explorer.tui.widgets.line_view import LineView
+from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.options import OptionField
-from explorer.tui.widgets.text_input import text_input
 
 __all__ = ["SweepDialog", "SweepRequest"]
 
@@ -44,7 +36,7 @@ class SweepRequest(Struct, frozen=True):
     typed: tuple[str, ...] = ()
 
 
-class SweepDialog(Dialog[SweepRequest]):
+class SweepDialog(FormDialog[SweepRequest]):
     """Asks for tiles, edges, a machine, and whether each is to be proved.
 
     Args:
@@ -53,11 +45,6 @@ class SweepDialog(Dialog[SweepRequest]):
         hardware: The machine that was chosen or typed last, wherever that was.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "apply", show=False, priority=True),
-        Binding("up", "app.focus_previous", show=False),
-        Binding("down", "app.focus_next", show=False),
-    ]
     TITLE_TEXT = "Sweep over tilings"
     HINT = "↑↓←→ choose · Enter begins · Esc cancel"
 
@@ -69,12 +56,11 @@ class SweepDialog(Dialog[SweepRequest]):
         hardware: Hardware | None = None,
         blink: bool = False,
     ) -> None:
-        super().__init__()
-        self._hardware = hardware
-        self._asked, self._base, self._blink = asked, base, blink
+        super().__init__(blink=blink)
+        self._asked, self._base, self._hardware = asked, base, hardware
 
-    def body(self) -> ComposeResult:
-        """What is in the box."""
+    def fields(self) -> ComposeResult:
+        """The fields."""
         typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", "", "")
         if self._asked is None or self._asked.hardware != self._hardware:
             typed = (*typed[:4], _machine(self._hardware), *typed[5:])
@@ -92,9 +78,7 @@ class SweepDialog(Dialog[SweepRequest]):
             ),
             strict=True,
         ):
-            with Horizontal(classes="form-row"):
-                yield Static(label, classes="form-label", markup=False)
-                yield text_input(value, placeholder=hint, blink=self._blink, id=f"sweep-{name}")
+            yield from self.entry(label, value, hint, f"sweep-{name}")
         edges = OptionField("edges", ("partial", "padded", "both"), id="sweep-edges")
         prove = OptionField("prove", ("no", "each"), id="sweep-prove")
         if self._asked is not None:
@@ -102,33 +86,19 @@ class SweepDialog(Dialog[SweepRequest]):
             prove.index = int(self._asked.verify)
         yield edges
         yield prove
-        yield LineView(id="said")
 
-    def on_mount(self) -> None:
-        """Go to the tiles."""
-        self.query_one("#said", LineView).can_focus = False
-        self.query_one("#sweep-tiles", Input).focus()
-        self._tell()
-
-    @on(Input.Changed)
-    @on(OptionField.OptionChanged)
-    def _tell(self) -> None:
+    def meaning(self) -> list[tuple[str, str]]:
         """How many tilings these are, or what cannot be read."""
         try:
-            count, role = len(combinations(self.asked().spec)), "dim"
-            said = f"{count:,} tiling{'s' * (count != 1)}"
+            count = len(combinations(self.answer().spec))
         except ExplorerError as error:
-            said, role = str(error), "bad"
-        self.query_one("#said", LineView).show(lambda width: wrap(((safe(said), role),), width))
+            return [(str(error), "bad")]
+        return [(f"{count:,} tiling{'s' * (count != 1)}", "dim")]
 
-    def asked(self) -> SweepRequest:
-        """What the fields say.
-
-        Raises:
-            ExplorerError: They do not say it.
-        """
+    def answer(self) -> SweepRequest:
+        """What the fields say."""
         names = ("tiles", "rows", "depths", "columns", "machine", "kept")
-        typed = tuple(self.query_one(f"#sweep-{name}", Input).value.strip() for name in names)
+        typed = tuple(self.text_of(f"sweep-{name}").strip() for name in names)
         whole, *sides, machine, kept = typed
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
         tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
@@ -145,13 +115,6 @@ class SweepDialog(Dialog[SweepRequest]):
         if text == _TYPED and self._hardware is not None:
             return machines.completed(self._hardware)
         return machines.hardware(text, where="machine") if text else None
-
-    def action_apply(self) -> None:
-        """Begin."""
-        try:
-            self.dismiss(self.asked())
-        except ExplorerError:
-            self.app.bell()
 
 
 _TYPED = "as typed"

@@ -14,7 +14,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.timer import Timer
 
 from explorer.base.errors import Cancelled, ExplorerError
@@ -28,13 +27,13 @@ from explorer.facts.sweep import (
     with_front,
 )
 from explorer.report.table_file import write_sweep
-from explorer.tui.dialogs.dialogs import ConfirmDialog, MessageDialog, PathDialog
+from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
 from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.state.jobs import EngineProtocol, Jobs
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
-from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.line_view import LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
@@ -81,15 +80,11 @@ class SweepState(Struct):
 class _Rows(LineList):
     """A row a tiling."""
 
+    rows: tuple[SweepRow, ...] = ()
+
     def __init__(self) -> None:
         super().__init__(id="sweep-rows")
-        self.rows: tuple[SweepRow, ...] = ()
         self._fields: tuple[tuple[SweepRow, ...], int, tuple[Field, ...]] = ((), 0, ())
-
-    @property
-    def row_count(self) -> int:
-        """How many tilings are shown."""
-        return len(self.rows)
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
@@ -102,25 +97,7 @@ class _Rows(LineList):
         return self._fields[2]
 
 
-class _Plot(LineView):
-    """The front, made for a width and a height."""
-
-    can_focus = False
-
-    def __init__(self, draw: Callable[[int, int], Sequence[Line]]) -> None:
-        super().__init__(id="sweep-plot")
-        self._draw = draw
-
-    def again(self) -> None:
-        """Draw what has changed."""
-        self.show(lambda width: self._draw(width, self.size.height))
-
-    def on_resize(self, event: object) -> None:
-        """Another height is another plot, too."""
-        self.again()
-
-
-class SweepScreen(Screen[TileSpec]):
+class SweepScreen(SubScreen[TileSpec]):
     """Tilings beside each other; answers with the one that is to be done.
 
     Args:
@@ -135,8 +112,6 @@ class SweepScreen(Screen[TileSpec]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(SWEEP_KEYS),
         Binding("escape", "stop", show=False),
-        Binding("q", "leave", show=False),
-        Binding("question_mark", "app.help", show=False),
     ]
     AUTO_FOCUS = "#sweep-rows"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
@@ -172,14 +147,13 @@ class SweepScreen(Screen[TileSpec]):
         yield PaneHead(id="sweep-head")
         with Container(id="sweep"):
             yield _Rows()
-            yield _Plot(self._plot)
-        yield LineView(id="sweep-facts")
+            yield PanelView(self._plot, id="sweep-plot")
+        yield LineView(id="sweep-facts", focusable=False)
         yield Status()
         yield Status(id="sweep-keys")
 
     def on_mount(self) -> None:
         """Show what there is; ask where there is nothing."""
-        self.query_one("#sweep-facts", LineView).can_focus = False
         self.query_one("#sweep-keys", Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
         self._lay_out()
         self._show()
@@ -194,7 +168,7 @@ class SweepScreen(Screen[TileSpec]):
     def _lay_out(self) -> None:
         small = self.size.width < BESIDE and self.size.height < _TALL
         self.query_one(_Rows).display = not (small and self._plotted)
-        self.query_one(_Plot).display = self._plotted if small else True
+        self.query_one(PanelView).display = self._plotted if small else True
         self.query_one("#sweep-facts").styles.height = 2 if self.size.height < _TALL else 4
 
     # showing
@@ -232,7 +206,7 @@ class SweepScreen(Screen[TileSpec]):
         self.query_one("#sweep-facts", LineView).show(
             lambda width: [] if row is None else sweep_facts(row, width), top=True
         )
-        self.query_one(_Plot).again()
+        self.query_one(PanelView).again()
 
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, asked = self._found.rows, self._found.asked
@@ -351,7 +325,7 @@ class SweepScreen(Screen[TileSpec]):
     def action_leave(self) -> None:
         """Back, whatever runs."""
         self._jobs.stop()
-        self.dismiss(None)
+        super().action_leave()
 
     # choosing
 
@@ -394,7 +368,7 @@ class SweepScreen(Screen[TileSpec]):
     def action_sweep_axes(self) -> None:
         """Other figures in the plot."""
         self._found.axes += 1
-        self.query_one(_Plot).again()
+        self.query_one(PanelView).again()
 
     def action_sweep_plot(self) -> None:
         """The plot in place of the table, where both have no room."""
@@ -402,7 +376,7 @@ class SweepScreen(Screen[TileSpec]):
         self._lay_out()
         if self.query_one(_Rows).display:
             self.query_one(_Rows).focus()
-        self.query_one(_Plot).again()
+        self.query_one(PanelView).again()
 
     def action_sweep_write(self) -> None:
         """Ask where, and write the rows."""
@@ -410,35 +384,21 @@ class SweepScreen(Screen[TileSpec]):
             self.app.bell()
             return
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
-        self._ask_path(f"{stem}_sweep.csv")
-
-    def _ask_path(self, path: str) -> None:
         said = "All tilings with their figures; the ending says the format, .csv or .json"
-        self.app.push_screen(PathDialog("Write the tilings", path, said, blink=not self._remote), self._write)
 
-    def _write(self, path: str | None) -> None:
-        if path is None:
-            return
+        def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
+            self.run_worker(self._write(path, again), exit_on_error=False)
 
-        def go(yes: bool | None) -> None:
-            if yes:
-                self.run_worker(self._do_write(path), exit_on_error=False)
-            else:
-                self._ask_path(path)
+        ask_path(self.app, "Write the tilings", f"{stem}_sweep.csv", said, write, blink=not self._remote)
 
-        if os.path.isfile(path):
-            self.app.push_screen(ConfirmDialog("Replace the file?", f"{path} exists. Replace it?"), go)
-        else:
-            go(True)
-
-    async def _do_write(self, path: str) -> None:
+    async def _write(self, path: str, again: Callable[[], None]) -> None:
         asked = self._found.asked
         hardware = (asked.hardware if asked is not None else None) or Hardware()
         rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
         try:
             await asyncio.to_thread(write_sweep, Sweep(rows, hardware), path)
         except ExplorerError as error:
-            self.app.push_screen(MessageDialog("Write", str(error)), lambda _: self._ask_path(path))
+            self.app.push_screen(MessageDialog("Write", str(error)), lambda _: again())
             return
         self._say(f"{len(rows):,} tilings written to {path}")
 

@@ -76,11 +76,6 @@ class CostList(LineList):
 
     rows: Sequence[CostRow] = ()
 
-    @property
-    def row_count(self) -> int:
-        """How many rows there are."""
-        return len(self.rows)
-
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
         return self.rows[index].head(width - 1)
@@ -172,9 +167,9 @@ class TileDialog(Dialog[TileSpec]):
         yield OptionField("matmuls", _SITES, id="sites")
         names = [safe(name) for name in self._machines]
         yield self._options("machine", names, names[self._first_machine])
-        yield LineView(id="plan")
+        yield LineView(id="plan", focusable=False)
         yield CostList(id="figures")
-        yield LineView(id="about")
+        yield LineView(id="about", focusable=False)
 
     def _options(self, name: str, words: Sequence[str], value: str, **how: int) -> OptionField:
         made = OptionField(name, words, id=name, **how)
@@ -183,8 +178,6 @@ class TileDialog(Dialog[TileSpec]):
 
     def on_mount(self) -> None:
         """Ask for the plan of the first choices."""
-        for name in ("#plan", "#about"):
-            self.query_one(name, LineView).can_focus = False
         # the box has two borders, five fields and a headline
         room = int(self.app.size.height * 0.94) - 8
         about = 2 if room < 8 else 4 if room > 20 else 3

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
-from textual.screen import Screen
 
+from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.pages.blocks import (
     BESIDE,
     block_at,
@@ -24,7 +24,7 @@ from explorer.tui.pages.blocks import (
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.tree.tile_blocks import TileGrid, TilePlace
-from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ TILE_KEYS = key_group(
 # fmt: on
 
 
-class _Pane(LineView):
-    """A page made for a width and a height; the screen has the keys."""
-
-    can_focus = False
+class _Pane(PanelView):
+    """A page that says where it was clicked."""
 
     class BlockClicked(Message):
         """A click in it."""
@@ -78,23 +76,11 @@ class _Pane(LineView):
             super().__init__()
             self.source, self.x, self.y = source, x, y
 
-    def __init__(self, draw: Callable[[int, int], Sequence[Line]], *, id: str) -> None:
-        super().__init__(id=id)
-        self._draw = draw
-
-    def again(self) -> None:
-        """Draw what has changed."""
-        self.show(lambda width: self._draw(width, self.size.height))
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Another height is another page, too."""
-        self.again()
-
     async def _on_click(self, event: events.Click) -> None:
         self.post_message(self.BlockClicked(self, event.x, event.y))
 
 
-class TileView(Screen[None]):
+class TileView(SubScreen[None]):
     """Shows how sites are cut into tiles, one at a time.
 
     Args:
@@ -103,11 +89,7 @@ class TileView(Screen[None]):
         given: By a site's output the names of its operands 'A' and 'B', where they are known.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(TILE_KEYS),
-        Binding("escape,q", "leave", show=False),
-        Binding("question_mark", "app.help", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
@@ -196,10 +178,6 @@ class TileView(Screen[None]):
         self.app.copy_to_clipboard(product_text(self.site, self.place))
         said: Line = ((" sent to terminal: ", "dim"), (product_text(self.site, self.place), "text"))
         self.query_one("#tile-keys", Status).show(lambda width: (said,))
-
-    def action_leave(self) -> None:
-        """Back to where it was opened."""
-        self.dismiss(None)
 
     def on__pane_block_clicked(self, event: _Pane.BlockClicked) -> None:
         """A click on a block chooses it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -51,7 +51,6 @@ class MainScreen(Screen[None]):
     Args:
         source: What the user asked for.
         engine: Answers.
-        opening: The job that opens the model, if it was asked for already.
         remote: Over SSH.
         keeper: Told what is on show, whenever that has changed.
         resumed: What a session showed that is resumed.
@@ -69,13 +68,11 @@ class MainScreen(Screen[None]):
         source: str,
         engine: EngineProtocol,
         *,
-        opening: Any = None,
         remote: bool = False,
         keeper: ViewKeeper | None = None,
         resumed: ScreenState | None = None,
     ) -> None:
         super().__init__()
-        self._opening = opening
         self.store = ScreenStore(source, engine, remote=remote)
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
         self._filter = FilterLine(self.store, self.panes.layer_tree)
@@ -97,25 +94,22 @@ class MainScreen(Screen[None]):
         """Paint the name at once; the engine's answer comes when it comes."""
         self.store.watch(self._draw_header, "model", "history", "numbers", "focus")
         self._draw_header()
-        self.run_worker(self._open(self._opening), group="model", exit_on_error=False)
+        self.run_worker(self._open(), group="model", exit_on_error=False)
         self.run_worker(self._loader.preview(), group="preview", exit_on_error=False)
-        self.call_after_refresh(self._warm)
-
-    def _warm(self) -> None:
-        """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
-        self.run_worker(self._settle(), exit_on_error=False)
+        self.call_after_refresh(lambda: self.run_worker(self._settle(), exit_on_error=False))
 
     async def _settle(self) -> None:
+        """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
         await asyncio.to_thread(lambda: [import_module(f"explorer.tui.{name}") for name in _LATER])
         if not gc.get_freeze_count():
             # what was imported stays: every look for garbage through it would hold a key up for 20 ms
             gc.freeze()
 
-    async def _open(self, job: Any = None) -> None:
+    async def _open(self) -> None:
         store = self.store
         await after_paint(self)
         try:
-            await store.jobs.run("opening", "open", job=job)
+            await store.jobs.run("opening", "open")
             await self._saved.take_up()
         except Cancelled:
             store.note = "stopped · o opens it again"

@@ -80,13 +80,13 @@ class Jobs:
         """The answer of a session's method, without a word on the screen."""
         return await _answer(self.engine.submit(method, *args, **kwargs).future)
 
-    async def run(self, title: str, method: str, *args: Any, job: Any = None, **kwargs: Any) -> Any:
-        """The same as the job that the job bar shows and Esc stops; `job` was submitted before.
+    async def run(self, title: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The same as the job that the job bar shows and Esc stops.
 
         Raises:
             ExplorerError: What the job failed with; `Cancelled` if it was stopped.
         """
-        mine = RunningJob(title, job or self.engine.submit(method, *args, **kwargs), time.monotonic())
+        mine = RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
         self.current = mine
         self._on_change()
         try:

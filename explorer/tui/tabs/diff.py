@@ -112,10 +112,6 @@ def _plain(line: Line) -> FoldEntry:
     return FoldEntry(lambda width: line)
 
 
-def _name_width(width: int, columns: int, each: int) -> int:
-    return max(4, width - columns * each - 1)
-
-
 _COLUMNS = (
     ("total", "all"),
     ("changed", "chg"),
@@ -125,20 +121,21 @@ _COLUMNS = (
 )
 
 
-def _each(width: int) -> int:
-    return 10 if width >= 62 else 6 if width >= 48 else 5
+def _summary_widths(width: int) -> tuple[int, int]:
+    """Cells of the operator, and of a column."""
+    each = 10 if width >= 62 else 6 if width >= 48 else 5
+    return max(4, width - len(_COLUMNS) * each - 1), each
 
 
 def _summary_head(width: int) -> Line:
-    wide = width >= 62
-    each = _each(width)
-    cells = "".join(fit(name if wide else short, each, right=True) for name, short in _COLUMNS)
-    return ((fit("Operators", _name_width(width, 5, each)), "head"), (cells, "dim"))
+    name, each = _summary_widths(width)
+    cells = "".join(fit(long if width >= 62 else short, each, right=True) for long, short in _COLUMNS)
+    return ((fit("Operators", name), "head"), (cells, "dim"))
 
 
 def _summary_row(row: OpDiff, width: int) -> Line:
-    each = _each(width)
-    spans = [(fit(safe(row.op), _name_width(width, 5, each)), "text")]
+    first, each = _summary_widths(width)
+    spans = [(fit(safe(row.op), first), "text")]
     roles = ("number", "warn", "dim", "good", "bad")
     for (name, _), role in zip(_COLUMNS, roles, strict=True):
         value = getattr(row, name)

@@ -93,12 +93,7 @@ def columns_of(index: int, count: int, width: int) -> range:
 
 
 def area(
-    values: Sequence[float],
-    width: int,
-    height: int,
-    *,
-    role: str = "bar",
-    lit: Sequence[tuple[int, str]] = (),
+    values: Sequence[float], width: int, height: int, *, lit: Sequence[tuple[int, str]] = ()
 ) -> list[Line]:
     """A filled curve; where several values share a column the largest shows.
 
@@ -106,12 +101,11 @@ def area(
         values: From left to right; not below 0. The largest reaches the top.
         width: In cells.
         height: In cells.
-        role: Of the curve.
         lit: Values with a role of their own, by index; later ones win.
     """
     if not values or width <= 0 or height <= 0:
         return [()] * max(0, height)
-    roles = [role] * width
+    roles = ["bar"] * width
     for index, name in lit:
         for x in columns_of(index, len(values), width):
             roles[x] = name

@@ -8,7 +8,7 @@ and the few lines of the page that differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -23,7 +23,7 @@ from textual.widget import Widget
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
 
-__all__ = ["LIST_KEYS", "LineList", "LineView", "RoleLines"]
+__all__ = ["LIST_KEYS", "LineList", "LineView", "PanelView", "RoleLines"]
 
 
 # fmt: off
@@ -108,8 +108,9 @@ class LineView(_Scrolled, can_focus=True):
         Binding("end,G", "scroll_edge(1)", show=False),
     ]
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, focusable: bool = True) -> None:
         super().__init__(id=id)
+        self.can_focus = focusable
         self._page: Callable[[int], Sequence[Line]] = lambda width: ()
         self._lines: Sequence[Line] = ()
         self._made: tuple[int, Sequence[Line]] | None = None
@@ -195,8 +196,24 @@ class LineView(_Scrolled, can_focus=True):
         self.scroll_to(y=end * self.virtual_size.height, animate=False)
 
 
+class PanelView(LineView):
+    """Lines made for a width and a height; the screen has the keys."""
+
+    def __init__(self, draw: Callable[[int, int], Sequence[Line]], *, id: str) -> None:
+        super().__init__(id=id, focusable=False)
+        self._draw = draw
+
+    def again(self) -> None:
+        """Draw what has changed."""
+        self.show(lambda width: self._draw(width, self.size.height))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another height is another page, too."""
+        self.again()
+
+
 class LineList(_Scrolled, can_focus=True):
-    """Rows with a cursor. Subclasses give `row_count` and `row_line`; rows are drawn when seen."""
+    """Rows with a cursor, drawn when seen. Subclasses give `row_line`, and `row_count` if not `rows`."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(LIST_KEYS)
 
@@ -227,10 +244,12 @@ class LineList(_Scrolled, can_focus=True):
 
     # what a subclass says
 
+    rows: Sequence[Any] = ()
+
     @property
     def row_count(self) -> int:
         """How many rows there are."""
-        raise NotImplementedError
+        return len(self.rows)
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
@@ -271,10 +290,10 @@ class LineList(_Scrolled, can_focus=True):
         self._keep_in_view()
         self.post_message(self.SizeChanged())
 
-    def move_to(self, index: int, *, force: bool = False) -> None:
+    def move_to(self, index: int) -> None:
         """Put the cursor on `index`, bring it into view, and say so."""
         index = max(0, min(index, self.row_count - 1))
-        if index == self.cursor and not force:
+        if index == self.cursor:
             return
         old, self.cursor = self.cursor, index
         self.refresh_line(old)

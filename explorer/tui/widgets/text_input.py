@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from textual import events
 from textual.widgets import Input
 
-__all__ = ["TextInput", "text_input"]
+__all__ = ["LONGEST", "TextInput", "text_input"]
 
 _EDITS: Mapping[str, Callable[[Input], None]] = {
     "backspace": Input.action_delete_left,
@@ -45,7 +45,7 @@ class TextInput(Input):
             edit(self)
 
 
-_LONGEST = 4_097
+LONGEST = 4_097
 """Characters of an entry: one more than a path may have, so that what was cut names no file. An entry costs a
 key as much as it is long."""
 
@@ -56,7 +56,7 @@ def text_input(
     placeholder: str = "",
     blink: bool = False,
     id: str | None = None,
-    longest: int = _LONGEST,
+    longest: int = LONGEST,
 ) -> Input:
     """A one-line entry; its cursor blinks only where that costs nothing."""
     entry = TextInput(
