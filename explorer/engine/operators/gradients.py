@@ -2,17 +2,16 @@
 
 A product of two operands has two gradients, each as many multiply-accumulates as the product itself: for
 the one with the other. Which of them are computed depends on who wants one: a trained weight does, a value
-does if a trained weight lies before it, and nothing else. The reason for a table of its own beside `formulas`
-is that some operators hold several products (attention, recurrent layers), of which not all are wanted.
+does if a trained weight lies before it, and nothing else. The reason for a module of its own beside
+`formulas` is that some operators hold several products (attention, recurrent layers), of which not all are wanted.
 
-Both sources of operators come here: ATen calls with their tensors, ONNX nodes with their shapes.
+Records of operators (`registry`, `aten.table`) say what theirs are.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 Want = Literal["", "input", "weight"]
 """What an operand is: nobody wants its gradient; a value with a trained weight before it; a weight."""
@@ -93,86 +92,3 @@ def recurrent(
         return Gradient()
     inward = macs - (0 if source else into) - (0 if state else start)
     return Gradient(inward, macs if trained else 0)
-
-
-# -- ATen
-
-Wanted = Callable[[Any], Want]
-
-_ATEN_PAIRS: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(
-        (
-            "convolution", "_convolution", "convolution_overrideable", "cudnn_convolution",
-            "mkldnn_convolution", "_slow_conv2d_forward", "_conv_depthwise2d", "conv_depthwise3d", "conv_tbc",
-            "_grouped_mm", "mm", "bmm", "mv", "dot", "vdot", "matmul", "linear",
-        ),
-        (0, 1),
-    ),
-    **dict.fromkeys(
-        ("addmm", "_addmm_activation", "baddbmm", "addmv", "addbmm"),
-        (1, 2),
-    ),
-}  # fmt: skip
-"""Which arguments an operator multiplies."""
-
-
-def _trilinear(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
-    """nn.Bilinear: x1 W, then each row of it with x2."""
-    first, weight, second = (want(t) for t in args[:3])
-    right = math.prod(out.shape) * int(args[2].shape[-1])
-    inner: Want = "input" if first or weight else ""
-    return pair(macs - right, first, weight) + pair(right, inner, second)
-
-
-def _deformed(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
-    """The samples of the input are what is multiplied: offsets and mask want their gradient too."""
-    sampled: Want = "input" if any(want(t) for t in (args[0], *args[2:4])) else ""
-    return pair(macs, sampled, want(args[1]))
-
-
-def _grid(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
-    """The points of the image, which are given, times its matrix."""
-    return _one(macs, want(args[0]))
-
-
-def _fused(args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient:
-    query, key, value = args[:3]
-    wide = int(query.shape[-1])
-    scores = macs * wide // (wide + int(value.shape[-1]))
-    return attention(scores, macs - scores, want(query), want(key), want(value))
-
-
-_ATEN: Mapping[str, Callable[[Sequence[Any], Any, int, Wanted], Gradient]] = {
-    "_trilinear": _trilinear,
-    "deform_conv2d": _deformed,
-    "affine_grid_generator": _grid,
-    **dict.fromkeys(
-        (
-            "scaled_dot_product_attention", "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
-            "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math",
-        ),
-        _fused,
-    ),
-}  # fmt: skip
-
-
-def of_aten(name: str, args: Sequence[Any], out: Any, macs: int, want: Wanted) -> Gradient | None:
-    """Of one call of an ATen operator.
-
-    Args:
-        name: Of its schema, without the namespace.
-        args: Its positional arguments.
-        out: What it returned, the first tensor of several.
-        macs: Of the call.
-        want: Who wants the gradient of a tensor.
-
-    Returns:
-        None if there is no rule for it.
-    """
-    plain = name.removesuffix("_")
-    operands = _ATEN_PAIRS.get(plain)
-    if operands is not None:
-        return pair(macs, want(args[operands[0]]), want(args[operands[1]]))
-    rule = _ATEN.get(plain)
-    return None if rule is None else rule(args, out, macs, want)

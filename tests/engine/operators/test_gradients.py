@@ -13,7 +13,6 @@ from explorer.engine.operators.gradients import (
     Want,
     attention,
     elementwise,
-    of_aten,
     pair,
     recurrent,
 )
@@ -106,32 +105,6 @@ def test_attention_that_projects_by_itself_by_hand() -> None:
     """onnxruntime's: X (1, 3, 8) by W (8, 24) is 576; the rest of 720, 144, is attention."""
     found = onnx("Attention", [(1, 3, 8), (8, 24)], ["", "weight"], 720, domain="com.microsoft", num_heads=2)
     assert found == Gradient(2 * 144, 576)
-
-
-#: products that autograd does not differentiate, or not as a product
-WITHOUT_GRADIENT = {
-    **dict.fromkeys(("_int_mm", "_scaled_mm", "_scaled_grouped_mm"), "of integers or 8-bit floats"),
-    **dict.fromkeys(
-        ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"), "its weight is packed"
-    ),
-}
-
-
-def test_every_product_that_torch_counts_has_a_gradient_or_a_reason() -> None:
-    torch = pytest.importorskip("torch")
-    from explorer.engine.costs.aten.rules_products import PRODUCTS
-
-    names = {name.partition("::")[2] for name in PRODUCTS}
-    args = [torch.empty(2, 3, 4, device="meta")] * 8
-    found = {name: of_aten(name, args, args[0], 1_000, lambda _: "input") for name in names}
-    assert {name for name, gradient in found.items() if gradient is None} == set(WITHOUT_GRADIENT)
-
-
-def test_a_product_of_groups_has_both_gradients() -> None:
-    """Tokens sorted by expert: each product with its group's weight has a gradient of both."""
-    wants: dict[str, Want] = {"tokens": "input", "experts": "weight"}
-    found = of_aten("_grouped_mm", ["tokens", "experts"], None, 65_536, lambda name: wants[name])
-    assert found == Gradient(65_536, 65_536)
 
 
 def test_elementwise_work_is_done_again_for_each_gradient_that_is_wanted() -> None:

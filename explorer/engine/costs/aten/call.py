@@ -1,30 +1,160 @@
-"""Call of an ATen operator, how it is read: the nouns that every table of rules shares."""
+"""Call of an ATen operator, and the record of one: the nouns that the table of operators is made of.
+
+A rule sees the same call whether a module runs (`live`: the tensors are torch's) or a program is read from
+its file (`table.exported_cost`: sizes and types as it says). Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-from explorer.engine.operators.formulas import Cost
+from msgspec import Struct
 
-__all__ = ["Rule", "argument", "leading", "sizes"]
-
-Rule = Callable[[Sequence[Any], Mapping[str, Any], Any], Cost]
-"""Arguments, keyword arguments and result of a call to its cost."""
-
-
-def sizes(tensor: Any) -> tuple[int, ...]:
-    """The shape of a tensor."""
-    return tuple(tensor.shape)
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import FREE, Cost
+from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.facts import Shape
 
 
-def leading(out: Any) -> Any:
-    """The first result of an operator that returns several."""
-    return out[0] if isinstance(out, (tuple, list)) else out
+class Operand(Struct, frozen=True):
+    """A tensor of which only type and shape are known."""
+
+    dtype: str | None
+    shape: Shape
 
 
-def argument(
-    args: Sequence[Any], kwargs: Mapping[str, Any], index: int, name: str, default: Any = None
-) -> Any:
-    """An argument given by position or by name."""
-    return args[index] if index < len(args) else kwargs.get(name, default)
+class Call(Struct, frozen=True):
+    """One call of an operator.
+
+    Attributes:
+        name: Of its schema, without the namespace.
+        arguments: By the names of its schema; a tensor is whatever has a dtype and a shape. What is left out
+            may be missing.
+        result: The first tensor that it returns, None if nothing is known of it.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    result: Any
+
+    def has(self, name: str) -> bool:
+        """Whether an argument is given and not None."""
+        return self.arguments.get(name) is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument that is no tensor."""
+        return self.arguments.get(name, default)
+
+    def tensors(self, name: str = "") -> list[Any]:
+        """The tensors of one argument, or all in the order of the arguments."""
+        values = [self.arguments.get(name)] if name else self.arguments.values()
+        found: list[Any] = []
+        for value in values:
+            if hasattr(value, "dtype"):
+                found.append(value)
+            elif isinstance(value, (tuple, list)):
+                found += [v for v in value if hasattr(v, "dtype")]
+        return found
+
+    def shape(self, which: int | str = 0) -> Shape:
+        """Shape of a tensor: the first of an argument by name, or by its place among all.
+
+        Raises:
+            IndexError: There is none, or its shape is not known.
+        """
+        found = self.tensors(which)[0] if isinstance(which, str) else self.tensors()[which]
+        return tuple(found.shape)
+
+    def sizes(self, which: int | str = 0) -> tuple[int, ...]:
+        """The shape of a tensor, in numbers.
+
+        Raises:
+            IndexError: There is none, or its shape is not known.
+            ValueError: A dimension is none.
+        """
+        return _numbers(self.shape(which))
+
+    def out(self) -> Shape:
+        """Shape of the result.
+
+        Raises:
+            IndexError: It is not known.
+        """
+        if self.result is None:
+            raise IndexError("the shape of its output is not known")
+        return tuple(self.result.shape)
+
+    def out_sizes(self) -> tuple[int, ...]:
+        """Shape of the result, in numbers; raises as `out` and `sizes` do."""
+        return _numbers(self.out())
+
+
+def _numbers(shape: Shape) -> tuple[int, ...]:
+    found = tuple(d for d in shape if isinstance(d, int))
+    if len(found) != len(shape):
+        raise ValueError("a dimension is not known")
+    return found
+
+
+def is_complex(tensor: Any) -> bool:
+    """Whether the elements of a tensor have an imaginary part."""
+    return "complex" in str(tensor.dtype)
+
+
+Rule = Callable[[Call], Cost]
+GradientRule = Callable[[Call, int, Callable[[Any], Want]], "Gradient | None"]
+"""A call, its multiply-accumulates, and who wants the gradient of a tensor to those of the backward pass."""
+
+
+Role = Literal["each", "move", "normalise", "softmax", "reduce", "product", "attention"]
+"""each: element by element; move: data only, also what makes masks and positions; normalise: over the last
+axis; softmax: likewise; reduce: over some axes; product: of matrices; attention: in one operator.
+"""
+
+
+class Operator(Struct, frozen=True):
+    """What is known of an operator: all that it takes to add one.
+
+    Attributes:
+        cost: Of a call.
+        gradient: What its backward pass multiplies; None: not known, of one that multiplies.
+        role: What it does along the positions of a text; None: it mixes them.
+        hides: Whether a mask that tells later positions from earlier ones is made with it.
+        added_first: Whether its first tensor is added to the product of the next two.
+        one_type: Whether its tensors have to be of one type.
+        gathers: Whether it reads rows of a table: as many bytes as it returns, not the whole table.
+        auxiliary: Whether its results after the first exist for the backward pass only, and are no
+            activations.
+        whole: Whether its formula is better said whole than as the sum of the operators below.
+    """
+
+    cost: Rule = lambda call: FREE
+    gradient: GradientRule | None = None
+    role: Role | None = None
+    hides: bool = False
+    added_first: bool = False
+    one_type: bool = False
+    gathers: bool = False
+    auxiliary: bool = False
+    whole: bool = False
+
+
+def of_pair(first: int, second: int) -> GradientRule:
+    """The gradients of a product of two tensors, by their places."""
+
+    def rule(call: Call, macs: int, want: Callable[[Any], Want]) -> Gradient:
+        tensors = call.tensors()
+        return pair(macs, want(tensors[first]), want(tensors[second]))
+
+    return rule
+
+
+def each(what: str, per_element: int = 1) -> Rule:
+    """`per_element` operations on each element of the result."""
+    return lambda call: formulas.elementwise(what, call.out(), per_element)
+
+
+def each_input(what: str, per_element: int = 1) -> Rule:
+    """`per_element` operations on each element of the first tensor: reductions."""
+    return lambda call: formulas.elementwise(what, call.shape(), per_element)

@@ -6,7 +6,7 @@ fresh tensors, the same tensor or a view of it, and costs what it cost then. Wha
 time is answered by `meta_shapes`, where that knows the rule, and else by torch.
 
 Answers outlive a run: an operator's answer depends on its arguments alone. They are dropped when there
-are too many, and when the rule that counted them is no longer the one in the table.
+are too many.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs.aten import data_dependent, meta_shapes
-from explorer.engine.costs.aten import rules as aten
+from explorer.engine.costs.aten import data_dependent, live, meta_shapes
+from explorer.engine.costs.aten.call import Operator
 from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 from explorer.engine.operators.formulas import Cost
@@ -46,8 +46,8 @@ class AtenOperator:
     """
 
     __slots__ = (
-        "answers", "auxiliary", "bounded", "gathers", "moves", "mutates", "name", "repeats", "rules",
-        "shapes", "short",
+        "answers", "auxiliary", "bounded", "gathers", "moves", "mutates", "name", "repeats", "shapes",
+        "short",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -57,11 +57,10 @@ class AtenOperator:
         self.mutates: bool = schema.is_mutable
         self.moves = torch.Tag.inplace_view in func.tags or self.short in ("set_", "resize_", "resize_as_")
         self.repeats = func.namespace == "aten"
-        self.auxiliary = self.name in aten.AUXILIARY
-        self.gathers = self.name in aten.GATHERS
+        known = live.operator_of(func) or Operator()
+        self.auxiliary, self.gathers = known.auxiliary, known.gathers
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
         self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
-        self.rules: tuple[Any, ...] = ()
         self.answers: dict[Hashable, MetaAnswer] = {}
 
 
@@ -120,14 +119,10 @@ _OPERATORS: dict[Any, AtenOperator] = {}
 
 
 def known(func: Any) -> AtenOperator:
-    """What is known of an operator; answers counted by rules that are no longer in the table are dropped."""
+    """What is known of an operator."""
     operator = _OPERATORS.get(func)
     if operator is None:
         operator = _OPERATORS[func] = AtenOperator(func)
-    rules = (aten.RULES.get(operator.name), aten.RULES.get(operator.name.removesuffix("_")))
-    if rules != operator.rules:
-        operator.rules = rules
-        operator.answers.clear()
     return operator
 
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.position_roles import ADDED_FIRST, FACTORS, HIDING, LOOKUPS, ROLES
+from explorer.engine.costs.decode.position_roles import FACTORS, HIDING, LOOKUPS, ROLES
 from explorer.engine.costs.memory.liveness import Detail, Examined, ExecutionStep, TensorAccess
 from explorer.engine.operators.operator import Role
 from explorer.facts import Shape
@@ -231,8 +231,10 @@ class TwoTexts:
 
     def factors(self, detail: Detail) -> tuple[int, int]:
         """Places of the two factors of a product among its reads."""
-        places = range(1 if detail.op in ADDED_FIRST else 0, len(detail.reads))
-        return FACTORS.get(detail.op, (places[0], places[min(1, len(places) - 1)]))
+        first, second = FACTORS.get(detail.op, (0, 1))
+        # a tensor that is both is read once
+        last = len(detail.reads) - 1
+        return min(first, last), min(second, last)
 
     def batched(self, a: Detail, b: Detail, first: int, second: int) -> bool:
         """Whether a product has the positions in its batch."""

@@ -2,22 +2,24 @@
 
 With gradients on every tensor knows whether it wants one, so a frozen prefix, a detached branch, a block
 under `no_grad` and integer inputs need no rules of ours. Nothing runs backward: what the gradients multiply
-follows from the operators (`operators.gradients`), so what torch's kernels compute twice is not counted.
+follows from the operators (`aten.table`), so what torch's kernels compute twice is not counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from msgspec import Struct, field
 
+from explorer.engine.costs.aten import live
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.operators import gradients
+from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
 __all__ = ["Gradients"]
@@ -71,13 +73,14 @@ class Gradients:
         self,
         row: Row,
         name: str,
+        func: Any,
         args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         given: Sequence[torch.Tensor],
         made: Sequence[torch.Tensor],
-        macs: int | None,
-        beside: int | None,
+        cost: Cost,
     ) -> None:
-        """Books the gradients of one ATen operator on its row; `beside` are its elementwise operations."""
+        """Books the gradients of one call of an ATen operator on its row; `name` is what to call it."""
         self._resolve()
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
             return
@@ -85,18 +88,16 @@ class Gradients:
         # what is made of weights alone is a weight in another guise: a cast, a normalised one
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in given):
             self._weights.update(_storage(t) for t in made)
-        if not macs and beside == 0:
+        if not cost.macs and cost.elementwise_ops == 0:
             return
         found: Gradient | None = Gradient()
-        if macs:
-            found = gradients.of_aten(name, args, made[0] if made else None, macs, self._want)
+        if cost.macs:
+            found = live.gradient(func, args, kwargs, made, cost.macs, self._want)
         if found is not None:
-            found += Gradient(elementwise=gradients.elementwise(beside, map(self._want, given)))
-        self._book(row, _Product(name, found, list(made)))
-
-    def _book(self, row: Row, product: _Product) -> None:
-        self._of(row).products.append(product)
-        self._last = product
+            wants = map(self._want, given)
+            found += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))
+        self._last = _Product(name, found, list(made))
+        self._of(row).products.append(self._last)
 
     def _resolve(self) -> None:
         """Notes the place of the last product in autograd's graph, before one in place takes it over."""
@@ -104,29 +105,6 @@ class Gradients:
         if last is not None:
             last.steps = [t.grad_fn for t in last.made if t.grad_fn is not None]
             last.made = []
-
-    def recurrent(
-        self,
-        row: Row,
-        made: Sequence[torch.Tensor],
-        macs: int,
-        beside: int | None,
-        into: int,
-        start: int,
-        source: torch.Tensor,
-        states: Sequence[torch.Tensor],
-        weights: Sequence[torch.Tensor],
-    ) -> None:
-        """Books the gradients of a recurrent layer that runs in one piece; see `gradients.recurrent`."""
-        self._resolve()
-        wants = [self._want(t) for t in weights if t.dim() > 1]
-        state: Want = next((w for w in map(self._want, states) if w), "")
-        found = gradients.recurrent(macs, into, start, self._want(source), state, wants)
-        if found is not None:
-            asked = map(self._want, (source, *states, *weights))
-            found += Gradient(elementwise=gradients.elementwise(beside, asked))
-        self._book(row, _Product("a recurrent layer", found, list(made)))
-        self._read.update(_storage(t) for t in (source, *states))
 
     def joined(
         self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]

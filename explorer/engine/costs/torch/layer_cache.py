@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from explorer.engine.costs.aten import meta_cache, rules
+from explorer.engine.costs.aten import meta_cache
 from explorer.engine.formats.torch_module.modules import described, size_of, tensors
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
@@ -120,7 +120,6 @@ class LayerCall(NamedTuple):
 
 _NEW = object()
 _TAPES: dict[Hashable, Tape | object | None] = {}
-_RULES: dict[str, Any] = {}
 
 
 def forget() -> None:
@@ -129,11 +128,9 @@ def forget() -> None:
 
 
 def enabled() -> bool:
-    """Whether layers may be answered whole now; drops tapes that other rules counted."""
-    if len(_TAPES) > MOST or _RULES != rules.RULES:
+    """Whether layers may be answered whole now; drops the tapes when there are too many."""
+    if len(_TAPES) > MOST:
         _TAPES.clear()
-        _RULES.clear()
-        _RULES.update(rules.RULES)
     hooks = nn.modules.module
     return not (
         hooks._global_forward_hooks

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs.aten import meta_cache, rules
+from explorer.engine.costs.aten import live, meta_cache
+from explorer.engine.costs.aten.call import Operator
 from explorer.engine.costs.memory.liveness import Detail, TensorAccess
 
 __all__ = ["detail_of", "seen_among"]
@@ -33,10 +34,11 @@ def detail_of(
         known: What is known of such a call.
         stored: Storages that hold no activations.
     """
+    operator = live.operator_of(func) or Operator()
     reads: list[TensorAccess | None] = []
     for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
         key = t.untyped_storage()._cdata
-        gathers = at == 0 and func._schema.name in rules.GATHERS
+        gathers = at == 0 and operator.gathers
         if not seen_among(t, given[:at]):
             size = known.made[0][2] if gathers and known.made else size
             reads.append(TensorAccess(key, tuple(t.shape), size, key in stored))
@@ -44,8 +46,6 @@ def detail_of(
         TensorAccess(t.untyped_storage()._cdata, shape, size)
         for t, (_, shape, size) in zip(made, known.made, strict=True)
     ]
-    attention = "scaled_dot_product" in func._schema.name
-    flags = [a for a in (*args[3:], kwargs.get("is_causal")) if isinstance(a, bool)]
     return Detail(
         func._schema.name,
         known.cost.macs,
@@ -53,8 +53,8 @@ def detail_of(
         tuple(reads),
         tuple(results),
         pointwise=torch.Tag.pointwise in func.tags,
-        causal=attention and any(flags),
-        axes=_axes(args) if "softmax" in func._schema.name or "norm" in func._schema.name else (),
+        causal=bool(live.call_of(func, args, kwargs, None).get("is_causal")),
+        axes=_axes(args) if operator.role in ("normalise", "softmax") else (),
     )
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.costs.aten import data_dependent, meta_cache, packed_weights, rules, rules_products
+from explorer.engine.costs.aten import data_dependent, live, meta_cache, packed_weights, recurrent
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
@@ -242,9 +242,8 @@ class _Watch:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
-        recurrent = _RECURRENT.get(name)
-        if recurrent is not None and getattr(args[0], "is_meta", False):
-            return self.run_recurrent(name, recurrent, func, args, kwargs)
+        if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
+            return self.run_recurrent(name, args, kwargs)
         if frame.absorbs or name == "__get__" or self.function:
             return func(*args, **kwargs)
         guessed = data_dependent.guess(name, args)
@@ -285,56 +284,29 @@ class _Watch:
             return
         row.outputs = described(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
-        whole = rules_products.function_cost(name, args, kwargs, result)
+        whole = live.function_cost(name, args, kwargs, result)
         # the formula of the function as a whole, where it gives what its operators added up to
         if whole is not None and whole.macs == row.macs:
             row.formulas = Counter({whole.formula: 1})
             row.elementwise = whole.elementwise_ops or row.elementwise
 
-    def run_recurrent(self, name: str, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
+    def run_recurrent(self, name: str, args: Any, kwargs: Any) -> Any:
         """A recurrent layer in one piece: step by step it would be a thousand operators, all alike."""
         packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
-        rest = args[4:] if packed else args[3:]
-        weights = args[3] if packed else args[2]
-        states = args[2] if packed else args[1]
-        has_biases, layers, _, _, bidirectional = rest[:5]
-        batch_first = bool(rest[5]) if len(rest) > 5 else False
-        state = states[0] if isinstance(states, (tuple, list)) else states
-        cell = states[1] if isinstance(states, (tuple, list)) else states
-        directions = 2 if bidirectional else 1
-        source = args[0]
-        hidden, width = cell.shape[-1], state.shape[-1]
-        if packed or source.dim() == 2:
-            length, batch = source.shape[0], 1
-        else:
-            length, batch = (source.shape[1], source.shape[0]) if batch_first else source.shape[:2]
-        cost = formulas.recurrent(
-            kind,
-            int(length),
-            int(batch),
-            int(source.shape[-1]),
-            int(hidden),
-            directions=directions,
-            layers=int(layers),
-            projection=int(width) if width != hidden else 0,
-            bias=bool(has_biases),
-        )
-        held = list(states) if isinstance(states, (tuple, list)) else [state]
-        used = [source, *held, *weights]
+        layer = getattr(torch.ops.aten, name)
+        func = layer.data if packed else layer.input
+        call = live.call_of(func, args, kwargs, None)
+        used = [t for argument in ("data", "input", "hx", "params") for t in call.tensors(argument)]
 
         def make() -> list[torch.Tensor]:
-            out = source.new_empty((*source.shape[:-1], width * directions))
-            return [out, *(s.new_empty(s.shape) for s in held)]
+            return list(packed_weights.recurrent_results(call))
 
         made = make() if self.gradients is None else self.gradients.joined(make, used)
+        cost = live.cost(func, args, kwargs, made)
         row = self.current(name)
         self.record(row, used, made, meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, used, made))
         if self.gradients is not None:
-            gates = formulas.RECURRENT[kind][0] * int(hidden) * directions
-            into = int(length) * int(batch) * gates * int(source.shape[-1])
-            start = int(layers) * gates * int(width) * (int(state.shape[-2]) if state.dim() == 3 else 1)
-            work = cost.macs or 0, cost.elementwise_ops
-            self.gradients.recurrent(row, made, *work, into, start, source, held, weights)
+            self.gradients.operator(row, "a recurrent layer", func, args, kwargs, used, made, cost)
         if row is self.function_row:
             self.function_row = None
             self.finish(row, name, args, kwargs, tuple(made))
@@ -413,13 +385,16 @@ class _Watch:
             out = None if key is None or known is not None else meta_cache.answered(operator, args, kwargs)
             if out is None:
                 packed = packed_weights.ANSWERS.get(operator.name)
-                out = func(*args, **kwargs) if packed is None or not args[0].is_meta else packed(args)
+                if packed is None or not args[0].is_meta:
+                    out = func(*args, **kwargs)
+                else:
+                    out = packed(live.call_of(func, args, kwargs, None))
         if known is None:
             parts = out if isinstance(out, (tuple, list)) else (out,)
             made = [t for t in parts if isinstance(t, torch.Tensor)]
             if not made and bounded is None:
                 return out
-            cost = rules.cost(func, args, kwargs, out) if made else formulas.FREE
+            cost = live.cost(func, args, kwargs, out) if made else formulas.FREE
             if operator.auxiliary:
                 made = made[:1]
             # what has no argument to take its type from has to be told it
@@ -477,8 +452,7 @@ class _Watch:
             detail = detail_of(func, args, kwargs, given, made, known, self.stored)
             self.events[-1] = self.events[-1]._replace(detail=detail)
         if self.gradients is not None:
-            cost = known.cost
-            self.gradients.operator(row, operator.short, args, given, made, cost.macs, cost.elementwise_ops)
+            self.gradients.operator(row, operator.short, func, args, kwargs, given, made, known.cost)
         if row.module is None and not row.attributes:
             if known.attributes is None:
                 known.attributes = call_attributes(func, args, kwargs)
@@ -614,8 +588,6 @@ class _Watch:
 
 _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
 """What an operator is called that Python calls otherwise."""
-
-_RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
 
 
 def _is_mixed(given: Sequence[torch.Tensor]) -> bool:

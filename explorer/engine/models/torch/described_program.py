@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from explorer.base.errors import MissingExtra
-from explorer.engine.costs.aten import rules_exported
+from explorer.engine.costs.aten.table import exported_cost
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import Described, ProgramCall, described
@@ -21,6 +21,7 @@ from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import TORCH, require
 
 Tensor = tuple[str, str | None, Shape | None]
+
 
 _WHY = "the program runs with torch, which cannot be had here"
 _COUNTED = (
@@ -96,7 +97,7 @@ def _row(
 ) -> tuple[Layer, list[StoredTensor]]:
     """A module with all that ran in it, or one operator; and the parameters that it uses."""
     costs = [
-        rules_exported.cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
+        exported_cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
         for r in nodes
     ]
     whole = (

@@ -242,28 +242,6 @@ def test_elementwise_operations_by_hand(make: Any, inputs: Any, operations: int)
     assert (totals.macs, totals.elementwise_ops, totals.coverage) == (0, operations, 1.0)
 
 
-def test_every_operator_that_torch_calls_its_core_has_a_rule() -> None:
-    """A model decomposes into these: none may be unknown."""
-    from explorer.engine.costs.aten import rules
-
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    missing = []
-    for name in dir(torch.ops.aten):
-        packet = getattr(torch.ops.aten, name)
-        overloads = [getattr(packet, o) for o in packet.overloads()] if hasattr(packet, "overloads") else []
-        for operator in overloads:
-            tensors = any("Tensor" in str(r.type) for r in operator._schema.returns)
-            tags = operator.tags
-            if torch.Tag.core not in tags or not tensors or "backward" in name:
-                continue
-            if operator.has_kernel_for_dispatch_key(composite):
-                continue
-            ruled = f"aten::{name}" in rules.RULES or f"aten::{name.removesuffix('_')}" in rules.RULES
-            if not ruled and torch.Tag.pointwise not in tags and torch.Tag.reduction not in tags:
-                missing.append(name)
-    assert missing == []
-
-
 # -- complex numbers and transforms
 
 

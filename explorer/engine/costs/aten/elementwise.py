@@ -1,0 +1,238 @@
+"""Pointwise operators, reductions, normalisations, windows and losses: ATen operators that do something to
+each element, and multiply no matrices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from explorer.engine.costs.aten.call import Call, Operator, Role, Rule, each, each_input
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
+
+
+def _pointwise(call: Call) -> Cost:
+    short = call.name.strip("_")
+    extra = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
+    return formulas.elementwise(short, call.out(), 1 + extra)
+
+
+def _reduction(call: Call) -> Cost:
+    return formulas.elementwise(call.name.removesuffix("_"), call.shape())
+
+
+def _extreme(call: Call) -> Cost:
+    """Max and min are reductions of one tensor and pointwise on two."""
+    return (_pointwise if call.has("other") else _reduction)(call)
+
+
+def _distances(call: Call) -> Cost:
+    """cdist: subtract, power and sum for every pair and coordinate; nothing is a product."""
+    return formulas.elementwise("difference, power, sum", (*call.out(), call.shape()[-1]), 3)
+
+
+def _normalisation(kind: str) -> Rule:
+    return each(kind.replace("_", " "), formulas.ELEMENTWISE[kind][0])
+
+
+def _batch_norm(call: Call) -> Cost:
+    # with running statistics it is a scale and a shift; without them (instance norm) it has to find them
+    return _normalisation("layer_norm" if call.get("training") is True else "batch_norm")(call)
+
+
+def _pool(name: str) -> Rule:
+    rank = int(name[-2])
+
+    def rule(call: Call) -> Cost:
+        kernel = call.get("kernel_size")
+        return formulas.pooling(
+            name, call.out(), tuple(kernel) if len(kernel) == rank else tuple(kernel) * rank
+        )
+
+    return rule
+
+
+def _adaptive_pool(call: Call) -> Cost:
+    """Windows overlap where sizes do not divide: what they take in along an axis is size + cells - gcd."""
+    source, target = call.sizes(), call.out_sizes()
+    rank = len(call.get("output_size"))
+    taps = 1
+    for size, cells in zip(source[-rank:], target[-rank:], strict=True):
+        taps *= size + cells - math.gcd(size, cells)
+    return formulas.elementwise("adaptive pooling, taps", (*target[:-rank], taps))
+
+
+def _region_pool(call: Call) -> Cost:
+    """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
+    ratio = call.get("sampling_ratio")
+    ratio = ratio if isinstance(ratio, int) and ratio > 0 else 2
+    return formulas.elementwise("bilinear samples and mean", (*call.out(), ratio * ratio), 8)
+
+
+def _grid_sample(linear: int) -> Rule:
+    """`linear` operations per element when it interpolates linearly, none for the nearest, 35 bicubic."""
+
+    def rule(call: Call) -> Cost:
+        per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
+        return (
+            formulas.elementwise("interpolation", call.out(), per_element) if per_element else formulas.FREE
+        )
+
+    return rule
+
+
+def _bags(call: Call) -> Cost:
+    """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
+    weighted = call.has("per_sample_weights")
+    what = "multiply, add" if weighted else "add"
+    return formulas.elementwise(what, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
+
+
+def _renormalised(call: Call) -> Cost:
+    """Of embedding with max_norm: the norm of every row that is looked up, and the row scaled."""
+    return formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
+
+
+def _loss(what: str, per_element: int) -> Rule:
+    """Operations per element, and their sum where it is asked for."""
+
+    def rule(call: Call) -> Cost:
+        # without a reduction the result is as large as the input
+        reduced = call.out() != call.shape()
+        return formulas.elementwise(
+            f"{what}{', sum' if reduced else ''}", call.shape(), per_element + reduced
+        )
+
+    return rule
+
+
+def _likelihood(call: Call) -> Cost:
+    """nll_loss: one element of every row is picked, negated and added up."""
+    weighted = call.has("weight")
+    what = "negate, weigh, sum" if weighted else "negate, sum"
+    return formulas.elementwise(what, call.shape("target"), 2 + weighted)
+
+
+def _listed(rule: Rule, words: str, role: Role | None = None) -> dict[str, Operator]:
+    return dict.fromkeys(words.split(), Operator(rule, role=role))
+
+
+POINTWISE, REDUCTION = Operator(_pointwise), Operator(_reduction)
+"""One operation on each element of the result; one on each that goes in. torch tags further ones."""
+
+_QUANTIZE = formulas.ELEMENTWISE["quantize"][0]
+_CACHED = Operator(each("quantize, dequantize", 5), auxiliary=True)
+_VARIANCE = "mean, subtract, square, sum"
+_LINEAR = {"upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15}
+
+TABLE: Mapping[str, Operator] = {
+    **dict.fromkeys(
+        """
+        abs acos acosh add angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
+        bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip copysign cos cosh
+        div elu eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac gelu hardshrink
+        hardsigmoid hardtanh heaviside hypot isfinite isinf isnan leaky_relu lgamma log log10 log1p log2
+        log_sigmoid logaddexp logical_and logical_not logical_or logical_xor masked_fill maximum minimum mish
+        mul nan_to_num ne neg pow prelu reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign
+        silu sin sinh softplus softshrink sqrt square sub tan tanh threshold true_divide trunc where xlogy
+        """.split(),  # noqa: SIM905
+        POINTWISE,
+    ),
+    **dict.fromkeys(("ge", "gt", "le", "lt"), Operator(_pointwise, hides=True)),
+    **_listed(_pointwise, "hardswish masked_fill_", "each"),
+    **_listed(
+        _reduction,
+        """
+        _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp allclose aminmax
+        bincount count_nonzero cummax cummin cumprod histc histogram isin logcumsumexp median nanmean
+        nanmedian nansum segment_reduce trace
+        """,
+    ),
+    **_listed(_reduction, "all amax amin any argmax argmin mean prod sum", "reduce"),
+    **_listed(_extreme, "max min", "reduce"),
+    **_listed(_reduction, "cumsum", "move"),
+    **_listed(each_input(_VARIANCE, 4), "var std var_mean std_mean", "reduce"),
+    **_listed(each_input("power, sum", 2), "linalg_vector_norm norm", "reduce"),
+    "logsumexp": Operator(each_input("max, subtract, exp, sum", 4)),
+    "renorm": Operator(each_input("power, sum, scale", 3)),
+    "_weight_norm_interface": Operator(each_input("square, sum, scale", 3), auxiliary=True),
+    **_listed(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
+    # -- normalisations
+    "batch_norm": Operator(_batch_norm),
+    "native_batch_norm": Operator(_batch_norm, auxiliary=True),
+    "cudnn_batch_norm": Operator(_batch_norm, auxiliary=True),
+    "_native_batch_norm_legit": Operator(_batch_norm, auxiliary=True),
+    "_native_batch_norm_legit_no_training": Operator(_batch_norm, auxiliary=True),
+    "_batch_norm_no_update": Operator(_batch_norm),
+    "layer_norm": Operator(_normalisation("layer_norm")),
+    "native_layer_norm": Operator(_normalisation("layer_norm"), role="normalise", auxiliary=True),
+    "group_norm": Operator(_normalisation("layer_norm")),
+    "native_group_norm": Operator(_normalisation("layer_norm"), auxiliary=True),
+    "rms_norm": Operator(_normalisation("rms_norm"), role="normalise"),
+    "_fused_rms_norm": Operator(_normalisation("rms_norm"), role="normalise", auxiliary=True),
+    **_listed(_normalisation("softmax"), "softmax _masked_softmax"),
+    **_listed(_normalisation("softmax"), "_softmax _safe_softmax", "softmax"),
+    "log_softmax": Operator(_normalisation("log_softmax")),
+    "_log_softmax": Operator(_normalisation("log_softmax"), role="softmax"),
+    # -- windows
+    **{
+        name: Operator(_pool(name))
+        for name in str.split(
+            "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d fractional_max_pool2d"
+            " fractional_max_pool3d"
+        )
+    },
+    "max_pool2d_with_indices": Operator(_pool("max_pool2d"), auxiliary=True),
+    "max_pool3d_with_indices": Operator(_pool("max_pool3d"), auxiliary=True),
+    **_listed(
+        _adaptive_pool,
+        """
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+        adaptive_max_pool2d adaptive_max_pool3d
+        """,
+    ),
+    **{name: Operator(each("interpolation", count)) for name, count in _LINEAR.items()},
+    **_listed(each("interpolation", 7), "_upsample_bilinear2d_aa"),
+    **_listed(each("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
+    "grid_sampler_2d": Operator(_grid_sample(7)),
+    "grid_sampler_3d": Operator(_grid_sample(15)),
+    "torchvision::roi_align": Operator(_region_pool),
+    **_listed(each_input("add"), "col2im unfold_backward"),
+    **dict.fromkeys(
+        ("_embedding_bag", "_embedding_bag_forward_only"), Operator(_bags, gathers=True, auxiliary=True)
+    ),
+    "embedding_renorm_": Operator(_renormalised),
+    # -- several operations on each element
+    "glu": Operator(each("gate, multiply", 2)),
+    "lerp": Operator(each("subtract, multiply, add", 3), role="each"),
+    "addcmul": Operator(each("multiply, add", 2), role="each"),
+    "addcdiv": Operator(each("divide, add", 2), role="each"),
+    "addr": Operator(each("multiply, add", 2)),
+    "_prelu_kernel": Operator(each("prelu"), role="each"),
+    "rrelu_with_noise": Operator(each("rrelu")),
+    "log_sigmoid_forward": Operator(each("log_sigmoid")),
+    "polar": Operator(each("polar", 2)),
+    "outer": Operator(each("multiply")),
+    "linalg_cross": Operator(each("multiply, subtract", 3)),
+    "quantize_per_tensor": Operator(each("quantize", _QUANTIZE)),
+    "quantize_per_tensor_dynamic": Operator(each("min, max, quantize", 2 + _QUANTIZE)),
+    "quantize_per_channel": Operator(each("quantize", _QUANTIZE)),
+    "dequantize": Operator(each("dequantize", formulas.ELEMENTWISE["dequantize"][0])),
+    "fake_quantize_per_tensor_affine_cachemask": _CACHED,
+    "fake_quantize_per_channel_affine_cachemask": _CACHED,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _CACHED,
+    # -- losses
+    "mse_loss": Operator(_loss("subtract, square", 2)),
+    "smooth_l1_loss": Operator(_loss("subtract, absolute, compare, square, scale", 5)),
+    "huber_loss": Operator(_loss("subtract, absolute, compare, square, scale", 5)),
+    "binary_cross_entropy": Operator(_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
+    "binary_cross_entropy_with_logits": Operator(_loss("subtract, multiply, log sigmoid, subtract", 4)),
+    "soft_margin_loss": Operator(_loss("negate, multiply, exp, add, log", 5)),
+    "multi_margin_loss": Operator(_loss("subtract, add, compare", 3)),
+    "multilabel_margin_loss_forward": Operator(_loss("subtract, subtract, compare", 3), auxiliary=True),
+    "nll_loss_forward": Operator(_likelihood, auxiliary=True),
+    "nll_loss2d_forward": Operator(_likelihood, auxiliary=True),
+    "dist": Operator(_loss("subtract, power", 2)),
+}
+"""Operators that do something to each element."""

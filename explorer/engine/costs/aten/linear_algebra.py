@@ -1,0 +1,114 @@
+"""Linear algebra and Fourier transforms: rows of the table of ATen operators.
+
+What an elimination takes is known in closed form and agrees with the rows of the ONNX operators of the
+same meaning. How often an iteration runs is not: those are unknown, and the row says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from explorer.engine.costs.aten.call import Call, Operator, Rule, is_complex
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
+
+# -- Fourier transforms
+
+
+def _transforms(call: Call) -> Cost:
+    """One axis after the other; the first of a real signal makes it complex, half of which is enough."""
+    source, result = call.shape(), call.out()
+    # the last axis is the one of which a real signal keeps one side
+    axes = [axis % len(source) for axis in call.get("dim")][::-1]
+    real_in, real_out = not is_complex(call.tensors()[0]), not is_complex(call.result)
+    if real_out:
+        axes.reverse()
+    shape = list(source)
+    costs = []
+    for number, axis in enumerate(axes):
+        into_real = real_out and number == len(axes) - 1
+        samples = shape[axis]
+        shape[axis] = result[axis]
+        others = (*shape[:axis], *shape[axis + 1 :])
+        costs.append(
+            formulas.fourier(
+                others,
+                samples,
+                result[axis],
+                complex_in=not (real_in and number == 0),
+                complex_out=not into_real,
+            )
+        )
+    return formulas.total(costs)
+
+
+# -- matrices
+
+
+def _side(call: Call) -> tuple[tuple[int, ...], int]:
+    *batch, rows, columns = call.sizes()
+    return tuple(batch), min(rows, columns)
+
+
+def _elimination(call: Call) -> Cost:
+    """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
+    batch, m = _side(call)
+    each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
+    return _about(formulas.elementwise(f"elimination of {m}x{m}", (*batch, each)))
+
+
+def _inverse(call: Call) -> Cost:
+    """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
+    batch, m = _side(call)
+    return _about(
+        formulas.elementwise(f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m)))
+    )
+
+
+def _solution(call: Call) -> Cost:
+    """Elimination, then a forward and a backward substitution of 2 M^2 for every right-hand side."""
+    _, m = _side(call)
+    eliminated = _elimination(call)
+    right = math.prod(call.out_sizes()) // m if m else 0
+    return formulas.adding(eliminated, "substitution", (right, m, m), 2)
+
+
+def _triangular(call: Call) -> Cost:
+    """One substitution: a product and a sum for every element of the triangle."""
+    m = call.sizes("A" if call.has("A") else 0)[-1]
+    return formulas.elementwise("substitution", (math.prod(call.out_sizes()) // m if m else 0, m, m))
+
+
+def _cholesky(call: Call) -> Cost:
+    """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 of them, and a row of each pivot scaled."""
+    batch, m = _side(call)
+    return _about(formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2)))
+
+
+def _about(cost: Cost) -> Cost:
+    return formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer or more")
+
+
+def _iterated(what: str, on: str = "the values") -> Rule:
+    cost = formulas.unknown(f"how many operations {what} takes depends on {on}")
+    return lambda call: cost
+
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transforms),
+    **dict.fromkeys(("_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex", "linalg_lu"), _elimination),
+    "linalg_inv_ex": _inverse,
+    "_linalg_solve_ex": _solution,
+    "linalg_solve_triangular": _triangular,
+    "triangular_solve": _triangular,
+    "linalg_cholesky_ex": _cholesky,
+    "linalg_qr": _iterated("an orthogonalisation", "the way it is done"),
+    "linalg_matrix_exp": _iterated("the exponential of a matrix"),
+    "_linalg_svd": _iterated("a singular value decomposition"),
+    **dict.fromkeys(("_linalg_eigh", "_linalg_eigvals", "linalg_eig"), _iterated("finding eigenvalues")),
+    "linalg_lstsq": _iterated("a least-squares solution"),
+}
+
+TABLE: Mapping[str, Operator] = {name: Operator(rule) for name, rule in _RULES.items()}
+"""Operators of linear algebra."""

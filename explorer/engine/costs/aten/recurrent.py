@@ -1,0 +1,101 @@
+"""LSTM, GRU and RNN of ATen, in floating point and dynamically quantized: layers in one piece, and cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from explorer.engine.costs.aten.call import Call, Operator, Rule
+from explorer.engine.operators import formulas, gradients
+from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.gradients import Gradient, Want
+
+
+class _Layer(Struct):
+    """Sizes of a recurrent layer; the source is (steps, batch, features), or all steps that are there."""
+
+    source: tuple[Any, ...]
+    state: tuple[Any, ...]
+    length: Any
+    batch: Any
+    hidden: Any
+    directions: int
+    layers: int
+
+
+def _layer(call: Call) -> _Layer:
+    packed = call.has("batch_sizes")
+    source = call.shape("data" if packed else "input")
+    states = call.tensors("hx")
+    length, batch = (source[0], 1) if packed or len(source) == 2 else source[:2]
+    if call.get("batch_first") and len(source) == 3:
+        length, batch = batch, length
+    # the last state of a projected LSTM is as wide as its units, the first as its projection
+    hidden = states[-1].shape[-1]
+    directions = 2 if call.get("bidirectional") else 1
+    return _Layer(
+        source, tuple(states[0].shape), length, batch, hidden, directions, int(call.get("num_layers", 1))
+    )
+
+
+def _recurrent(kind: str) -> Rule:
+    def rule(call: Call) -> Cost:
+        layer = _layer(call)
+        if layer.layers > len(call.get("params")):
+            return formulas.unknown("it has fewer weights than layers")
+        return formulas.recurrent(
+            kind,
+            layer.length,
+            layer.batch,
+            layer.source[-1],
+            layer.hidden,
+            directions=layer.directions,
+            layers=layer.layers,
+            projection=layer.state[-1] if layer.state[-1] != layer.hidden else 0,
+            bias=bool(call.get("has_biases", True)),
+        )
+
+    return rule
+
+
+def _gradient(kind: str) -> Callable[[Call, int, Callable[[Any], Want]], Gradient | None]:
+    def rule(call: Call, macs: int, want: Callable[[Any], Want]) -> Gradient | None:
+        layer = _layer(call)
+        state = layer.state
+        gates = formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
+        into = layer.length * layer.batch * gates * layer.source[-1]
+        start = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
+        weights = [want(t) for t in call.tensors("params") if len(t.shape) > 1]
+        first: Want = next((w for w in map(want, call.tensors("hx")) if w), "")
+        return gradients.recurrent(macs, into, start, want(call.tensors()[0]), first, weights)
+
+    return rule
+
+
+def _cell(kind: str) -> Rule:
+    def rule(call: Call) -> Cost:
+        source, state = call.shape("input"), call.shape("hx")
+        batch = source[0] if len(source) > 1 else 1
+        return formulas.recurrent(kind, 1, batch, source[-1], state[-1])
+
+    return rule
+
+
+LAYERS = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+"""Functions of torch that run a whole layer."""
+
+TABLE: Mapping[str, Operator] = {
+    "lstm": Operator(_recurrent("LSTM"), _gradient("LSTM")),
+    "gru": Operator(_recurrent("GRU"), _gradient("GRU")),
+    "rnn_tanh": Operator(_recurrent("RNN"), _gradient("RNN")),
+    "rnn_relu": Operator(_recurrent("RNN"), _gradient("RNN")),
+    "quantized_lstm": Operator(_recurrent("LSTM")),
+    "quantized_gru": Operator(_recurrent("GRU")),
+    "quantized::quantized_lstm_cell_dynamic": Operator(_cell("LSTM")),
+    "quantized::quantized_gru_cell_dynamic": Operator(_cell("GRU")),
+    "quantized::quantized_rnn_relu_cell_dynamic": Operator(_cell("RNN")),
+    "quantized::quantized_rnn_tanh_cell_dynamic": Operator(_cell("RNN")),
+}
+"""Recurrent operators."""

@@ -1,0 +1,66 @@
+"""Table of ATen operators: one record for each, what it costs, what its gradients multiply, its role.
+
+The ATen level is where every way of writing a model in PyTorch comes together. A module that runs shows the
+operators that torch runs in the end (`live`); an exported program is written in those that its author called
+(`aten.conv2d`, `aten.linear`), and is counted here from the shapes in its file, without torch. Both ask the
+same rules. What only moves data is listed; an operator that is not here is unknown, which is said and never
+taken for 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from explorer.engine.costs.aten import elementwise, linear_algebra, movement, products, recurrent
+from explorer.engine.costs.aten.call import Call, Operand, Operator
+from explorer.engine.operators import formulas
+from explorer.engine.operators.formulas import Cost
+from explorer.facts import Shape
+
+TABLE: Mapping[str, Operator] = {
+    name if "::" in name else f"aten::{name}": operator
+    for part in (movement, elementwise, linear_algebra, recurrent, products)
+    for name, operator in part.TABLE.items()
+}
+"""Operators by the names of their schemas. A row in one of the parts is all that a new one needs."""
+
+
+def find(name: str) -> Operator | None:
+    """The record of an operator, or of the one that does the same but not in place of its argument."""
+    return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
+
+
+def exported_cost(
+    kind: str,
+    inputs: Sequence[tuple[str, str | None, Shape | None]],
+    outputs: Sequence[tuple[str, str | None, Shape | None]],
+    settings: Mapping[str, Any],
+) -> Cost:
+    """What one operator of an exported program costs.
+
+    Args:
+        kind: 'aten.conv2d', 'aten.add.Tensor'.
+        inputs: Argument, type and shape of every tensor that goes in.
+        outputs: Name, type and shape of every tensor that comes out.
+        settings: Its other arguments.
+
+    Returns:
+        Its cost; unknown, with the reason, when there is no rule for it or the file lacks a shape.
+    """
+    library, _, rest = kind.partition(".")
+    name = rest.partition(".")[0]
+    operator = find(f"{library}::{name}")
+    if operator is None:
+        if not outputs:
+            return formulas.FREE
+        return formulas.unknown(f"there is no rule for {kind} without torch")
+    given: dict[str, list[Operand]] = {}
+    for argument, dtype, shape in inputs:
+        if shape is not None:
+            given.setdefault(argument, []).append(Operand(dtype, shape))
+    made = [Operand(dtype, shape) for _, dtype, shape in outputs[:1] if shape is not None]
+    try:
+        return operator.cost(Call(name, {**settings, **given}, made[0] if made else None))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return formulas.unknown("its sizes are not written in the file")
