@@ -1,1 +1,1 @@
-"""Costs of ATen operators."""
+"""ATen operators: what each costs, and how a call of one is seen while a module runs."""

@@ -7,24 +7,25 @@ its file (`table.exported_cost`: sizes and types as it says). Nothing here needs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import FREE, Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.engine.operators.operator import Role
 from explorer.facts import Shape
 
 
-class Operand(Struct, frozen=True):
+class TensorType(Struct, frozen=True):
     """A tensor of which only type and shape are known."""
 
     dtype: str | None
     shape: Shape
 
 
-class Call(Struct, frozen=True):
+class AtenCall(Struct, frozen=True):
     """One call of an operator.
 
     Attributes:
@@ -102,28 +103,23 @@ def is_complex(tensor: Any) -> bool:
     return "complex" in str(tensor.dtype)
 
 
-Rule = Callable[[Call], Cost]
-GradientRule = Callable[[Call, int, Callable[[Any], Want]], "Gradient | None"]
+Rule = Callable[[AtenCall], Cost]
+GradientRule = Callable[[AtenCall, int, Callable[[Any], Want]], "Gradient | None"]
 """A call, its multiply-accumulates, and who wants the gradient of a tensor to those of the backward pass."""
 
 
-Role = Literal["each", "move", "normalise", "softmax", "reduce", "product", "attention"]
-"""each: element by element; move: data only, also what makes masks and positions; normalise: over the last
-axis; softmax: likewise; reduce: over some axes; product: of matrices; attention: in one operator.
-"""
-
-
-class Operator(Struct, frozen=True):
+class OperatorRecord(Struct, frozen=True):
     """What is known of an operator: all that it takes to add one.
 
     Attributes:
         cost: Of a call.
         gradient: What its backward pass multiplies; None: not known, of one that multiplies.
-        role: What it does along the positions of a text; None: it mixes them.
-        hides: Whether a mask that tells later positions from earlier ones is made with it.
-        added_first: Whether its first tensor is added to the product of the next two.
+        position: What it does along the positions of a text; None: it mixes them.
+        factors: Places of the two factors of a product, where they are not the first two.
+        hides: Whether it tells earlier positions from later ones: a mask is made with it.
         one_type: Whether its tensors have to be of one type.
-        gathers: Whether it reads rows of a table: as many bytes as it returns, not the whole table.
+        lookup: Whether it reads rows of a table: as many bytes as it returns, not the whole table. That says
+            nothing of how the indices were made.
         auxiliary: Whether its results after the first exist for the backward pass only, and are no
             activations.
         whole: Whether its formula is better said whole than as the sum of the operators below.
@@ -131,11 +127,11 @@ class Operator(Struct, frozen=True):
 
     cost: Rule = lambda call: FREE
     gradient: GradientRule | None = None
-    role: Role | None = None
+    position: Role | None = None
+    factors: tuple[int, int] | None = None
     hides: bool = False
-    added_first: bool = False
     one_type: bool = False
-    gathers: bool = False
+    lookup: bool = False
     auxiliary: bool = False
     whole: bool = False
 
@@ -143,7 +139,7 @@ class Operator(Struct, frozen=True):
 def of_pair(first: int, second: int) -> GradientRule:
     """The gradients of a product of two tensors, by their places."""
 
-    def rule(call: Call, macs: int, want: Callable[[Any], Want]) -> Gradient:
+    def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient:
         tensors = call.tensors()
         return pair(macs, want(tensors[first]), want(tensors[second]))
 

@@ -7,27 +7,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from explorer.engine.costs.aten.call import Call, Operator, Role, Rule, each, each_input
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each, each_input
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.operator import Role
 
 
-def _pointwise(call: Call) -> Cost:
+def _pointwise(call: AtenCall) -> Cost:
     short = call.name.strip("_")
     extra = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
     return formulas.elementwise(short, call.out(), 1 + extra)
 
 
-def _reduction(call: Call) -> Cost:
+def _reduction(call: AtenCall) -> Cost:
     return formulas.elementwise(call.name.removesuffix("_"), call.shape())
 
 
-def _extreme(call: Call) -> Cost:
+def _extreme(call: AtenCall) -> Cost:
     """Max and min are reductions of one tensor and pointwise on two."""
     return (_pointwise if call.has("other") else _reduction)(call)
 
 
-def _distances(call: Call) -> Cost:
+def _distances(call: AtenCall) -> Cost:
     """cdist: subtract, power and sum for every pair and coordinate; nothing is a product."""
     return formulas.elementwise("difference, power, sum", (*call.out(), call.shape()[-1]), 3)
 
@@ -36,7 +37,7 @@ def _normalisation(kind: str) -> Rule:
     return each(kind.replace("_", " "), formulas.ELEMENTWISE[kind][0])
 
 
-def _batch_norm(call: Call) -> Cost:
+def _batch_norm(call: AtenCall) -> Cost:
     # with running statistics it is a scale and a shift; without them (instance norm) it has to find them
     return _normalisation("layer_norm" if call.get("training") is True else "batch_norm")(call)
 
@@ -44,7 +45,7 @@ def _batch_norm(call: Call) -> Cost:
 def _pool(name: str) -> Rule:
     rank = int(name[-2])
 
-    def rule(call: Call) -> Cost:
+    def rule(call: AtenCall) -> Cost:
         kernel = call.get("kernel_size")
         return formulas.pooling(
             name, call.out(), tuple(kernel) if len(kernel) == rank else tuple(kernel) * rank
@@ -53,7 +54,7 @@ def _pool(name: str) -> Rule:
     return rule
 
 
-def _adaptive_pool(call: Call) -> Cost:
+def _adaptive_pool(call: AtenCall) -> Cost:
     """Windows overlap where sizes do not divide: what they take in along an axis is size + cells - gcd."""
     source, target = call.sizes(), call.out_sizes()
     rank = len(call.get("output_size"))
@@ -63,7 +64,7 @@ def _adaptive_pool(call: Call) -> Cost:
     return formulas.elementwise("adaptive pooling, taps", (*target[:-rank], taps))
 
 
-def _region_pool(call: Call) -> Cost:
+def _region_pool(call: AtenCall) -> Cost:
     """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
     ratio = call.get("sampling_ratio")
     ratio = ratio if isinstance(ratio, int) and ratio > 0 else 2
@@ -73,7 +74,7 @@ def _region_pool(call: Call) -> Cost:
 def _grid_sample(linear: int) -> Rule:
     """`linear` operations per element when it interpolates linearly, none for the nearest, 35 bicubic."""
 
-    def rule(call: Call) -> Cost:
+    def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
         return (
             formulas.elementwise("interpolation", call.out(), per_element) if per_element else formulas.FREE
@@ -82,14 +83,14 @@ def _grid_sample(linear: int) -> Rule:
     return rule
 
 
-def _bags(call: Call) -> Cost:
+def _bags(call: AtenCall) -> Cost:
     """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
     weighted = call.has("per_sample_weights")
     what = "multiply, add" if weighted else "add"
     return formulas.elementwise(what, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
 
 
-def _renormalised(call: Call) -> Cost:
+def _renormalised(call: AtenCall) -> Cost:
     """Of embedding with max_norm: the norm of every row that is looked up, and the row scaled."""
     return formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
@@ -97,7 +98,7 @@ def _renormalised(call: Call) -> Cost:
 def _loss(what: str, per_element: int) -> Rule:
     """Operations per element, and their sum where it is asked for."""
 
-    def rule(call: Call) -> Cost:
+    def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input
         reduced = call.out() != call.shape()
         return formulas.elementwise(
@@ -107,26 +108,26 @@ def _loss(what: str, per_element: int) -> Rule:
     return rule
 
 
-def _likelihood(call: Call) -> Cost:
+def _likelihood(call: AtenCall) -> Cost:
     """nll_loss: one element of every row is picked, negated and added up."""
     weighted = call.has("weight")
     what = "negate, weigh, sum" if weighted else "negate, sum"
     return formulas.elementwise(what, call.shape("target"), 2 + weighted)
 
 
-def _listed(rule: Rule, words: str, role: Role | None = None) -> dict[str, Operator]:
-    return dict.fromkeys(words.split(), Operator(rule, role=role))
+def _listed(rule: Rule, words: str, position: Role | None = None) -> dict[str, OperatorRecord]:
+    return dict.fromkeys(words.split(), OperatorRecord(rule, position=position))
 
 
-POINTWISE, REDUCTION = Operator(_pointwise), Operator(_reduction)
+POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
 """One operation on each element of the result; one on each that goes in. torch tags further ones."""
 
 _QUANTIZE = formulas.ELEMENTWISE["quantize"][0]
-_CACHED = Operator(each("quantize, dequantize", 5), auxiliary=True)
+_CACHED = OperatorRecord(each("quantize, dequantize", 5), auxiliary=True)
 _VARIANCE = "mean, subtract, square, sum"
 _LINEAR = {"upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15}
 
-TABLE: Mapping[str, Operator] = {
+TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(
         """
         abs acos acosh add angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
@@ -139,7 +140,7 @@ TABLE: Mapping[str, Operator] = {
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),
-    **dict.fromkeys(("ge", "gt", "le", "lt"), Operator(_pointwise, hides=True)),
+    **dict.fromkeys(("ge", "gt", "le", "lt"), OperatorRecord(_pointwise, hides=True)),
     **_listed(_pointwise, "hardswish masked_fill_", "each"),
     **_listed(
         _reduction,
@@ -154,37 +155,37 @@ TABLE: Mapping[str, Operator] = {
     **_listed(_reduction, "cumsum", "move"),
     **_listed(each_input(_VARIANCE, 4), "var std var_mean std_mean", "reduce"),
     **_listed(each_input("power, sum", 2), "linalg_vector_norm norm", "reduce"),
-    "logsumexp": Operator(each_input("max, subtract, exp, sum", 4)),
-    "renorm": Operator(each_input("power, sum, scale", 3)),
-    "_weight_norm_interface": Operator(each_input("square, sum, scale", 3), auxiliary=True),
+    "logsumexp": OperatorRecord(each_input("max, subtract, exp, sum", 4)),
+    "renorm": OperatorRecord(each_input("power, sum, scale", 3)),
+    "_weight_norm_interface": OperatorRecord(each_input("square, sum, scale", 3), auxiliary=True),
     **_listed(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalisations
-    "batch_norm": Operator(_batch_norm),
-    "native_batch_norm": Operator(_batch_norm, auxiliary=True),
-    "cudnn_batch_norm": Operator(_batch_norm, auxiliary=True),
-    "_native_batch_norm_legit": Operator(_batch_norm, auxiliary=True),
-    "_native_batch_norm_legit_no_training": Operator(_batch_norm, auxiliary=True),
-    "_batch_norm_no_update": Operator(_batch_norm),
-    "layer_norm": Operator(_normalisation("layer_norm")),
-    "native_layer_norm": Operator(_normalisation("layer_norm"), role="normalise", auxiliary=True),
-    "group_norm": Operator(_normalisation("layer_norm")),
-    "native_group_norm": Operator(_normalisation("layer_norm"), auxiliary=True),
-    "rms_norm": Operator(_normalisation("rms_norm"), role="normalise"),
-    "_fused_rms_norm": Operator(_normalisation("rms_norm"), role="normalise", auxiliary=True),
+    "batch_norm": OperatorRecord(_batch_norm),
+    "native_batch_norm": OperatorRecord(_batch_norm, auxiliary=True),
+    "cudnn_batch_norm": OperatorRecord(_batch_norm, auxiliary=True),
+    "_native_batch_norm_legit": OperatorRecord(_batch_norm, auxiliary=True),
+    "_native_batch_norm_legit_no_training": OperatorRecord(_batch_norm, auxiliary=True),
+    "_batch_norm_no_update": OperatorRecord(_batch_norm),
+    "layer_norm": OperatorRecord(_normalisation("layer_norm")),
+    "native_layer_norm": OperatorRecord(_normalisation("layer_norm"), position="normalise", auxiliary=True),
+    "group_norm": OperatorRecord(_normalisation("layer_norm")),
+    "native_group_norm": OperatorRecord(_normalisation("layer_norm"), auxiliary=True),
+    "rms_norm": OperatorRecord(_normalisation("rms_norm"), position="normalise"),
+    "_fused_rms_norm": OperatorRecord(_normalisation("rms_norm"), position="normalise", auxiliary=True),
     **_listed(_normalisation("softmax"), "softmax _masked_softmax"),
     **_listed(_normalisation("softmax"), "_softmax _safe_softmax", "softmax"),
-    "log_softmax": Operator(_normalisation("log_softmax")),
-    "_log_softmax": Operator(_normalisation("log_softmax"), role="softmax"),
+    "log_softmax": OperatorRecord(_normalisation("log_softmax")),
+    "_log_softmax": OperatorRecord(_normalisation("log_softmax"), position="softmax"),
     # -- windows
     **{
-        name: Operator(_pool(name))
+        name: OperatorRecord(_pool(name))
         for name in str.split(
             "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d fractional_max_pool2d"
             " fractional_max_pool3d"
         )
     },
-    "max_pool2d_with_indices": Operator(_pool("max_pool2d"), auxiliary=True),
-    "max_pool3d_with_indices": Operator(_pool("max_pool3d"), auxiliary=True),
+    "max_pool2d_with_indices": OperatorRecord(_pool("max_pool2d"), auxiliary=True),
+    "max_pool3d_with_indices": OperatorRecord(_pool("max_pool3d"), auxiliary=True),
     **_listed(
         _adaptive_pool,
         """
@@ -192,47 +193,47 @@ TABLE: Mapping[str, Operator] = {
         adaptive_max_pool2d adaptive_max_pool3d
         """,
     ),
-    **{name: Operator(each("interpolation", count)) for name, count in _LINEAR.items()},
+    **{name: OperatorRecord(each("interpolation", count)) for name, count in _LINEAR.items()},
     **_listed(each("interpolation", 7), "_upsample_bilinear2d_aa"),
     **_listed(each("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
-    "grid_sampler_2d": Operator(_grid_sample(7)),
-    "grid_sampler_3d": Operator(_grid_sample(15)),
-    "torchvision::roi_align": Operator(_region_pool),
+    "grid_sampler_2d": OperatorRecord(_grid_sample(7)),
+    "grid_sampler_3d": OperatorRecord(_grid_sample(15)),
+    "torchvision::roi_align": OperatorRecord(_region_pool),
     **_listed(each_input("add"), "col2im unfold_backward"),
     **dict.fromkeys(
-        ("_embedding_bag", "_embedding_bag_forward_only"), Operator(_bags, gathers=True, auxiliary=True)
+        ("_embedding_bag", "_embedding_bag_forward_only"), OperatorRecord(_bags, lookup=True, auxiliary=True)
     ),
-    "embedding_renorm_": Operator(_renormalised),
+    "embedding_renorm_": OperatorRecord(_renormalised),
     # -- several operations on each element
-    "glu": Operator(each("gate, multiply", 2)),
-    "lerp": Operator(each("subtract, multiply, add", 3), role="each"),
-    "addcmul": Operator(each("multiply, add", 2), role="each"),
-    "addcdiv": Operator(each("divide, add", 2), role="each"),
-    "addr": Operator(each("multiply, add", 2)),
-    "_prelu_kernel": Operator(each("prelu"), role="each"),
-    "rrelu_with_noise": Operator(each("rrelu")),
-    "log_sigmoid_forward": Operator(each("log_sigmoid")),
-    "polar": Operator(each("polar", 2)),
-    "outer": Operator(each("multiply")),
-    "linalg_cross": Operator(each("multiply, subtract", 3)),
-    "quantize_per_tensor": Operator(each("quantize", _QUANTIZE)),
-    "quantize_per_tensor_dynamic": Operator(each("min, max, quantize", 2 + _QUANTIZE)),
-    "quantize_per_channel": Operator(each("quantize", _QUANTIZE)),
-    "dequantize": Operator(each("dequantize", formulas.ELEMENTWISE["dequantize"][0])),
+    "glu": OperatorRecord(each("gate, multiply", 2)),
+    "lerp": OperatorRecord(each("subtract, multiply, add", 3), position="each"),
+    "addcmul": OperatorRecord(each("multiply, add", 2), position="each"),
+    "addcdiv": OperatorRecord(each("divide, add", 2), position="each"),
+    "addr": OperatorRecord(each("multiply, add", 2)),
+    "_prelu_kernel": OperatorRecord(each("prelu"), position="each"),
+    "rrelu_with_noise": OperatorRecord(each("rrelu")),
+    "log_sigmoid_forward": OperatorRecord(each("log_sigmoid")),
+    "polar": OperatorRecord(each("polar", 2)),
+    "outer": OperatorRecord(each("multiply")),
+    "linalg_cross": OperatorRecord(each("multiply, subtract", 3)),
+    "quantize_per_tensor": OperatorRecord(each("quantize", _QUANTIZE)),
+    "quantize_per_tensor_dynamic": OperatorRecord(each("min, max, quantize", 2 + _QUANTIZE)),
+    "quantize_per_channel": OperatorRecord(each("quantize", _QUANTIZE)),
+    "dequantize": OperatorRecord(each("dequantize", formulas.ELEMENTWISE["dequantize"][0])),
     "fake_quantize_per_tensor_affine_cachemask": _CACHED,
     "fake_quantize_per_channel_affine_cachemask": _CACHED,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _CACHED,
     # -- losses
-    "mse_loss": Operator(_loss("subtract, square", 2)),
-    "smooth_l1_loss": Operator(_loss("subtract, absolute, compare, square, scale", 5)),
-    "huber_loss": Operator(_loss("subtract, absolute, compare, square, scale", 5)),
-    "binary_cross_entropy": Operator(_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
-    "binary_cross_entropy_with_logits": Operator(_loss("subtract, multiply, log sigmoid, subtract", 4)),
-    "soft_margin_loss": Operator(_loss("negate, multiply, exp, add, log", 5)),
-    "multi_margin_loss": Operator(_loss("subtract, add, compare", 3)),
-    "multilabel_margin_loss_forward": Operator(_loss("subtract, subtract, compare", 3), auxiliary=True),
-    "nll_loss_forward": Operator(_likelihood, auxiliary=True),
-    "nll_loss2d_forward": Operator(_likelihood, auxiliary=True),
-    "dist": Operator(_loss("subtract, power", 2)),
+    "mse_loss": OperatorRecord(_loss("subtract, square", 2)),
+    "smooth_l1_loss": OperatorRecord(_loss("subtract, absolute, compare, square, scale", 5)),
+    "huber_loss": OperatorRecord(_loss("subtract, absolute, compare, square, scale", 5)),
+    "binary_cross_entropy": OperatorRecord(_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
+    "binary_cross_entropy_with_logits": OperatorRecord(_loss("subtract, multiply, log sigmoid, subtract", 4)),
+    "soft_margin_loss": OperatorRecord(_loss("negate, multiply, exp, add, log", 5)),
+    "multi_margin_loss": OperatorRecord(_loss("subtract, add, compare", 3)),
+    "multilabel_margin_loss_forward": OperatorRecord(_loss("subtract, subtract, compare", 3), auxiliary=True),
+    "nll_loss_forward": OperatorRecord(_likelihood, auxiliary=True),
+    "nll_loss2d_forward": OperatorRecord(_likelihood, auxiliary=True),
+    "dist": OperatorRecord(_loss("subtract, power", 2)),
 }
 """Operators that do something to each element."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from explorer.engine.costs.aten.call import Call, Operator, Rule, is_complex
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, is_complex
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import Cost
 
 # -- Fourier transforms
 
 
-def _transforms(call: Call) -> Cost:
+def _transforms(call: AtenCall) -> Cost:
     """One axis after the other; the first of a real signal makes it complex, half of which is enough."""
     source, result = call.shape(), call.out()
     # the last axis is the one of which a real signal keeps one side
@@ -46,19 +46,19 @@ def _transforms(call: Call) -> Cost:
 # -- matrices
 
 
-def _side(call: Call) -> tuple[tuple[int, ...], int]:
+def _side(call: AtenCall) -> tuple[tuple[int, ...], int]:
     *batch, rows, columns = call.sizes()
     return tuple(batch), min(rows, columns)
 
 
-def _elimination(call: Call) -> Cost:
+def _elimination(call: AtenCall) -> Cost:
     """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
     batch, m = _side(call)
     each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
     return _about(formulas.elementwise(f"elimination of {m}x{m}", (*batch, each)))
 
 
-def _inverse(call: Call) -> Cost:
+def _inverse(call: AtenCall) -> Cost:
     """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
     batch, m = _side(call)
     return _about(
@@ -66,7 +66,7 @@ def _inverse(call: Call) -> Cost:
     )
 
 
-def _solution(call: Call) -> Cost:
+def _solution(call: AtenCall) -> Cost:
     """Elimination, then a forward and a backward substitution of 2 M^2 for every right-hand side."""
     _, m = _side(call)
     eliminated = _elimination(call)
@@ -74,13 +74,13 @@ def _solution(call: Call) -> Cost:
     return formulas.adding(eliminated, "substitution", (right, m, m), 2)
 
 
-def _triangular(call: Call) -> Cost:
+def _triangular(call: AtenCall) -> Cost:
     """One substitution: a product and a sum for every element of the triangle."""
     m = call.sizes("A" if call.has("A") else 0)[-1]
     return formulas.elementwise("substitution", (math.prod(call.out_sizes()) // m if m else 0, m, m))
 
 
-def _cholesky(call: Call) -> Cost:
+def _cholesky(call: AtenCall) -> Cost:
     """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 of them, and a row of each pivot scaled."""
     batch, m = _side(call)
     return _about(formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2)))
@@ -110,5 +110,5 @@ _RULES: Mapping[str, Rule] = {
     "linalg_lstsq": _iterated("a least-squares solution"),
 }
 
-TABLE: Mapping[str, Operator] = {name: Operator(rule) for name, rule in _RULES.items()}
+TABLE: Mapping[str, OperatorRecord] = {name: OperatorRecord(rule) for name, rule in _RULES.items()}
 """Operators of linear algebra."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs.aten.call import Call, Operator
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord
 from explorer.engine.costs.aten.elementwise import POINTWISE, REDUCTION
 from explorer.engine.costs.aten.table import TABLE, find
 from explorer.engine.operators import formulas
@@ -20,7 +20,7 @@ from explorer.engine.operators.gradients import Gradient, Want
 
 
 @cache
-def operator_of(func: Any) -> Operator | None:
+def operator_of(func: Any) -> OperatorRecord | None:
     """What is known of an operator (an OpOverload)."""
     found = find(func._schema.name)
     if found is None and _is_pointwise(func):
@@ -44,11 +44,11 @@ def _names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in func._schema.arguments)
 
 
-def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Call:
+def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
     """A call of an operator, with its tensors (on any device) and what it returned."""
     arguments = {**dict(zip(_names(func), args, strict=False)), **kwargs}
     result = next(iter(out), None) if isinstance(out, (tuple, list)) else out
-    return Call(func._schema.name.partition("::")[2], arguments, result)
+    return AtenCall(func._schema.name.partition("::")[2], arguments, result)
 
 
 def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:

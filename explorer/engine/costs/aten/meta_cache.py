@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from explorer.engine.costs.aten import data_dependent, live, meta_shapes
-from explorer.engine.costs.aten.call import Operator
+from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 from explorer.engine.operators.formulas import Cost
@@ -57,8 +57,8 @@ class AtenOperator:
         self.mutates: bool = schema.is_mutable
         self.moves = torch.Tag.inplace_view in func.tags or self.short in ("set_", "resize_", "resize_as_")
         self.repeats = func.namespace == "aten"
-        known = live.operator_of(func) or Operator()
-        self.auxiliary, self.gathers = known.auxiliary, known.gathers
+        known = live.operator_of(func) or OperatorRecord()
+        self.auxiliary, self.gathers = known.auxiliary, known.lookup
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
         self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
         self.answers: dict[Hashable, MetaAnswer] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from explorer.engine.costs.aten.call import Call, Operator, Rule
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import FREE, Cost
 
@@ -14,16 +14,16 @@ def _accumulated(name: str) -> Rule:
     return lambda call: formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
 
 
-def _placed(call: Call) -> Cost:
+def _placed(call: AtenCall) -> Cost:
     """index_put: moves values, unless it adds them to what is there."""
     return formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
 
 
-def _listed(words: str, operator: Operator) -> Iterator[tuple[str, Operator]]:
+def _listed(words: str, operator: OperatorRecord) -> Iterator[tuple[str, OperatorRecord]]:
     return ((word, operator) for word in words.split())
 
 
-TABLE: Mapping[str, Operator] = {
+TABLE: Mapping[str, OperatorRecord] = {
     **dict(
         _listed(
             """
@@ -50,7 +50,7 @@ TABLE: Mapping[str, Operator] = {
             unique_dim unique_dim_consecutive unsqueeze_ upsample_nearest1d upsample_nearest2d
             upsample_nearest3d values_copy view_as view_as_complex_copy view_as_real_copy vstack zero
             """,
-            Operator(),
+            OperatorRecord(),
         )
     ),
     **dict(
@@ -64,19 +64,19 @@ TABLE: Mapping[str, Operator] = {
             unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy view view_as_complex
             view_as_real view_copy zero_ zeros zeros_like
             """,
-            Operator(role="move"),
+            OperatorRecord(position="move"),
         )
     ),
-    **dict(_listed("tril tril_ triu triu_", Operator(role="move", hides=True))),
-    **dict(_listed("embedding gather index index_select", Operator(role="move", gathers=True))),
-    **dict(_listed("_unsafe_index take", Operator(gathers=True))),
-    **dict(_listed("_to_copy clone copy_ native_dropout", Operator(role="each"))),
-    "torchvision::nms": Operator(),
-    "scatter_add": Operator(_accumulated("src")),
-    "scatter_reduce": Operator(_accumulated("src")),
-    "index_add": Operator(_accumulated("source")),
-    "index_reduce": Operator(_accumulated("source")),
-    "index_put": Operator(_placed),
-    "_index_put_impl": Operator(_placed),
+    **dict(_listed("tril tril_ triu triu_", OperatorRecord(position="move", hides=True))),
+    **dict(_listed("embedding gather index index_select", OperatorRecord(position="move", lookup=True))),
+    **dict(_listed("_unsafe_index take", OperatorRecord(lookup=True))),
+    **dict(_listed("_to_copy clone copy_ native_dropout", OperatorRecord(position="each"))),
+    "torchvision::nms": OperatorRecord(),
+    "scatter_add": OperatorRecord(_accumulated("src")),
+    "scatter_reduce": OperatorRecord(_accumulated("src")),
+    "index_add": OperatorRecord(_accumulated("source")),
+    "index_reduce": OperatorRecord(_accumulated("source")),
+    "index_put": OperatorRecord(_placed),
+    "_index_put_impl": OperatorRecord(_placed),
 }
 """Operators that move data, and those that add it up where it comes to lie."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from explorer.engine.costs.aten.call import Call
+from explorer.engine.costs.aten.call import AtenCall
 
 __all__ = ["ANSWERS", "is_packed", "recurrent_results", "unpacked"]
 
@@ -57,25 +57,25 @@ def _opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
 # -- what the operators return
 
 
-def _linear(call: Call) -> Any:
+def _linear(call: AtenCall) -> Any:
     source, handle = call.tensors()[0], call.get("W_prepack")
     features = next(int(tensor.shape[0]) for part, tensor in _opened(handle) if part == "weight")
     return source.new_empty((*source.shape[:-1], features))
 
 
-def recurrent_results(call: Call) -> Any:
+def recurrent_results(call: AtenCall) -> Any:
     """What a recurrent layer returns, packed or not: its steps, and the states after the last."""
     source, states = call.tensors()[0], call.tensors("hx")
     width = int(states[0].shape[-1]) * (2 if call.get("bidirectional") else 1)
     return (source.new_empty((*source.shape[:-1], width)), *(s.new_empty(s.shape) for s in states))
 
 
-def _cell(call: Call) -> Any:
+def _cell(call: AtenCall) -> Any:
     made = tuple(s.new_empty(s.shape) for s in call.tensors("hx"))
     return made if len(made) > 1 else made[0]
 
 
-ANSWERS: dict[str, Callable[[Call], Any]] = {
+ANSWERS: dict[str, Callable[[AtenCall], Any]] = {
     **dict.fromkeys(
         (
             "quantized::linear_dynamic",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from explorer.engine.costs.aten.call import Call, Operator, is_complex, of_pair
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, is_complex, of_pair
 from explorer.engine.operators import formulas, gradients
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
@@ -14,39 +14,39 @@ from explorer.engine.operators.gradients import Gradient, Want, pair
 Wanted = Callable[[Any], Want]
 
 
-def _conv(call: Call) -> Cost:
+def _conv(call: AtenCall) -> Cost:
     bias = call.has("bias")
     if call.get("transposed"):
         return formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=bias)
     return formulas.conv(call.out(), call.shape(1), bias=bias)
 
 
-def _conv_transpose(call: Call) -> Cost:
+def _conv_transpose(call: AtenCall) -> Cost:
     return formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=call.has("bias"))
 
 
-def _sequence_conv(call: Call) -> Cost:
+def _sequence_conv(call: AtenCall) -> Cost:
     """conv_tbc: time, batch and channels in that order, weight (kernel, Cin, Cout)."""
     steps, batch, features = call.out()
     kernel, channels, _ = call.shape(1)
     return formulas.conv((batch, features, steps), (features, channels, kernel), bias=True)
 
 
-def _deform_conv(call: Call) -> Cost:
+def _deform_conv(call: AtenCall) -> Cost:
     # the bilinear sampling of every tap takes 7 operations, as an interpolation does
     weight, out, source = call.shape(1), call.out(), call.shape(0)
     taps = (source[0], source[1], *out[2:], *weight[2:])
     return formulas.adding(formulas.conv(out, weight, bias=True), "bilinear samples", taps, 7)
 
 
-def _deform_gradient(call: Call, macs: int, want: Wanted) -> Gradient:
+def _deform_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     """The samples of the input are what is multiplied: offsets and mask want their gradient too."""
     source, weight, *sampling = call.tensors()[:4]
     sampled: Want = "input" if any(map(want, (source, *sampling))) else ""
     return pair(macs, sampled, want(weight))
 
 
-def _four_real(cost: Cost, call: Call, *places: int) -> Cost:
+def _four_real(cost: Cost, call: AtenCall, *places: int) -> Cost:
     """`cost` of a product whose operands may be complex, in real MACs: four each where both are, two where
     one is.
     """
@@ -54,11 +54,11 @@ def _four_real(cost: Cost, call: Call, *places: int) -> Cost:
     return cost if both == 1 else formulas.times(cost, both, "real products")
 
 
-def _matmul(call: Call) -> Cost:
+def _matmul(call: AtenCall) -> Cost:
     return _four_real(formulas.matmul(call.shape(0), call.shape(1)), call, 0, 1)
 
 
-def _added_matmul(call: Call) -> Cost:
+def _added_matmul(call: AtenCall) -> Cost:
     """A product, and the first argument added; factors multiply unless they are 1, and nothing if it is 0."""
     result = _four_real(formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
     alpha, beta = call.get("alpha", 1), call.get("beta", 1)
@@ -69,27 +69,27 @@ def _added_matmul(call: Call) -> Cost:
     return formulas.adding(result, "bias", call.out()) if beta != 0 else result
 
 
-def _summed_batch(call: Call) -> Cost:
+def _summed_batch(call: AtenCall) -> Cost:
     """addbmm: the products of all batches, summed into one."""
     batch, rows, depth = call.sizes(1)
     result = formulas.matmul((rows, batch * depth), (batch * depth, call.shape(2)[2]))
     return formulas.adding(_four_real(result, call, 1, 2), "bias", call.out())
 
 
-def _packed_matmul(call: Call) -> Cost:
+def _packed_matmul(call: AtenCall) -> Cost:
     """A product with a weight of few bits, whose own shape says nothing: (rows, in) by (in, out)."""
     source = call.shape()
     return formulas.matmul(source, (source[-1], call.out()[-1]))
 
 
-def _dynamic_linear(call: Call) -> Cost:
+def _dynamic_linear(call: AtenCall) -> Cost:
     """As its float form, and the input quantized on the way in: min, max, divide, round, add."""
     source = call.shape()
     cost = formulas.adding(_packed_matmul(call), "quantize", source, 5)
     return formulas.adding(formulas.adding(cost, "rescale", call.out()), "bias", call.out())
 
 
-def _grouped_matmul(call: Call) -> Cost:
+def _grouped_matmul(call: AtenCall) -> Cost:
     """Products of groups that share one dimension: every row (or column, or depth) belongs to one group."""
     left, right = call.shape(0), call.shape(1)
     if len(left) == len(right) == 3:
@@ -97,23 +97,23 @@ def _grouped_matmul(call: Call) -> Cost:
     return formulas.matmul(left[-2:], right[-2:])
 
 
-def _linear(call: Call) -> Cost:
+def _linear(call: AtenCall) -> Cost:
     return formulas.linear(call.shape(0), call.shape(1)[0], bias=call.has("bias"))
 
 
-def _sampling_grid(call: Call) -> Cost:
+def _sampling_grid(call: AtenCall) -> Cost:
     """affine_grid: every point, with a 1 behind its coordinates, by the matrix of its image."""
     batch, coordinates, homogeneous = call.sizes()
     points = math.prod(call.out_sizes()) // (batch * coordinates) if batch else 0
     return formulas.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
 
 
-def _grid_gradient(call: Call, macs: int, want: Wanted) -> Gradient:
+def _grid_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     """The points of the image, which are given, times its matrix."""
     return pair(macs, want(call.tensors()[0]), "")
 
 
-def _trilinear(call: Call) -> Cost:
+def _trilinear(call: AtenCall) -> Cost:
     """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each row of it with x2."""
     first, second, features = call.sizes(0)[-1], call.sizes(2)[-1], call.out_sizes()[-1]
     batch = math.prod(call.out_sizes()) // features if features else 0
@@ -122,14 +122,14 @@ def _trilinear(call: Call) -> Cost:
     return formulas.total([left, right])
 
 
-def _trilinear_gradient(call: Call, macs: int, want: Wanted) -> Gradient:
+def _trilinear_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     first, weight, second = map(want, call.tensors()[:3])
     right = math.prod(call.out_sizes()) * call.sizes(2)[-1]
     inner: Want = "input" if first or weight else ""
     return pair(macs - right, first, weight) + pair(right, inner, second)
 
 
-def _attention(call: Call) -> Cost:
+def _attention(call: AtenCall) -> Cost:
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     heads = query[-3] if len(query) > 2 else 1
     # the tensors may be broadcast against each other; the output has the batch that results
@@ -145,7 +145,7 @@ def _attention(call: Call) -> Cost:
     )
 
 
-def _attention_gradient(call: Call, macs: int, want: Wanted) -> Gradient:
+def _attention_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     query, key, value = call.tensors()[:3]
     wide = int(query.shape[-1])
     scores = macs * wide // (wide + int(value.shape[-1]))
@@ -154,14 +154,14 @@ def _attention_gradient(call: Call, macs: int, want: Wanted) -> Gradient:
 
 _PAIR, _ADDED_PAIR = of_pair(0, 1), of_pair(1, 2)
 
-_CONV = Operator(_conv, _PAIR)
-_ONE_TYPE_CONV = Operator(_conv, _PAIR, one_type=True)
-_MATMUL = Operator(_matmul, _PAIR, "product", one_type=True)
-_DOT = Operator(_matmul, _PAIR, one_type=True)
-_ADDED = Operator(_added_matmul, _ADDED_PAIR, "product", added_first=True, one_type=True)
-_FUSED = Operator(_attention, _attention_gradient, "attention")
+_CONV = OperatorRecord(_conv, _PAIR)
+_ONE_TYPE_CONV = OperatorRecord(_conv, _PAIR, one_type=True)
+_MATMUL = OperatorRecord(_matmul, _PAIR, "product", one_type=True)
+_DOT = OperatorRecord(_matmul, _PAIR, one_type=True)
+_ADDED = OperatorRecord(_added_matmul, _ADDED_PAIR, "product", factors=(1, 2), one_type=True)
+_FUSED = OperatorRecord(_attention, _attention_gradient, "attention")
 
-TABLE: Mapping[str, Operator] = {
+TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _ONE_TYPE_CONV),
     **dict.fromkeys(
         """
@@ -171,25 +171,25 @@ TABLE: Mapping[str, Operator] = {
         _CONV,
     ),
     **dict.fromkeys(
-        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), Operator(_conv_transpose, _PAIR)
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), OperatorRecord(_conv_transpose, _PAIR)
     ),
-    "conv_tbc": Operator(_sequence_conv, _PAIR),
-    "torchvision::deform_conv2d": Operator(_deform_conv, _deform_gradient),
+    "conv_tbc": OperatorRecord(_sequence_conv, _PAIR),
+    "torchvision::deform_conv2d": OperatorRecord(_deform_conv, _deform_gradient),
     **dict.fromkeys(("mm", "bmm", "mv", "matmul"), _MATMUL),
     **dict.fromkeys(("dot", "vdot"), _DOT),
     # integers and 8-bit floats have no gradient, nor has a packed weight
-    "_int_mm": Operator(_matmul, role="product", one_type=True),
-    "_scaled_mm": Operator(_packed_matmul, role="product"),
+    "_int_mm": OperatorRecord(_matmul, position="product", one_type=True),
+    "_scaled_mm": OperatorRecord(_packed_matmul, position="product"),
     **dict.fromkeys(
         ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
-        Operator(_packed_matmul),
+        OperatorRecord(_packed_matmul),
     ),
-    "_grouped_mm": Operator(_grouped_matmul, _PAIR),
-    "_scaled_grouped_mm": Operator(_grouped_matmul),
+    "_grouped_mm": OperatorRecord(_grouped_matmul, _PAIR),
+    "_scaled_grouped_mm": OperatorRecord(_grouped_matmul),
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), _ADDED),
-    "_addmm_activation": Operator(_added_matmul, _ADDED_PAIR, one_type=True),
-    "addbmm": Operator(_summed_batch, _ADDED_PAIR),
-    "linear": Operator(_linear, _PAIR, "product"),
+    "_addmm_activation": OperatorRecord(_added_matmul, _ADDED_PAIR, one_type=True),
+    "addbmm": OperatorRecord(_summed_batch, _ADDED_PAIR),
+    "linear": OperatorRecord(_linear, _PAIR, "product"),
     **dict.fromkeys(
         (
             "quantized::linear_dynamic",
@@ -197,11 +197,11 @@ TABLE: Mapping[str, Operator] = {
             "quantized::linear_dynamic_fp16",
             "quantized::linear_relu_dynamic_fp16",
         ),
-        Operator(_dynamic_linear),
+        OperatorRecord(_dynamic_linear),
     ),
-    "_trilinear": Operator(_trilinear, _trilinear_gradient),
-    "affine_grid_generator": Operator(_sampling_grid, _grid_gradient),
-    "scaled_dot_product_attention": Operator(_attention, _attention_gradient, "attention", whole=True),
+    "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
+    "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
+    "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, "attention", whole=True),
     **dict.fromkeys(
         """
         _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.engine.costs.aten.call import Call, Operator, Rule
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule
 from explorer.engine.operators import formulas, gradients
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
@@ -25,7 +25,7 @@ class _Layer(Struct):
     layers: int
 
 
-def _layer(call: Call) -> _Layer:
+def _layer(call: AtenCall) -> _Layer:
     packed = call.has("batch_sizes")
     source = call.shape("data" if packed else "input")
     states = call.tensors("hx")
@@ -41,7 +41,7 @@ def _layer(call: Call) -> _Layer:
 
 
 def _recurrent(kind: str) -> Rule:
-    def rule(call: Call) -> Cost:
+    def rule(call: AtenCall) -> Cost:
         layer = _layer(call)
         if layer.layers > len(call.get("params")):
             return formulas.unknown("it has fewer weights than layers")
@@ -60,8 +60,8 @@ def _recurrent(kind: str) -> Rule:
     return rule
 
 
-def _gradient(kind: str) -> Callable[[Call, int, Callable[[Any], Want]], Gradient | None]:
-    def rule(call: Call, macs: int, want: Callable[[Any], Want]) -> Gradient | None:
+def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], Want]], Gradient | None]:
+    def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient | None:
         layer = _layer(call)
         state = layer.state
         gates = formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
@@ -75,7 +75,7 @@ def _gradient(kind: str) -> Callable[[Call, int, Callable[[Any], Want]], Gradien
 
 
 def _cell(kind: str) -> Rule:
-    def rule(call: Call) -> Cost:
+    def rule(call: AtenCall) -> Cost:
         source, state = call.shape("input"), call.shape("hx")
         batch = source[0] if len(source) > 1 else 1
         return formulas.recurrent(kind, 1, batch, source[-1], state[-1])
@@ -86,16 +86,16 @@ def _cell(kind: str) -> Rule:
 LAYERS = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 """Functions of torch that run a whole layer."""
 
-TABLE: Mapping[str, Operator] = {
-    "lstm": Operator(_recurrent("LSTM"), _gradient("LSTM")),
-    "gru": Operator(_recurrent("GRU"), _gradient("GRU")),
-    "rnn_tanh": Operator(_recurrent("RNN"), _gradient("RNN")),
-    "rnn_relu": Operator(_recurrent("RNN"), _gradient("RNN")),
-    "quantized_lstm": Operator(_recurrent("LSTM")),
-    "quantized_gru": Operator(_recurrent("GRU")),
-    "quantized::quantized_lstm_cell_dynamic": Operator(_cell("LSTM")),
-    "quantized::quantized_gru_cell_dynamic": Operator(_cell("GRU")),
-    "quantized::quantized_rnn_relu_cell_dynamic": Operator(_cell("RNN")),
-    "quantized::quantized_rnn_tanh_cell_dynamic": Operator(_cell("RNN")),
+TABLE: Mapping[str, OperatorRecord] = {
+    "lstm": OperatorRecord(_recurrent("LSTM"), _gradient("LSTM")),
+    "gru": OperatorRecord(_recurrent("GRU"), _gradient("GRU")),
+    "rnn_tanh": OperatorRecord(_recurrent("RNN"), _gradient("RNN")),
+    "rnn_relu": OperatorRecord(_recurrent("RNN"), _gradient("RNN")),
+    "quantized_lstm": OperatorRecord(_recurrent("LSTM")),
+    "quantized_gru": OperatorRecord(_recurrent("GRU")),
+    "quantized::quantized_lstm_cell_dynamic": OperatorRecord(_cell("LSTM")),
+    "quantized::quantized_gru_cell_dynamic": OperatorRecord(_cell("GRU")),
+    "quantized::quantized_rnn_relu_cell_dynamic": OperatorRecord(_cell("RNN")),
+    "quantized::quantized_rnn_tanh_cell_dynamic": OperatorRecord(_cell("RNN")),
 }
 """Recurrent operators."""

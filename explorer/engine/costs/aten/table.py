@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.engine.costs.aten import elementwise, linear_algebra, movement, products, recurrent
-from explorer.engine.costs.aten.call import Call, Operand, Operator
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, TensorType
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import Shape
 
-TABLE: Mapping[str, Operator] = {
+TABLE: Mapping[str, OperatorRecord] = {
     name if "::" in name else f"aten::{name}": operator
     for part in (movement, elementwise, linear_algebra, recurrent, products)
     for name, operator in part.TABLE.items()
@@ -26,7 +26,7 @@ TABLE: Mapping[str, Operator] = {
 """Operators by the names of their schemas. A row in one of the parts is all that a new one needs."""
 
 
-def find(name: str) -> Operator | None:
+def find(name: str) -> OperatorRecord | None:
     """The record of an operator, or of the one that does the same but not in place of its argument."""
     return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
 
@@ -55,12 +55,12 @@ def exported_cost(
         if not outputs:
             return formulas.FREE
         return formulas.unknown(f"there is no rule for {kind} without torch")
-    given: dict[str, list[Operand]] = {}
+    given: dict[str, list[TensorType]] = {}
     for argument, dtype, shape in inputs:
         if shape is not None:
-            given.setdefault(argument, []).append(Operand(dtype, shape))
-    made = [Operand(dtype, shape) for _, dtype, shape in outputs[:1] if shape is not None]
+            given.setdefault(argument, []).append(TensorType(dtype, shape))
+    made = [TensorType(dtype, shape) for _, dtype, shape in outputs[:1] if shape is not None]
     try:
-        return operator.cost(Call(name, {**settings, **given}, made[0] if made else None))
+        return operator.cost(AtenCall(name, {**settings, **given}, made[0] if made else None))
     except (LookupError, TypeError, ValueError, AttributeError):
         return formulas.unknown("its sizes are not written in the file")

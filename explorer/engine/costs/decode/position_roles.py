@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.table import TABLE
-from explorer.engine.operators.operator import Role
+from explorer.engine.operators.operator import Operator, Role
 from explorer.engine.operators.registry import BY_NAME
 
-_RECORDS = {**BY_NAME, **TABLE}
+_RECORDS: Mapping[str, Operator | OperatorRecord] = {**BY_NAME, **TABLE}
 
 ROLES: Mapping[str, Role] = {op: record.position for op, record in _RECORDS.items() if record.position}
 """What is known to be safe, by ONNX's operator type or ATen's name; pointwise ATen operators say so."""

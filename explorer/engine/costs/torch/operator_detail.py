@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from explorer.engine.costs.aten import live, meta_cache
-from explorer.engine.costs.aten.call import Operator
+from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.memory.liveness import Detail, TensorAccess
 
 __all__ = ["detail_of", "seen_among"]
@@ -34,11 +34,11 @@ def detail_of(
         known: What is known of such a call.
         stored: Storages that hold no activations.
     """
-    operator = live.operator_of(func) or Operator()
+    operator = live.operator_of(func) or OperatorRecord()
     reads: list[TensorAccess | None] = []
     for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
         key = t.untyped_storage()._cdata
-        gathers = at == 0 and operator.gathers
+        gathers = at == 0 and operator.lookup
         if not seen_among(t, given[:at]):
             size = known.made[0][2] if gathers and known.made else size
             reads.append(TensorAccess(key, tuple(t.shape), size, key in stored))
@@ -54,7 +54,7 @@ def detail_of(
         tuple(results),
         pointwise=torch.Tag.pointwise in func.tags,
         causal=bool(live.call_of(func, args, kwargs, None).get("is_causal")),
-        axes=_axes(args) if operator.role in ("normalise", "softmax") else (),
+        axes=_axes(args) if operator.position in ("normalise", "softmax") else (),
     )
 
 
