@@ -9,44 +9,56 @@ Nothing is ever read as markup, and every character passes through `units.printa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 
 from explorer.base.units import printable
+from explorer.report.blocks import (
+    Alike,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Span,
+    Table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment
     from rich.style import Style
 
-__all__ = [
-    "BAD",
-    "BAR",
-    "DIM",
-    "GOOD",
-    "NOTE",
-    "STRONG",
-    "Alike",
-    "Cell",
-    "Column",
-    "Line",
-    "Page",
-    "Prose",
-    "Span",
-    "Table",
-]
+__all__ = ["Page", "TableLines", "cell_pieces", "some_of"]
 
-DIM = "dim"
-STRONG = "bold"
-GOOD = "green"
-BAD = "bold red"
-NOTE = "yellow"
-BAR = "cyan"
+Piece = tuple[str, str]
+"""A text and its role."""
+
+Kept = Literal["ends", "end", "start"]
+_KEPT: Sequence[Kept] = ("ends", "end", "start")
+
+
+_STYLES: Mapping[str, str] = {
+    "strong": "bold",
+    "quiet": "dim",
+    "kind": "dim",
+    "good": "green",
+    "passed": "bold green",
+    "warning": "yellow",
+    "bad": "bold red",
+    "bar": "cyan",
+}
+"""What roles look like, as rich calls it; what is not here looks like any text."""
+
+CAP = 200
+"""Rows of a table that has very many."""
 
 _NARROWEST = 16
 _ASCII = str.maketrans(
@@ -57,6 +69,8 @@ _ASCII = str.maketrans(
         "…": "~",
         "×": "x",
         "Δ": "d",
+        "µ": "u",
+        "◆": "*",
         **dict(zip("▁▂▃▄▅▆▇", "_.,:-=+", strict=True)),
     }
 )
@@ -66,94 +80,27 @@ _MEMO = 4096
 _PROSE_WIDTH = 100
 
 
-class Span(NamedTuple):
-    """A piece of one line in one style."""
-
-    text: str
-    style: str = ""
-
-
-Cell = str | Span | tuple[Span, ...]
-
-
-class Column(NamedTuple):
-    """A table's column.
-
-    Attributes:
-        title: Printed above it, dimmed; empty for none.
-        align: 'left' or 'right'.
-        shrink: May be shortened with an ellipsis when a terminal is too narrow.
-        drop: Columns with the highest number are left out first on a narrow terminal; 0 never.
-        style: Style of cells that carry none.
-    """
-
-    title: str
-    align: Literal["left", "right"] = "left"
-    shrink: bool = False
-    drop: int = 0
-    style: str = ""
-
-
-class Line(Struct, frozen=True):
-    """One line of spans; the terminal wraps it where it must."""
-
-    cell: Cell | tuple[str | Span, ...] = ""
-    indent: int = 0
-
-
-class Prose(Struct, frozen=True):
-    """A sentence or more: wrapped with its indent kept on a terminal, one line when redirected."""
-
-    text: str
-    style: str = ""
-    indent: int = 2
-
-
-class Alike:
-    """Rows of a name and of cells that many share, each put together when somebody looks.
-
-    Args:
-        names: The first cell of every row.
-        cells: The others; rows that are alike have the same object.
-    """
-
-    def __init__(self, names: Sequence[Cell], cells: Sequence[tuple[Cell, ...]]) -> None:
-        self.names = names
-        self.cells = cells
-
-    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
-        return ((name, *cells) for name, cells in zip(self.names, self.cells, strict=True))
-
-
-class Table(Struct, frozen=True):
-    """Rows under columns, looked at twice. Missing cells at the end of a row are empty."""
-
-    columns: Sequence[Column]
-    rows: Iterable[Sequence[Cell]]
-    indent: int = 2
-
-
 class Page:
-    """A report: blocks one under the other, as something that rich can print.
+    """An answer on a terminal: blocks one under the other, as something that rich can print.
 
     Args:
-        blocks: Lines, prose and tables, in order.
+        blocks: In order.
         fit: Keep within the console's width; without it nothing is shortened, dropped or wrapped.
     """
 
-    def __init__(self, blocks: Iterable[Line | Prose | Table], *, fit: bool) -> None:
+    def __init__(self, blocks: Iterable[Block], *, fit: bool) -> None:
         self.blocks = tuple(blocks)
         self.fit = fit
 
     def plain(self, ascii_only: bool = False) -> Iterator[str]:
-        """The report without colours, in pieces: what a file or a pipe gets.
+        """The answer without colours, in pieces: what a file or a pipe gets.
 
         Args:
             ascii_only: Nothing but ASCII can be written there.
         """
-        for block in self.blocks:
+        for block in _simple(self.blocks):
             if isinstance(block, Table):
-                yield from _plain_rows(block, ascii_only)
+                yield from TableLines(block, None, ascii_only=ascii_only).plain()
                 continue
             for line in _lines(block, None, ascii_only):
                 yield _text(line) + "\n"
@@ -163,64 +110,185 @@ class Page:
 
         styles: dict[str, Style | None] = {"": None}
         width = options.max_width if self.fit else None
-        for block in self.blocks:
+        for block in _simple(self.blocks):
             for line in _lines(block, width, options.ascii_only):
-                for text, style in line:
-                    if style not in styles:
-                        styles[style] = console.get_style(style)
-                    yield Segment(text, styles[style])
+                for text, role in line:
+                    if role not in styles:
+                        styles[role] = console.get_style(_STYLES.get(role, "none"))
+                    yield Segment(text, styles[role])
                 yield Segment.line()
 
 
-def _lines(block: Line | Prose | Table, width: int | None, ascii_only: bool) -> Iterator[list[Span]]:
+def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table]:
+    """Blocks as the three that a terminal knows."""
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
+        elif isinstance(block, Fields):
+            yield Table(_FIELD, [(label, figure, _exact(figure), why) for label, figure, why in block.rows])
+        elif isinstance(block, Table):
+            yield from (Paragraph(said, "warning") for said in some_of(block, CAP))
+            yield block
+        elif not isinstance(block, Chart):
+            yield block
+
+
+_FIELD = (
+    Column("", role="quiet"),
+    Column("", "right", role="strong"),
+    Column("", "right"),
+    Column("", role="quiet"),
+)
+
+
+def _exact(figure: Cell) -> str:
+    return figure.exact.removesuffix(" B") if isinstance(figure, Span) else ""
+
+
+def some_of(table: Table, most: int) -> list[str]:
+    """That not all rows of a table are shown, where that is so."""
+    if not table.what or len(table.rows) <= most:
+        return []
+    return [f"{most:,} of {len(table.rows):,} {table.what}; {table.more}"]
+
+
+def _lines(block: Line | Paragraph | Table, width: int | None, ascii_only: bool) -> Iterable[list[Piece]]:
     if isinstance(block, Table):
-        yield from _table_lines(block, width, ascii_only)
-    elif isinstance(block, Prose):
+        yield from TableLines(block, width, ascii_only=ascii_only)
+    elif isinstance(block, Paragraph):
         import textwrap
 
         text = _clean(block.text, ascii_only)
         room = len(text) + 1 if width is None else max(_NARROWEST, min(width, _PROSE_WIDTH) - block.indent)
         for piece in textwrap.wrap(text, room, break_on_hyphens=False) or [""]:
-            yield [Span(" " * block.indent + piece, block.style)]
+            yield [(" " * block.indent + piece, block.role)]
     else:
-        yield [Span(" " * block.indent)] * bool(block.indent) + _spans(block.cell, "", ascii_only)
+        yield [(" " * block.indent, "")] * bool(block.indent) + cell_pieces(block.cell, ascii_only=ascii_only)
 
 
-def _table_lines(table: Table, width: int | None, ascii_only: bool) -> Iterator[list[Span]]:
-    shown, filled = _laid(table, width, ascii_only)
-    for row in _titled(table):
-        line = [Span(" " * table.indent)] if table.indent else []
-        for place, i in enumerate(shown):
-            line += [Span(" " * _GAP)] * bool(place)
-            line += filled(row[i] if i < len(row) else "", i)
-        yield _stripped(line)
+class TableLines:
+    """A table laid out: its columns are measured once, a line is made when it is asked for.
+
+    Args:
+        table: Its cells.
+        width: Cells that a line may take; None for as many as there are.
+        most: Rows that are shown of a table that says what its rows are.
+        ascii_only: Nothing but ASCII can be written.
+        exact: Figures are written out instead of rounded.
+        narrowest: Cells of a shortened column before another one is left out.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        width: int | None,
+        *,
+        most: int = CAP,
+        ascii_only: bool = False,
+        exact: bool = False,
+        narrowest: int = _NARROWEST,
+    ) -> None:
+        self._table, self._ascii, self._exact = table, ascii_only, exact
+        self._rows = table.rows
+        if table.what:
+            first = max(0, min(table.around - most // 2, len(table.rows) - most))
+            self._rows = table.rows[first : first + most]
+        self._shown, self._widths = self._measured()
+        self._kept: dict[int, Kept] = {}
+        if width is not None:
+            full = self._widths
+            self._shown, self._widths = _fit(table, self._shown, full, width, narrowest)
+            self._kept = {i: self._telling(i) for i in self._shown if self._widths[i] < full[i]}
+
+    def __iter__(self) -> Iterator[list[Piece]]:
+        if head := self.head():
+            yield head
+        yield from map(self.line, self._rows)
+
+    def head(self) -> list[Piece]:
+        """The titles of the columns; nothing where there are none."""
+        return self.line(_titles(self._table))
+
+    def line(self, row: Sequence[Cell]) -> list[Piece]:
+        """A row."""
+        indent = self._table.indent
+        line: list[Piece] = [(" " * indent, "")] if indent else []
+        for place, i in enumerate(self._shown):
+            line += [(" " * _GAP, "")] * bool(place)
+            line += self._filled(row[i] if i < len(row) else "", i)
+        return _stripped(line)
+
+    def plain(self) -> Iterator[str]:
+        """The lines without roles. Of many rows most cells are those of other rows, and made once."""
+        table, rows = self._table, self._rows
+        texts = [(i, lru_cache(_MEMO)(lambda cell, i=i: _text(self._filled(cell, i)))) for i in self._shown]
+        lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
+
+        def line(row: Sequence[Cell], some: Sequence[tuple[int, Callable[[Cell], str]]] = texts) -> str:
+            whole = row if len(row) == len(missing) else (*row, *missing)
+            return gap.join([text(whole[i]) for i, text in some])
+
+        if titles := _titles(table):
+            yield f"{lead}{line(titles)}".rstrip() + "\n"
+        if not isinstance(rows, Alike) or self._shown[:1] != [0]:
+            yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
+            return
+        first, rest = texts[0][1], texts[1:]
+        left, wide = table.columns[0].align == "left", len(first(""))
+        tails: dict[int, str] = {}
+        for name, cells in zip(rows.names, rows.cells, strict=True):
+            tail = tails.get(id(cells))
+            if tail is None:
+                tail = tails[id(cells)] = f"{gap}{line(('', *cells), rest)}".rstrip()
+            own = name.ljust(wide) if left and isinstance(name, str) and _is_plain(name) else first(name)
+            yield f"{lead}{own}{tail}".rstrip() + "\n"
+
+    def _pieces(self, cell: Cell, i: int) -> list[Piece]:
+        return cell_pieces(cell, self._table.columns[i].role, ascii_only=self._ascii, exact=self._exact)
+
+    def _filled(self, cell: Cell, i: int) -> list[Piece]:
+        """A cell as wide as its column."""
+        found = _shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
+        pad = (" " * (self._widths[i] - _width(found)), "")
+        return [pad, *found] if self._table.columns[i].align == "right" else [*found, pad]
+
+    def _measured(self) -> tuple[list[int], list[int]]:
+        """The columns in which something stands, and how wide each would like to be."""
+        columns, pieces = self._table.columns, self._pieces
+        widest: list[int | None] = [None for _ in columns]
+        rows = iter(self._rows)
+        if isinstance(self._rows, Alike):
+            widest[0] = max(
+                (
+                    len(cell) if isinstance(cell, str) and _is_plain(cell) else _width(pieces(cell, 0))
+                    for cell in self._rows.names
+                ),
+                default=None,
+            )
+            rows = (("", *cells) for cells in {id(cells): cells for cells in self._rows.cells}.values())
+        while some := list(islice(rows, _MEMO)):
+            for i in range(len(columns)):
+                cells = {row[i] for row in some if i < len(row)}
+                found = [_width(text) for cell in cells if (text := pieces(cell, i))]
+                if found:
+                    widest[i] = max(widest[i] or 0, *found)
+        shown = [i for i, most in enumerate(widest) if most is not None]
+        return shown, [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
+
+    def _telling(self, i: int) -> Kept:
+        """Which part of the names in a column tells them apart where they are too long."""
+        some = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
+
+        def different(kept: Kept) -> int:
+            return len({_text(_shorten(one, self._widths[i], kept)) for one in some})
+
+        return max(_KEPT, key=different)
 
 
-def _plain_rows(table: Table, ascii_only: bool) -> Iterator[str]:
-    """The same as text without styles. Of many rows most cells are those of other rows, and made once."""
-    shown, filled = _laid(table, None, ascii_only)
-    texts = [(i, lru_cache(_MEMO)(lambda cell, i=i: _text(filled(cell, i)))) for i in shown]
-    lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
-
-    def line(row: Sequence[Cell], some: Sequence[tuple[int, Callable[[Cell], str]]] = texts) -> str:
-        whole = row if len(row) == len(missing) else (*row, *missing)
-        return gap.join([text(whole[i]) for i, text in some])
-
-    if titles := _titles(table):
-        yield f"{lead}{line(titles)}".rstrip() + "\n"
-    rows = table.rows
-    if not isinstance(rows, Alike) or shown[:1] != [0]:
-        yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
-        return
-    first, rest = texts[0][1], texts[1:]
-    left, wide = table.columns[0].align == "left", len(first(""))
-    tails: dict[int, str] = {}
-    for name, cells in zip(rows.names, rows.cells, strict=True):
-        tail = tails.get(id(cells))
-        if tail is None:
-            tail = tails[id(cells)] = f"{gap}{line(('', *cells), rest)}".rstrip()
-        own = name.ljust(wide) if left and isinstance(name, str) and _is_plain(name) else first(name)
-        yield f"{lead}{own}{tail}".rstrip() + "\n"
+def _titles(table: Table) -> Sequence[Cell]:
+    """The titles above the rows, if there are some."""
+    there = any(column.title for column in table.columns)
+    return [Span(column.title, "quiet") for column in table.columns] if there else ()
 
 
 def _is_plain(text: str) -> bool:
@@ -228,62 +296,13 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _titles(table: Table) -> Sequence[Cell]:
-    """The titles above the rows, if there are some."""
-    there = any(column.title for column in table.columns)
-    return [Span(column.title, DIM) for column in table.columns] if there else ()
-
-
-def _titled(table: Table) -> Iterator[Sequence[Cell]]:
-    """The rows, below the titles if there are some."""
-    if titles := _titles(table):
-        yield titles
-    yield from table.rows
-
-
-def _laid(
-    table: Table, width: int | None, ascii_only: bool
-) -> tuple[list[int], Callable[[Cell, int], list[Span]]]:
-    """The columns that are shown, and what makes a cell as wide as its column."""
-    columns = table.columns
-
-    def spans(cell: Cell, i: int) -> list[Span]:
-        return _spans(cell, columns[i].style, ascii_only)
-
-    def filled(cell: Cell, i: int) -> list[Span]:
-        found = _shorten(spans(cell, i), widths[i])
-        pad = Span(" " * (widths[i] - _width(found)))
-        return [pad, *found] if columns[i].align == "right" else [*found, pad]
-
-    widest: list[int | None] = [None for _ in columns]
-    rows = iter(table.rows)
-    if isinstance(table.rows, Alike):
-        widest[0] = max(
-            (
-                len(cell) if isinstance(cell, str) and _is_plain(cell) else _width(spans(cell, 0))
-                for cell in table.rows.names
-            ),
-            default=None,
-        )
-        rows = (("", *cells) for cells in {id(cells): cells for cells in table.rows.cells}.values())
-    while some := list(islice(rows, _MEMO)):
-        for i in range(len(columns)):
-            cells = {row[i] for row in some if i < len(row)}
-            found = [_width(text) for cell in cells if (text := spans(cell, i))]
-            if found:
-                widest[i] = max(widest[i] or 0, *found)
-    shown = [i for i, most in enumerate(widest) if most is not None]
-    widths = [max(most or 0, _width(spans(columns[i].title, i))) for i, most in enumerate(widest)]
-    if width is not None:
-        shown, widths = _fit(table, shown, widths, width)
-    return shown, filled
-
-
-def _fit(table: Table, shown: list[int], widths: list[int], width: int) -> tuple[list[int], list[int]]:
+def _fit(
+    table: Table, shown: list[int], widths: list[int], width: int, narrowest: int
+) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table is at most `width` cells wide."""
 
     def least(i: int) -> int:
-        return min(widths[i], _NARROWEST) if table.columns[i].shrink else widths[i]
+        return min(widths[i], narrowest) if table.columns[i].shrink else widths[i]
 
     def needed() -> int:
         return table.indent + sum(map(least, shown)) + _GAP * max(0, len(shown) - 1)
@@ -293,27 +312,33 @@ def _fit(table: Table, shown: list[int], widths: list[int], width: int) -> tuple
             break
         shown = [j for j in shown if j != i]
     widths = list(widths)
-    excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
-    able = [i for i in shown if table.columns[i].shrink]
-    while excess > 0 and able:
-        # the widest gives way down to the next one, so that a short column keeps its words
-        widest = max(able, key=lambda i: widths[i])
-        if widths[widest] <= least(widest):
-            able.remove(widest)
-            continue
-        floor = max((widths[i] for i in able if widths[i] < widths[widest]), default=0)
-        cut = min(excess, max(1, widths[widest] - max(floor, least(widest))))
-        widths[widest] -= cut
-        excess -= cut
+    for least_wide in (narrowest, narrowest // 2):
+        _squeeze(table, shown, widths, width, least_wide)
     return shown, widths
 
 
-def _spans(cell: Cell | tuple[str | Span, ...], style: str, ascii_only: bool) -> list[Span]:
+def _squeeze(table: Table, shown: list[int], widths: list[int], width: int, narrowest: int) -> None:
+    """Shorten columns that may be, to `narrowest` at most, until the table is at most `width` cells wide."""
+    excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
+    able = [i for i in shown if table.columns[i].shrink and widths[i] > narrowest]
+    while excess > 0 and able:
+        # the widest gives way down to the next one, so that a short column keeps its words
+        widest = max(able, key=lambda i: widths[i])
+        floor = max((widths[i] for i in able if widths[i] < widths[widest]), default=0)
+        cut = min(excess, max(1, widths[widest] - max(floor, narrowest)))
+        widths[widest] -= cut
+        excess -= cut
+        able = [i for i in able if widths[i] > narrowest]
+
+
+def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
+    """What stands in a cell; text that has no role gets `role`."""
     if isinstance(cell, str):
-        return [Span(_clean(cell, ascii_only), style)] if cell else []
+        return [(_clean(cell, ascii_only), role)] if cell else []
     if isinstance(cell, Span):
-        return [Span(_clean(cell.text, ascii_only), cell.style or style)] if cell.text else []
-    return [span for piece in cell for span in _spans(piece, style, ascii_only)]
+        text = cell.exact if exact and cell.exact else cell.text
+        return [(_clean(text, ascii_only), cell.role or role)] if text else []
+    return [piece for one in cell for piece in cell_pieces(one, role, ascii_only=ascii_only, exact=exact)]
 
 
 def _clean(text: str, ascii_only: bool) -> str:
@@ -321,37 +346,38 @@ def _clean(text: str, ascii_only: bool) -> str:
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text
 
 
-def _width(spans: Sequence[Span]) -> int:
-    return cell_len(spans[0].text) if len(spans) == 1 else sum([cell_len(span.text) for span in spans])
+def _width(pieces: Sequence[Piece]) -> int:
+    return cell_len(pieces[0][0]) if len(pieces) == 1 else sum([cell_len(text) for text, _ in pieces])
 
 
-def _text(spans: Sequence[Span]) -> str:
-    return "".join([span.text for span in spans])
+def _text(pieces: Sequence[Piece]) -> str:
+    return "".join([text for text, _ in pieces])
 
 
-def _shorten(spans: list[Span], width: int) -> list[Span]:
-    """`spans` in at most `width` cells, the middle of the longest one replaced by an ellipsis."""
-    excess = _width(spans) - width
+def _shorten(pieces: list[Piece], width: int, kept: Kept) -> list[Piece]:
+    """In at most `width` cells: what is not kept of the longest piece becomes an ellipsis."""
+    excess = _width(pieces) - width
     if excess <= 0:
-        return spans
-    longest = max(range(len(spans)), key=lambda i: cell_len(spans[i].text))
-    text, style = spans[longest]
+        return pieces
+    longest = max(range(len(pieces)), key=lambda i: cell_len(pieces[i][0]))
+    text, role = pieces[longest]
     keep = cell_len(text) - excess - 1
     # trimming leading blanks would lose a tree's indent, so only what follows them is shortened
     lead = len(text) - len(text.lstrip())
     if keep < 1:
-        return [Span("…"[: max(0, width)], style)]
+        return [("…"[: max(0, width)], role)]
     body, keep = text[lead:], keep - lead
     if keep < 2:
         short = chop_cells(text, max(1, width - 1))[0] + "…"
     else:
-        tail = body[-(keep // 2) :]
-        short = text[:lead] + chop_cells(body, keep - keep // 2)[0] + "…" + tail
-    return [*spans[:longest], Span(short, style), *spans[longest + 1 :]]
+        first = {"ends": keep - keep // 2, "start": keep, "end": 0}[kept]
+        head = chop_cells(body, first)[0] if first else ""
+        short = text[:lead] + head + "…" + body[len(body) - (keep - first) :]
+    return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]
 
 
-def _stripped(line: list[Span]) -> list[Span]:
+def _stripped(line: list[Piece]) -> list[Piece]:
     """Without blanks at its end, so that redirected text has none."""
-    while line and not line[-1].text.strip():
+    while line and not line[-1][0].strip():
         line = line[:-1]
     return line

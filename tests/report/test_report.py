@@ -33,9 +33,13 @@ from explorer.facts import (
     Verification,
 )
 from explorer.facts.comparison import Comparison
-from explorer.report.layout import Column, Line, Page, Prose, Span, Table
-from explorer.report.text import changes, comparison, evidence, model, tiling
-from explorer.report.text.model import Block
+from explorer.report.blocks import Block, Column, Line, Paragraph, Span, Table
+from explorer.report.layout import Page
+from explorer.report.present.compare import compare, diff, verify
+from explorer.report.present.look.info import info
+from explorer.report.present.look.layers import doubt_text, layers
+from explorer.report.present.look.ops import ops
+from explorer.report.present.tiling import tile
 
 TOTALS = Totals(
     nodes=3,
@@ -200,7 +204,7 @@ def row_with(word: str, report: str) -> str:
 
 
 def test_info_shows_rounded_and_exact_figures_side_by_side() -> None:
-    report = text(model.info(INFO))
+    report = text(info(INFO))
     assert row_with("MACs", report).split()[:4] == ["MACs", "714.19", "M", "714,188,480"]
     assert row_with("MACs", report).endswith("multiply-accumulates; 1 MAC = 2 FLOPs")
     assert "233.08 MiB" in row_with("Weight bytes", report)
@@ -217,26 +221,26 @@ def test_of_a_tiled_model_the_share_on_tiles_is_told_and_what_is_left_with_the_r
         LeftOver("Mystery", "odd", 1, None, ""),
     )
     share = 58_621_952 / 714_188_480
-    report = text(model.info(replace(INFO, tiled=Tiled(14_336, 58_621_952, 714_188_480, share, left))))
+    report = text(info(replace(INFO, tiled=Tiled(14_336, 58_621_952, 714_188_480, share, left))))
     assert "8.2 %" in row_with("MACs on tiles", report)
     assert "58,621,952" in row_with("MACs on tiles", report)
     assert "14,336 tile matmuls" in row_with("MACs on tiles", report)
     assert "features.0 and 4 more" in row_with("a convolution", report)
     assert "91.8 %" in row_with("a convolution", report)
     assert "?" in row_with("Mystery", report)
-    nearly = text(model.info(replace(INFO, tiled=Tiled(1, 99_999, 100_000, 0.99999, left))))
+    nearly = text(info(replace(INFO, tiled=Tiled(1, 99_999, 100_000, 0.99999, left))))
     assert "99.9 %" in row_with("MACs on tiles", nearly), "never rounded up to all"
-    whole = text(model.info(replace(INFO, tiled=Tiled(1, 5, 5, 1.0))))
+    whole = text(info(replace(INFO, tiled=Tiled(1, 5, 5, 1.0))))
     assert "100 %" in row_with("MACs on tiles", whole)
     assert "not on tiles" not in whole
-    unknown = text(model.info(replace(INFO, tiled=Tiled(None, None, None, None))))
+    unknown = text(info(replace(INFO, tiled=Tiled(None, None, None, None))))
     assert "?" in row_with("MACs on tiles", unknown)
-    assert "on tiles" not in text(model.info(INFO))
+    assert "on tiles" not in text(info(INFO))
 
 
 def test_a_partial_count_is_a_lower_bound_and_never_claims_to_be_complete() -> None:
     partial = replace(TOTALS, coverage=0.9996)
-    report = text(model.info(replace(INFO, totals=partial)))
+    report = text(info(replace(INFO, totals=partial)))
     assert ">= 714.19 M" in row_with("MACs", report)
     assert ">= 714,188,480" in row_with("MACs", report)
     assert ">=" not in row_with("Parameters", report), "parameters are counted without any rule"
@@ -248,28 +252,28 @@ def test_a_partial_count_is_a_lower_bound_and_never_claims_to_be_complete() -> N
 def test_a_figure_that_is_not_exact_says_so_wherever_it_stands(status: Any, sign: str) -> None:
     """A user sees MACs in `info`, `layers`, `diff` and `compare`: none of them takes a bound for a count."""
     doubted = replace(TOTALS, status=status)
-    info = replace(INFO, totals=doubted)
-    report = text(model.info(info))
+    about = replace(INFO, totals=doubted)
+    report = text(info(about))
     assert f"{sign}714.19 M" in row_with("MACs", report)
     assert f"{sign}714,188,480" in row_with("MACs", report)
     assert sign not in row_with("Parameters", report)
     assert "?" in row_with("Arithmetic intensity", report)
     assert "100 %" in row_with("Coverage", report)
     assert "cost of every node is known" not in report
-    assert f"{sign}714.19 M" in row_with("total", text(model.layers(Analysis(info, LAYERS))))
-    change = text(changes.diff(replace(CHANGE, totals_before=replace(CHANGE.totals_before, status=status))))
+    assert f"{sign}714.19 M" in row_with("total", text(layers(Analysis(about, LAYERS))))
+    change = text(diff.diff(replace(CHANGE, totals_before=replace(CHANGE.totals_before, status=status))))
     assert row_with("MACs", change).split()[1] == sign.strip()
     assert row_with("MACs", change).endswith("?"), "the difference of two bounds is nothing"
-    beside = text(comparison.compare(Comparison((INFO, info), (), (), True)))
+    beside = text(compare.compare(Comparison((INFO, about), (), (), True)))
     assert f"714.19 M {sign}714.19 M" in " ".join(beside.split())
 
 
 def test_unknown_is_a_question_mark_and_never_zero() -> None:
     nothing = replace(TOTALS, macs=None, flops=None, bytes_read=None, coverage=0.5)
-    report = text(model.info(replace(INFO, totals=nothing)))
+    report = text(info(replace(INFO, totals=nothing)))
     assert row_with("MACs", report).split()[:2] == ["MACs", "?"]
     assert "?" in row_with("Arithmetic intensity", report)
-    mystery = row_with("Mystery", text(model.layers(Analysis(INFO, LAYERS))))
+    mystery = row_with("Mystery", text(layers(Analysis(INFO, LAYERS))))
     assert " ? " in mystery
     assert "no rule for Mystery" in mystery
 
@@ -277,7 +281,7 @@ def test_unknown_is_a_question_mark_and_never_zero() -> None:
 def test_symbolic_dimensions_come_with_the_option_that_binds_them() -> None:
     inputs = (TensorInfo("ids", "int64", ("batch", "sequence")),)
     symbolic = replace(INFO, model=replace(MODEL, inputs=inputs), assumptions={"dims": {"batch": 1}})
-    report = text(model.info(symbolic))
+    report = text(info(symbolic))
     assert "--dim sequence=1" in report
     assert "--dim batch" not in report, "it is bound already"
 
@@ -293,11 +297,11 @@ def test_symbolic_dimensions_come_with_the_option_that_binds_them() -> None:
 )
 def test_what_is_not_exact_says_what_it_is_instead(status: Any, reason: str, said: str) -> None:
     """In the table of layers, and on the page of `explorer report`."""
-    assert model.doubt_text(Layer(0, None, "a", "a", "X", 0, False, status=status, reason=reason)) == said
+    assert doubt_text(Layer(0, None, "a", "a", "X", 0, False, status=status, reason=reason)) == said
 
 
 def test_layers_are_indented_as_they_are_nested() -> None:
-    report = text(model.layers(Analysis(INFO, LAYERS)))
+    report = text(layers(Analysis(INFO, LAYERS)))
     assert row_with("Sequential", report).startswith("features")
     conv = row_with("Conv2d", report)
     assert conv.startswith("  0 ")
@@ -310,7 +314,7 @@ def test_layers_are_indented_as_they_are_nested() -> None:
 
 def test_a_share_that_would_round_to_nothing_says_so() -> None:
     tiny = replace(LAYERS[1], macs=1000)
-    assert "<0.1 %" in row_with("Conv2d", text(model.layers(Analysis(INFO, (tiny,)))))
+    assert "<0.1 %" in row_with("Conv2d", text(layers(Analysis(INFO, (tiny,)))))
 
 
 def test_operators_show_the_range_of_every_attribute() -> None:
@@ -330,7 +334,7 @@ def test_operators_show_the_range_of_every_attribute() -> None:
         ),
         OpStat("Relu", 7, 0, 0, 100, {}),
     )
-    report = text(model.ops(INFO, stats))
+    report = text(ops(INFO, stats))
     assert "91.8 %" in row_with("Conv ", report)
     assert "[3, 3] .. [11, 11]   ([3, 3] ×3, [5, 5], [11, 11])" in row_with("kernel_shape", report)
     assert row_with("group", report).split() == ["group", "1"]
@@ -339,7 +343,7 @@ def test_operators_show_the_range_of_every_attribute() -> None:
 
 
 def test_tiling_says_what_was_tiled_what_was_left_and_why() -> None:
-    report = text(tiling.plan(PLAN, "alexnet"))
+    report = text(tile.plan(PLAN, "alexnet"))
     site = row_with("classifier.1", report)
     for piece in ("Gemm + bias", "9,216", "4,096", "1 x 144 x 64", "1.6 %", "scan"):
         assert piece in site
@@ -349,7 +353,7 @@ def test_tiling_says_what_was_tiled_what_was_left_and_why() -> None:
 
 
 def test_a_tiling_ends_with_proof_change_file_and_the_next_command() -> None:
-    report = text(tiling.tile(TileResult(PLAN, "out file.onnx", PROOF, 0.3, "…"), "alexnet", CHANGE))
+    report = text(tile.tile(TileResult(PLAN, "out file.onnx", PROOF, 0.3, "…"), "alexnet", CHANGE))
     order = [
         report.index(w) for w in ("tile matmuls", "Proof", "What changed", "wrote out file.onnx", "next")
     ]
@@ -358,12 +362,12 @@ def test_a_tiling_ends_with_proof_change_file_and_the_next_command() -> None:
 
 
 def test_a_tiling_that_was_not_verified_says_so() -> None:
-    report = text(tiling.tile(TileResult(PLAN, "out.onnx", None, 0.3, ""), "alexnet", CHANGE))
+    report = text(tile.tile(TileResult(PLAN, "out.onnx", None, 0.3, ""), "alexnet", CHANGE))
     assert "Not verified" in report
 
 
 def test_a_plan_alone_says_that_nothing_was_written() -> None:
-    report = text(tiling.tile(TileResult(PLAN, "", None, 0.0, ""), "alexnet", None))
+    report = text(tile.tile(TileResult(PLAN, "", None, 0.0, ""), "alexnet", None))
     assert "nothing was written" in report
     assert "-o FILE" in report
 
@@ -375,7 +379,7 @@ def test_a_tiling_that_failed_its_proof_says_so_and_points_at_no_file() -> None:
         verdict_kind="different",
         verdict="tile (0, 3) of classifier.1 is not its slice of the weight",
     )
-    report = text(tiling.tile(TileResult(PLAN, "", failed, 0.3, ""), "alexnet", None))
+    report = text(tile.tile(TileResult(PLAN, "", failed, 0.3, ""), "alexnet", None))
     assert "DIFFERENT" in report
     assert "wrote" not in report.replace("nothing was written", "")
     assert "nothing was written" in report
@@ -388,7 +392,7 @@ def test_a_tiling_that_failed_its_proof_says_how_to_find_the_layer() -> None:
         PROOF, passed=False, verdict_kind="different", verdict="different: output 'y'", after="tiled.onnx"
     )
     command = "explorer tile alexnet -o tiled.onnx --tile 64x64x64"
-    report = text(tiling.tile(TileResult(PLAN, "", failed, 0.3, command), "alexnet", None, ("--dim", "n=1")))
+    report = text(tile.tile(TileResult(PLAN, "", failed, 0.3, command), "alexnet", None, ("--dim", "n=1")))
     first, second = (line for line in report.splitlines() if "explorer " in line)
     assert f"{command} --no-verify" in first, "the file has to be there"
     assert "explorer blame alexnet tiled.onnx --dim n=1" in second
@@ -396,7 +400,7 @@ def test_a_tiling_that_failed_its_proof_says_how_to_find_the_layer() -> None:
 
 
 def test_the_evidence_stands_beside_the_verdict() -> None:
-    report = text(evidence.verification(PROOF))
+    report = text(verify.verification(PROOF))
     assert "equal" in report
     assert "no less accurate" in report
     site = row_with("classifier.1", report)
@@ -416,7 +420,7 @@ def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
         sites=(bad_site,),
         outputs=(bad_output,),
     )
-    report = text(evidence.verification(found))
+    report = text(verify.verification(found))
     assert "DIFFERENT" in report
     assert "tile (0, 0, 3) is transposed" in report
     assert "2 new NaN" in report
@@ -426,12 +430,12 @@ def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
 
 def test_what_could_not_be_compared_is_a_question_mark() -> None:
     unknown = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, mse=None, reference="the run failed")
-    report = text(evidence.verification(replace(PROOF, outputs=(unknown,))))
+    report = text(verify.verification(replace(PROOF, outputs=(unknown,))))
     assert "?" in row_with("float32 [1, 1000]", report).split()
 
 
 def test_a_diff_counts_by_operator_and_explains_every_row() -> None:
-    report = text(changes.diff(CHANGE))
+    report = text(diff.diff(CHANGE))
     assert row_with("Gemm ", report).split() == ["Gemm", "3", "1", "2", "-", "-"]
     assert "Gemm -> 9,216 tile matmuls" in row_with("tiled ", report)
     assert "9,216 2DMM_64x64x64" in report, "a tiled row opens"
@@ -444,7 +448,7 @@ def test_a_diff_counts_by_operator_and_explains_every_row() -> None:
 
 def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown() -> None:
     partly = replace(CHANGE, totals_before=replace(CHANGE.totals_before, coverage=0.5))
-    report = text(changes.diff(partly))
+    report = text(diff.diff(partly))
     peak = row_with("Activations, peak", report)
     assert ">= 1.00 MiB" in peak
     assert peak.rstrip().endswith("?")
@@ -454,19 +458,19 @@ def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown()
 def test_the_next_command_binds_what_the_tiling_bound() -> None:
     bound = replace(PLAN, dims={"batch": 1, "seq": 16})
     fact = TileResult(bound, "out.onnx", None, 0.3, "")
-    report = text(tiling.tile(fact, "m.onnx", None, ["--dim", "seq=16"]))
+    report = text(tile.tile(fact, "m.onnx", None, ["--dim", "seq=16"]))
     assert "explorer diff m.onnx out.onnx --dim seq=16 --dim batch=1" in report
 
 
 def test_a_plan_says_at_which_sizes_it_holds() -> None:
-    report = text(tiling.plan(replace(PLAN, dims={"batch": 8}), "alexnet"))
+    report = text(tile.plan(replace(PLAN, dims={"batch": 8}), "alexnet"))
     assert "batch = 8" in report.splitlines()[0]
 
 
 def test_a_product_that_runs_often_or_stands_beside_others_counts_each() -> None:
     often = replace(SITE, name="step", calls=35)
     beside = replace(SITE, name="heads", batch=12, grid=(1, 1, 1), products=12)
-    report = text(tiling.plan(replace(PLAN, sites=(often, beside)), "m.onnx"))
+    report = text(tile.plan(replace(PLAN, sites=(often, beside)), "m.onnx"))
     assert "35 runs" in row_with("step", report)
     assert "322,560" in row_with("step", report)
     assert "12 of 1 x 1 x 1" in row_with("heads", report)
@@ -474,7 +478,7 @@ def test_a_product_that_runs_often_or_stands_beside_others_counts_each() -> None
 
 def test_sizes_that_stay_open_are_named_beside_those_that_the_figures_are_for() -> None:
     fact = replace(PLAN, dims={"batch": 1, "sequence": 64}, free=("batch", "sequence"))
-    report = text(tiling.plan(fact, "m.onnx"))
+    report = text(tile.plan(fact, "m.onnx"))
     assert "counted for batch = 1, sequence = 64" in report
     assert "takes every size of batch and sequence" in report
 
@@ -483,14 +487,14 @@ def test_sizes_that_stay_open_are_named_beside_those_that_the_figures_are_for() 
 def test_many_products_that_are_alike_share_a_row_and_few_do_not(count: int, folded: bool) -> None:
     sites = tuple(replace(SITE, name=f"layer{i}.fc", output=f"y{i}", weight=f"w{i}") for i in range(count))
     other = replace(SITE, name="head", N=1000)
-    report = text(tiling.plan(replace(PLAN, sites=(*sites[1:], other, sites[0])), "m.onnx"))
+    report = text(tile.plan(replace(PLAN, sites=(*sites[1:], other, sites[0])), "m.onnx"))
     assert ("layer1.fc and 24 more" in report) == folded
     assert ("layer7.fc" in report) != folded
     assert "head" in report
     assert f"{25 * 9216:,}" in row_with("layer1.fc", report) or not folded
     assert ("--json" in report) == folded
     rows = [replace(CHANGE.nodes[0], before=site.name, after=site.name) for site in sites]
-    changed = text(changes.diff(replace(CHANGE, nodes=(*rows, *CHANGE.nodes[1:]))))
+    changed = text(diff.diff(replace(CHANGE, nodes=(*rows, *CHANGE.nodes[1:]))))
     # three rows of other kinds make them many
     assert f"layer0.fc and {count - 1} more" in changed
     assert all(name in changed for name in ("act", "conv", "extra"))
@@ -500,7 +504,7 @@ def test_of_many_proofs_that_are_alike_the_worst_is_shown_and_every_failure() ->
     sites = [replace(SITE_PROOF, name=f"layer{i}.fc", bound_ratio=i / 10) for i in range(30)]
     sites[3] = replace(sites[3], passed=False, reason="tile (0, 1, 2) is that of (0, 2, 1)")
     report = text(
-        evidence.evidence(
+        verify.evidence(
             replace(PROOF, passed=False, verdict_kind="different", verdict="different: x", sites=tuple(sites))
         )
     )
@@ -513,7 +517,7 @@ def test_exact_sums_are_called_exact_and_what_was_not_measured_says_why() -> Non
     exact = replace(SITE_PROOF, bound_ratio=None, rms_after=0.0)
     unknown = replace(SITE_PROOF, name="other", bound_ratio=None, rms_after=None)
     output = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, reason="float64 none: no such operator")
-    report = text(evidence.evidence(replace(PROOF, sites=(exact, unknown), outputs=(output,))))
+    report = text(verify.evidence(replace(PROOF, sites=(exact, unknown), outputs=(output,))))
     assert " exact " in row_with("classifier.1", report)
     assert " ? " in row_with("other", report)
     assert "float64 none: no such operator" in report
@@ -522,21 +526,21 @@ def test_exact_sums_are_called_exact_and_what_was_not_measured_says_why() -> Non
 def test_exact_sums_that_the_original_misses_say_what_it_did() -> None:
     far = replace(SITE_PROOF, bound_ratio=None, rms_after=0.0, max_abs=17.0, reason="the original saturates")
     near = replace(far, name="other", max_abs=1e-6, reason="as it should be")
-    report = text(evidence.evidence(replace(PROOF, sites=(far, near))))
+    report = text(verify.evidence(replace(PROOF, sites=(far, near))))
     assert "the original saturates" in report
     assert "as it should be" not in report
 
 
 def test_identical_models_list_nothing() -> None:
     same = replace(CHANGE, equal=True, nodes=(), summary=(OpDiff("Gemm", 3, 0, 3, 0, 0),))
-    report = text(changes.diff(same))
+    report = text(diff.diff(same))
     assert "identical" in report
     assert "Gemm" not in report
 
 
 def test_models_that_differ_in_names_only_are_equal_and_say_so() -> None:
     row = NodeDiff("renamed", "fc", "linear", "another name", "Gemm", "Gemm", "structure", 0.95)
-    report = text(changes.diff(replace(CHANGE, equal=True, nodes=(row,))))
+    report = text(diff.diff(replace(CHANGE, equal=True, nodes=(row,))))
     assert "nothing but names" in report
     assert "fc -> linear" in report
 
@@ -563,18 +567,16 @@ def test_nothing_from_a_model_file_reaches_the_terminal_as_an_escape_or_as_marku
         CHANGE, nodes=(NodeDiff("tiled", HOSTILE, HOSTILE, HOSTILE, children=((HOSTILE, 2),)),)
     )
     reports = [
-        model.info(
-            replace(evil_info, tiled=Tiled(1, 1, 3, 1 / 3, (LeftOver(HOSTILE, HOSTILE, 2, 2, HOSTILE),)))
-        ),
-        model.layers(Analysis(evil_info, (evil_layer,))),
-        model.ops(
+        info(replace(evil_info, tiled=Tiled(1, 1, 3, 1 / 3, (LeftOver(HOSTILE, HOSTILE, 2, 2, HOSTILE),)))),
+        layers(Analysis(evil_info, (evil_layer,))),
+        ops(
             evil_info, (OpStat(HOSTILE, 1, 1, 1, 1, {HOSTILE: Range(HOSTILE, HOSTILE, 1, ((HOSTILE, 1),))}),)
         ),
-        tiling.tile(
+        tile.tile(
             TileResult(replace(PLAN, sites=(evil_site,)), HOSTILE, evil_proof, 1, ""), HOSTILE, evil_diff
         ),
-        evidence.verification(evil_proof),
-        changes.diff(evil_diff),
+        verify.verification(evil_proof),
+        diff.diff(evil_diff),
     ]
     for blocks in reports:
         for width in (None, 80):
@@ -586,7 +588,7 @@ def test_nothing_from_a_model_file_reaches_the_terminal_as_an_escape_or_as_marku
 
 def test_redirected_text_has_no_colour_no_cut_and_no_blanks_at_the_end() -> None:
     long = replace(LAYERS[1], name="block." * 60 + "conv")
-    report = text(model.layers(Analysis(INFO, (long,))))
+    report = text(layers(Analysis(INFO, (long,))))
     assert "block." * 60 + "conv" in report
     assert "\x1b" not in report
     assert not any(line != line.rstrip() for line in report.splitlines())
@@ -595,7 +597,7 @@ def test_redirected_text_has_no_colour_no_cut_and_no_blanks_at_the_end() -> None
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_table_keeps_within_a_terminal_and_keeps_its_names_apart(width: int) -> None:
     long = replace(LAYERS[1], name="block." * 30 + "conv")
-    report = text(model.layers(Analysis(INFO, (*LAYERS, long))), width)
+    report = text(layers(Analysis(INFO, (*LAYERS, long))), width)
     table = report.split("\n\n", 1)[1]
     assert all(len(line) <= width for line in table.splitlines())
     row = row_with("  block", table)
@@ -604,7 +606,7 @@ def test_a_table_keeps_within_a_terminal_and_keeps_its_names_apart(width: int) -
 
 
 def test_prose_wraps_with_its_indent_on_a_terminal_and_is_one_line_when_redirected() -> None:
-    words = Prose("word " * 60, indent=4)
+    words = Paragraph("word " * 60, indent=4)
     lines = text([words], 50).splitlines()
     assert len(lines) > 1
     assert all(line.startswith("    word") and len(line) <= 50 for line in lines)
@@ -622,6 +624,6 @@ def test_a_terminal_without_unicode_gets_plain_characters() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", errors="strict", newline="\n")
     console = Console(file=stream, width=100, highlight=False)
-    console.print(Page([Line(("█▌ 2×3 · é", Span(" 層"))), *tiling.plan(PLAN, "é")], fit=False), crop=False)
+    console.print(Page([Line(("█▌ 2×3 · é", Span(" 層"))), *tile.plan(PLAN, "é")], fit=False), crop=False)
     stream.flush()
     assert raw.getvalue().decode("ascii").startswith("#= 2x3 - \\xe9 \\u5c64\n")

@@ -16,9 +16,10 @@ from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import LayerTraining, Training
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.report import csv_table
+from explorer.report.blocks import Block
 from explorer.report.layout import Page
-from explorer.report.text import comparison, costs, values
-from explorer.report.text.model import Block
+from explorer.report.present.compare import compare
+from explorer.report.present.look import memory, roofline, training, values
 
 TOTALS = Totals(3, 10, 10, 40, 100, 200, 5, 64, 64, 100, 50, 1.0)
 INFO = Info(ModelInfo("m.onnx", "onnx", (), ()), {"dims": {}}, TOTALS)
@@ -48,7 +49,7 @@ def timeline(steps: int) -> Memory:
 
 
 def test_the_peak_is_named_with_who_is_alive_there() -> None:
-    text = read(costs.memory(INFO, timeline(6)))
+    text = read(memory.memory(INFO, timeline(6)))
     assert "step 3, layer3" in text
     assert "no allocator needs less" in text
     alive = text[text.index("live at the peak") :].splitlines()[2:4]
@@ -60,21 +61,21 @@ def test_the_peak_is_named_with_who_is_alive_there() -> None:
 
 def test_a_long_timeline_says_how_much_of_it_is_shown() -> None:
     fact = timeline(5_000)
-    text = read(costs.memory(INFO, fact))
+    text = read(memory.memory(INFO, fact))
     assert "200 of 5,000 steps" in text
     assert "layer3 " in text
     assert len(text.splitlines()) < 240
     late = replace(fact, peak_step=4_990)
-    assert "layer4990" in read(costs.memory(INFO, late))
+    assert "layer4990" in read(memory.memory(INFO, late))
 
 
 def test_an_arena_above_the_peak_says_by_how_much() -> None:
-    text = read(costs.memory(INFO, replace(timeline(6), arena_bytes=80)))
+    text = read(memory.memory(INFO, replace(timeline(6), arena_bytes=80)))
     assert "25.0 % above the peak" in text
 
 
 def test_memory_that_is_partly_unknown_is_a_lower_bound() -> None:
-    text = read(costs.memory(INFO, replace(timeline(6), status="unknown", reason="2 tensors have no size")))
+    text = read(memory.memory(INFO, replace(timeline(6), status="unknown", reason="2 tensors have no size")))
     assert ">= 64 B" in text
     assert "2 tensors have no size" in text
 
@@ -98,7 +99,7 @@ ROOFLINE = Roofline(
 
 
 def test_the_roofline_lists_the_slowest_first_and_marks_what_is_unknown() -> None:
-    text = read(costs.roofline(INFO, ROOFLINE))
+    text = read(roofline.roofline(INFO, ROOFLINE))
     assert "npu: 4.00 TMAC/s, 100.00 GB/s" in text
     assert "config.toml" in text
     assert ">= 100 ns" in text
@@ -109,7 +110,7 @@ def test_the_roofline_lists_the_slowest_first_and_marks_what_is_unknown() -> Non
 
 def test_a_time_that_nobody_knows_is_no_zero() -> None:
     unknown = replace(ROOFLINE, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
-    lines = read(costs.roofline(INFO, unknown)).splitlines()
+    lines = read(roofline.roofline(INFO, unknown)).splitlines()
     for label in ("Least time", "all MACs", "all bytes"):
         assert "?" in next(line for line in lines if label in line)
 
@@ -127,7 +128,7 @@ def test_the_axes_of_a_short_roofline_are_labelled_with_numbers() -> None:
 def test_training_adds_forward_and_backward() -> None:
     row = LayerTraining(0, "fc", "Linear", 100, 100, 100, 40, 20, 40, 20)
     fact = Training(8, "adam", (row,), 64, 40, 20, 20, 40, 184, 100, 200, 1.0, ("a note",))
-    text = read(costs.training(INFO, fact))
+    text = read(training.training(INFO, fact))
     assert "Adam keeps 2 numbers a parameter" in text
     figures = {line.split("  ")[1]: line.split() for line in text.splitlines() if line.startswith("  ")}
     assert "300" in figures["MACs, step"]
@@ -182,7 +183,7 @@ def test_models_side_by_side_mark_what_differs_and_what_stays_open() -> None:
         ),
         False,
     )
-    lines = read(comparison.compare(fact)).splitlines()
+    lines = read(compare.compare(fact)).splitlines()
     assert "not explained" in lines[0]
     folded = next(at for at, line in enumerate(lines) if "folded" in line)
     assert lines[folded - 1].split() == ["params", "-3", "explained"]
@@ -199,14 +200,14 @@ def test_torchinfos_table_is_printed_as_it_is_and_the_differences_below() -> Non
         "1.8.0",
         (TorchinfoDifference("conv", "Conv1d", "macs", 6144, 12288, "batch is the channel"),),
     )
-    text = read(comparison.torchinfo(INFO, table, None, True))
+    text = read(compare.torchinfo(INFO, table, None, True))
     assert "Layer  Mult-Adds" in text
     assert "6,144" in text
     assert "12,288" in text
     assert "batch is the channel" in text
-    assert "Mult-Adds" in read(comparison.torchinfo(INFO, table, None, False))
+    assert "Mult-Adds" in read(compare.torchinfo(INFO, table, None, False))
     same = replace(table, differences=())
-    assert "agrees with every figure" in read(comparison.torchinfo(INFO, same, None, True))
+    assert "agrees with every figure" in read(compare.torchinfo(INFO, same, None, True))
 
 
 def test_small_times_and_rates_read_naturally() -> None:

@@ -14,7 +14,7 @@ from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.tui.pages.training import layer_training_lines, model_training_lines
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, step_at, step_of
-from explorer.tui.tabs.roofline import RankedPoints, point_at, points_of, ranked, roofline_page
+from explorer.tui.tabs.roofline import point_at, points_of, ranked, roofline_page
 from explorer.tui.text.lines import Line, flow, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, spark
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
@@ -70,13 +70,13 @@ def test_memory_tells_peak_arena_buffers_and_who_is_alive_largest_first() -> Non
     fact = chain(100, 300, 200, 50)
     page = memory_page(fact, 2, 60, 34, exact=True)
     text = words(page)
-    for figure in ("peak 500 B", "arena 500 B", "buffers 650 B", "weights 7 B"):
+    for figure in ("peak 500 B", "arena 500 B", "sum 650 B", "bytes 7 B"):
         assert figure in text, figure
     assert "Step 2 of 3 l2 Op" in text
     assert "500 B live: this is the peak" in text
-    rows = [line_text(line).split() for line in page if line_text(line).startswith(" ◆ t")]
+    rows = [line_text(line).split() for line in page if line_text(line).startswith("  ◆  t")]
     assert [row[1] for row in rows] == ["t1", "t2"]
-    assert rows[0][-1] == "1–2"
+    assert rows[0][-3:] == ["1", "..", "2"]
 
 
 def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
@@ -84,8 +84,8 @@ def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
     text = said(memory_page(fact, 1, 60, 34, exact=True))
     assert "as much" not in text
     assert "live: as much as at the peak" in said(memory_page(chain(100, 100, 100), 2, 60, 34, exact=True))
-    assert " ◆ t1" in text
-    assert " ◆ t0" not in text
+    assert " ◆  t1" in text
+    assert " ◆  t0" not in text
     assert "400 B live, 80.0 % of the peak" in text
     assert "live at the peak, step 2" in text
     assert "◆" not in said(memory_page(fact, 0, 60, 34, exact=True))
@@ -94,7 +94,7 @@ def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
 def test_a_bound_says_that_it_is_one() -> None:
     fact = replace(chain(1, 2), status="unknown", reason="2 tensors were left out")
     assert "peak ≥ 3 B" in words(memory_page(fact, 0, 60, 34, exact=True))
-    assert "unknown: 2 tensors were left out" in words(memory_page(fact, 0, 60, 34, exact=True))
+    assert "2 tensors were left out" in words(memory_page(fact, 0, 60, 34, exact=True))
     bound = replace(fact, status="bound", reason="nonzero")
     assert "peak ≤ 3 B" in words(memory_page(bound, 0, 60, 34, exact=True))
     assumed = replace(bound, reason="assumed: a value taken as 1")
@@ -124,7 +124,7 @@ def test_the_timeline_reaches_its_top_at_the_peak_and_shows_the_cursor() -> None
 def test_many_tensors_are_capped_and_counted() -> None:
     tensor = TensorInfo("t", "float32", (1,))
     fact = Memory((MemoryStep("", "", 300),), (Lifetime(tensor, 1, 0, 0, 0),) * 300, 300, 300, 0, 300, 0)
-    assert "200 of 300 shown" in said(memory_page(fact, 0, 60, 34, exact=False))
+    assert "200 of 300 tensors" in said(memory_page(fact, 0, 60, 34, exact=False))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_many_tensors_are_capped_and_counted() -> None:
 def test_tensors_whose_names_are_cut_can_still_be_told_apart(names: list[str]) -> None:
     lives = tuple(Lifetime(TensorInfo(name, "float32", (1,)), 4, 0, 0, 0) for name in names)
     page = memory_page(Memory((MemoryStep("", "", 24),), lives, 24, 24, 0, 24, 0), 0, 50, 34, exact=False)
-    rows = [line_text(line) for line in page if line_text(line).startswith(" ◆") and "…" in line_text(line)]
+    rows = [line_text(line) for line in page if line_text(line).startswith("  ◆") and "…" in line_text(line)]
     assert len(set(rows)) == len(names)
 
 
@@ -168,12 +168,12 @@ def test_a_click_on_the_list_finds_the_layer_written_there(width: int, height: i
     shown = ranked(roofline(alexnet(), MACHINE))
     for at, chosen in ((0, [0]), (5, [5, 6]), (12, [12])):
         page = roofline_page(shown, at, chosen, width, height)
-        top = next(y for y, line in enumerate(page) if line_text(line).endswith(" bound"))
+        top = next(y for y, line in enumerate(page) if line_text(line).startswith("   layer"))
         assert point_at(shown, at, chosen, top, width, height) is None
         for y in range(top + 1, len(page)):
             found = point_at(shown, at, chosen, y, width, height)
             assert found is not None
-            assert shown.points[found].path[-4:] in line_text(page[y])
+            assert shown.points[found].path[-3:] in line_text(page[y])
 
 
 def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
@@ -183,16 +183,16 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     text = words(roofline_page(shown, 0, [0], 100, 50))
     for figure in (
         "laptop: 4.00 TMAC/s, 100.00 GB/s",
-        "ridge 80 FLOPs a byte",
-        "2 compute-bound",
-        "11 memory-bound",
+        "Ridge 80.0 FLOPs/byte",
+        "Compute-bound layers 2",
+        "Memory-bound layers 11",
     ):
         assert figure in text, figure
     # 37.75 M MACs need 9 us, 144 MiB of weights at 100 GB/s 1.5 ms: classifier.1 waits for memory
     first = next(line_text(x) for x in roofline_page(shown, 0, [0], 100, 50) if " ◆ class" in line_text(x))
     assert first.split()[1] == "classifier.1"
     assert "1.5 ms" in first
-    assert first.split()[-1] == "memory"
+    assert "memory" in first.split()
     relu = next(i for i, p in enumerate(shown.points) if p.kind == "Relu")
     assert "this layer has no MACs" in said(roofline_page(shown, relu, [relu], 100, 50))
 
@@ -203,7 +203,7 @@ def test_times_that_nobody_knows_are_no_zeros() -> None:
     roof = replace(roof, points=points, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
     text = words(roofline_page(ranked(roof), 0, [0, 1], 100, 50))
     assert "0 ms" not in text
-    for figure in ("at least ?", "all MACs ?", "all bytes ?", "2 layers chosen: ?, ?"):
+    for figure in ("Least time ?", "full rate ?", "full bandwidth ?", "2 layers chosen: ?, ?"):
         assert figure in text, figure
     some = words(roofline_page(ranked(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50))
     assert some.count("≥") == 3, "each is a sum of what is known"
@@ -236,15 +236,15 @@ def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
 def test_unknown_layers_lower_what_the_roofline_claims() -> None:
     roof = roofline(blocks(), MACHINE)
     text = words(roofline_page(ranked(roof), 0, [0], 100, 50))
-    assert "1 unknown" in text
-    assert "at least ≥" in text
+    assert "Unknown 1" in text
+    assert "Least time ≥" in text
     assert "\x1b" not in text
     assert ranked(roof).points[-1].seconds is None
 
 
 def test_a_machine_that_no_layer_loads_still_draws_its_roof() -> None:
     nothing = replace(roofline(alexnet(), MACHINE), points=(), seconds=0.0)
-    assert "No layer takes time" in said(roofline_page(RankedPoints(nothing, (), ()), 0, [], 60, 34))
+    assert "No layer takes time" in said(roofline_page(ranked(nothing), 0, [], 60, 34))
 
 
 def stats(count: int = 4, **more: object) -> TensorStats:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from explorer.report.text.model import Block
+    from explorer.report.blocks import Block
 
-__all__ = ["BAD_INPUT", "DIFFERENT", "DONE", "Answer", "document", "head", "pages", "tool"]
+__all__ = ["BAD_INPUT", "DIFFERENT", "DONE", "Answer", "document", "head", "present", "tool"]
 
 DONE, DIFFERENT, BAD_INPUT = 0, 1, 2
 
@@ -55,11 +55,11 @@ def document() -> Any:
     return report
 
 
-def pages(module: str) -> Any:
-    """A module that makes text; it needs rich, so it is imported only when text is wanted."""
+def present(subject: str) -> Any:
+    """A module that makes blocks; it is imported only when text is wanted."""
     from importlib import import_module
 
-    return import_module(f"explorer.report.text.{module}")
+    return import_module(f"explorer.report.present.{subject}")
 
 
 def head() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import UnknownShape
 from explorer.base.units import dims_text
-from explorer.cli.output.answer import DONE, Answer, document, pages, tool
+from explorer.cli.output.answer import DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.facts import Info
-    from explorer.report.text.model import Block
+    from explorer.report.blocks import Block
     from explorer.session import Session
 
 __all__ = ["about", "fixed_sizes", "open_or_stored", "written"]
@@ -27,7 +27,7 @@ def about(
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
     name: str,
-    page: str | Callable[..., list[Block]],
+    subject: str | Callable[..., list[Block]],
     rows: str = "",
     opening: Callable[[Session, ProgressLine], Info] | None = None,
 ) -> Answer:
@@ -38,8 +38,8 @@ def about(
         progress: Told where the job stands.
         ask: Gets the facts.
         name: Of the function that makes them a document (without one the document is that of `info` and the
-            fact's own fields), and of the one in `page` that makes them text.
-        page: Module of `explorer.report.text`, or a function that makes the text.
+            fact's own fields), and of the one in `subject` that makes them blocks.
+        subject: Module of `explorer.report.present`, or a function that makes the blocks.
         rows: See `Answer`.
         opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
     """
@@ -50,7 +50,7 @@ def about(
     return Answer(
         DONE,
         lambda: getattr(document(), name, document().of_fact)(*facts, tool(), digest),
-        lambda: page(*facts) if callable(page) else getattr(pages(page), name)(*facts),
+        lambda: subject(*facts) if callable(subject) else getattr(present(subject), name)(*facts),
         rows,
     )
 
@@ -97,5 +97,5 @@ def written(
     return Answer(
         DONE,
         lambda: document().written(info, output, tool()),
-        lambda: pages("model").written(output),
+        lambda: present("figures").written(output),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from explorer.report.text.blame import how
+from explorer.report.present.compare.blame import how
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.keys import bindings, key_group

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from explorer.base.units import shape_text
-from explorer.report.layout import BAD, GOOD, NOTE
-from explorer.report.text.blame import STATES, claim, decades, error_text
+from explorer.report.blocks import Role
+from explorer.report.present.compare.blame import STATES, claim, decades, error_text
 from explorer.tui.text.lines import BLANK, Line, Span, ending, fit, flow, safe, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Growth", "blame_head", "growth_of", "growth_page", "probe_at"]
 
-_ROLES = {GOOD: "good", NOTE: "warn", BAD: "bad"}
+_ROLES: Mapping[Role, str] = {"good": "good", "warning": "warn", "bad": "bad"}
 _NONE = -math.inf
 _AROUND = 3
 """Lines around the plot: what the dots are, and the axis with the words under it."""

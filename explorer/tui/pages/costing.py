@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from explorer.base import units
 from explorer.facts.cost import ORDERS, Hardware
+from explorer.report.present.tiling.plan import formula_value
 from explorer.report.terms import field_terms
-from explorer.report.text.planning import formula_value
 from explorer.tui.text.lines import BLANK, Line, Span, cut, ending, fit, flow, line_width, middle, safe, wrap
 
 if TYPE_CHECKING:

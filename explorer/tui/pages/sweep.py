@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from explorer.base import units
 from explorer.facts.sweep import SweepRow
+from explorer.report.present.tiling.sweep import FRONT, tile_text
 from explorer.report.terms import field_terms
-from explorer.report.text.sweep import FRONT, tile_text
 from explorer.tui.pages.verdict import TONES
 from explorer.tui.text.lines import Line, Span, fit, flow, safe, wrap
 from explorer.tui.text.plot import Part, framed, overlay, spread

@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from explorer.base import units
 from explorer.base.errors import ExplorerError
-from explorer.report.text.costs import machine_text
+from explorer.report.blocks import Table
+from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
 from explorer.settings import machines
 from explorer.tui.tabs.tab import PlotTab
-from explorer.tui.text.lines import BLANK, Line, Span, bar, ending, fit, flow, safe, wrap
+from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
+from explorer.tui.text.lines import BLANK, Line, cut, fit, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ __all__ = [
     "ranked",
     "roofline_page",
 ]
-
-_LIMITS = {"compute": "good", "memory": "bar", "unknown": "warn"}
 
 
 class RooflineTab(PlotTab):
@@ -108,11 +108,13 @@ class RankedPoints(Struct, frozen=True):
         points: The layers, those that take longest first, those of unknown time last.
         places: Of each the logarithm of its intensity in steps of the plot, None where it has none: a
             model of 20,000 layers has a few dozen.
+        table: A row a point.
     """
 
     roofline: Roofline
     points: tuple[RooflinePoint, ...]
     places: tuple[int | None, ...]
+    table: Table
 
 
 _STEPS = 200
@@ -121,9 +123,9 @@ _STEPS = 200
 
 def ranked(roofline: Roofline) -> RankedPoints:
     """Order the layers by time and place them, once."""
-    points = sorted(roofline.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
+    points = by_time(roofline)
     places = (round(_STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
-    return RankedPoints(roofline, tuple(points), tuple(places))
+    return RankedPoints(roofline, tuple(points), tuple(places), slowest(roofline, points))
 
 
 def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
@@ -152,14 +154,18 @@ def roofline_page(
     """
     width -= 1
     if not shown.points:
-        return [*_figures(shown.roofline, width), BLANK, ((" No layer takes time", "dim"),)]
+        return [
+            *draw([figures(shown.roofline)], width, beside=True),
+            BLANK,
+            ((" No layer takes time", "dim"),),
+        ]
     at = max(0, min(at, len(shown.points) - 1))
     marked = set(chosen) | {at}
     lines, rows = _above(shown, width, height)
     lines += _plot(shown, at, marked, width, rows)
     room = _room(len(lines), height, len(chosen))
     if len(chosen) > 1:
-        lines.append(_together([shown.points[i] for i in chosen], shown.roofline, width))
+        lines += draw([together(shown.roofline, [shown.points[i] for i in chosen])], width)[:1]
     return [*lines, *_list(shown, at, marked, width, room)]
 
 
@@ -170,57 +176,32 @@ def point_at(
     above, rows = _above(shown, width - 1, height)
     lines = len(above) + rows + _AROUND
     room = _room(lines, height, len(chosen))
-    found = _first(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 1
+    found = _first(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 2
     return found if _first(at, room, len(shown.points)) <= found < len(shown.points) else None
 
 
+_LOW = 30
+"""Rows under which figures give way to the list."""
 _AROUND = 3
 """Lines around the plot: its unit, and the axis with the words under it."""
 
 
 def _above(shown: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
     """What stands above the plot, and the rows that it takes."""
-    lines = _figures(shown.roofline, width, brief=height < 14)
+    lines = draw([figures(shown.roofline, brief=height < _LOW)], width, beside=True)
     lines += [BLANK] if height > 18 else []
     # below are the heading of the list and what is chosen
-    return lines, max(3, min(12, (height - len(lines) - _AROUND - 2) * 5 // 8))
+    return lines, max(3, min(12, (height - len(lines) - _AROUND - 3) * 5 // 8))
 
 
 def _room(lines: int, height: int, chosen: int) -> int:
     """Rows of the list under so many lines."""
-    return max(3, height - lines - 1 - (chosen > 1))
+    return max(3, height - lines - 2 - (chosen > 1))
 
 
 def _first(at: int, room: int, count: int) -> int:
     """The first layer in the list's window around the cursor."""
     return max(0, min(at - room // 2, count - room))
-
-
-def _figures(roofline: Roofline, width: int, *, brief: bool = False) -> list[Line]:
-    """The machine, the bounds of the time, and how many layers each limit holds back."""
-    role = "number" if roofline.coverage >= 1 else "warn"
-    figures: list[Span] = [
-        (machine_text(roofline.machine), "accent"),
-        (f"ridge {roofline.ridge:,.3g} FLOPs a byte", "dim"),
-        (f"at least {_least(roofline.seconds, roofline.coverage)}", role),
-    ]
-    if not brief:
-        figures += [
-            (f"all MACs {_least(roofline.compute_seconds, roofline.coverage)}", "dim"),
-            (f"all bytes {_least(roofline.memory_seconds, roofline.coverage)}", "dim"),
-        ]
-    figures += [
-        (f"{roofline.compute_bound:,} compute-bound", _LIMITS["compute"]),
-        (f"{roofline.memory_bound:,} memory-bound", _LIMITS["memory"]),
-    ]
-    if roofline.unknown:
-        figures.append((f"{roofline.unknown:,} unknown", _LIMITS["unknown"]))
-    return flow((((fit(safe(said), min(len(said), width - 1)), tone),) for said, tone in figures), width)
-
-
-def _least(seconds: float | None, coverage: float) -> str:
-    """A time; of what is known alone it is the least."""
-    return f"{'≥ ' if coverage < 1 and seconds is not None else ''}{units.seconds_text(seconds)}"
 
 
 class _Scale(Struct, frozen=True):
@@ -297,7 +278,7 @@ def _plot(shown: RankedPoints, at: int, marked: Collection[int], width: int, row
             canvas.point(*scale.on_roof(here / _STEPS), marker="◆")
 
     parts: list[Part] = [("track", below_ridge), ("dim", roof), ("accent", stem)]
-    parts += [(_LIMITS[limit], layers(limit)) for limit in ("memory", "compute")]
+    parts += [(ROLES[LIMITS[limit]], layers(limit)) for limit in ("memory", "compute")]
     picture = overlay(scale.across, rows, [*parts, ("accent", cursor)])
     labels = {
         rows - 1 - scale.dot(low, power)[1] // 4: fit(_rate(power), margin, right=True)
@@ -327,45 +308,13 @@ def _power(power: int) -> str:
     return f"{10.0**power:g}" if power < 3 else units.count_text(10**power).replace(".00", "")
 
 
-def _together(points: Sequence[RooflinePoint], roofline: Roofline, width: int) -> Line:
-    known = [p.seconds for p in points if p.seconds is not None]
-    coverage = len(known) / len(points)
-    seconds = sum(known) if any(known) or coverage == 1 else None
-    share = units.percent_text(seconds, roofline.seconds)
-    said = f" {len(points):,} layers chosen: {_least(seconds, coverage)}, {share}"
-    return ((fit(said, width), "accent"),)
-
-
 def _list(shown: RankedPoints, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:
     """A window on the layers by time, around the cursor."""
-    points, roofline = shown.points, shown.roofline
-    kind = 14 if width >= 60 else 0
-    gauge = 8 if width >= 50 else 0
-    part = 7 if width >= 44 else 0
-    name = max(8, width - kind - gauge - part - 8 - 9 - 3)
-    columns = fit("time", 8, right=True) + " " * gauge + fit("share", part, right=True)
-    count = fit(f" {at + 1:,} of {len(points):,} by time", name + 3 + kind)
-    lines: list[Line] = [((count, "head"), (columns + fit("bound", 9, right=True), "dim"))]
+    points = shown.points
+    lines: list[Line] = [cut(((f" {at + 1:,} of {len(points):,} by time", "head"),), width)]
+    lines.append(title_line(shown.table, width))
     start = _first(at, room, len(points))
     for i in range(start, min(start + room, len(points))):
-        point = points[i]
-        filled, track = bar(point.share, max(0, gauge - 1))
-        time = units.seconds_text(point.seconds)
-        share = units.percent_text(point.seconds, roofline.seconds)
-        lines.append(
-            (
-                (" ◆ " if i in marked else "   ", "accent" if i == at else _LIMITS[point.limit]),
-                (
-                    fit(ending(safe(point.path) or "(unnamed)", name - 1), name),
-                    "strong" if i == at else "text",
-                ),
-                (fit(safe(point.kind), kind), "dim"),
-                (fit(time, 8, right=True), "warn" if point.seconds is None else "number"),
-                (" " if gauge else "", "text"),
-                filled,
-                track,
-                (fit(share, part, right=True), "dim"),
-                (fit(point.limit if point.seconds != 0 else "-", 9, right=True), _LIMITS[point.limit]),
-            )
-        )
+        mark = (" ◆ " if i in marked else "   ", "accent" if i == at else ROLES[LIMITS[points[i].limit]])
+        lines.append(row_line(shown.table, i, width, mark=mark, here=i == at))
     return lines

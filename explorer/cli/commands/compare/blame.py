@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
-from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, pages, tool
+from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
@@ -27,7 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         DONE if fact.same else DIFFERENT,
         lambda: document().blame(fact, tool()),
-        lambda: pages("blame").blame(fact, given.limit, given.plot or ""),
+        lambda: present("compare.blame").blame(fact, given.limit, given.plot or ""),
         "probes",
     )
 

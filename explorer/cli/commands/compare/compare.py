@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, pages, tool
+from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 __all__ = ["COMMAND"]
@@ -16,7 +16,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         DONE if fact.agree else DIFFERENT,
         lambda: document().compare(fact, tool()),
-        lambda: pages("comparison").compare(fact),
+        lambda: present("compare.compare").compare(fact),
         "models",
     )
 

@@ -6,7 +6,7 @@ import explorer
 from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
-from explorer.cli.output.answer import Answer, document, pages, tool
+from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 __all__ = ["COMMAND"]
@@ -31,7 +31,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         EXIT_CODES[fact.verdict_kind],
         lambda: document().conversion(fact, tool()),
-        lambda: pages("conversion").conversion(fact),
+        lambda: present("compare.convert").conversion(fact),
     )
 
 

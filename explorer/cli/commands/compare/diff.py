@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING
-from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, pages, tool
+from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 __all__ = ["COMMAND"]
@@ -15,7 +15,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = given.models
     fact = explorer.diff_files(a, b, on_progress=progress, **given.opening)
     code = DONE if fact.equal else DIFFERENT
-    return Answer(code, lambda: document().diff(fact, tool()), lambda: pages("changes").diff(fact))
+    return Answer(code, lambda: document().diff(fact, tool()), lambda: present("compare.diff").diff(fact))
 
 
 COMMAND = Command(

@@ -7,7 +7,7 @@ from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
 from explorer.cli.arguments.records import tolerance
-from explorer.cli.output.answer import Answer, document, pages, tool
+from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
 
@@ -29,7 +29,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         EXIT_CODES[fact.verdict_kind],
         lambda: document().verification(fact, tool()),
-        lambda: pages("evidence").verification(fact, opening_words(given.opening)),
+        lambda: present("compare.verify").verification(fact, opening_words(given.opening)),
     )
 
 

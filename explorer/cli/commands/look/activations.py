@@ -35,7 +35,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     # a module does not say what it takes; a file with its inputs does
     opening = None if given.input is None else open_or_stored
-    return about(given, progress, ask, "activations", "values", "tensors", opening)
+    return about(given, progress, ask, "activations", "look.values", "tensors", opening)
 
 
 COMMAND = Command(

@@ -12,7 +12,7 @@ __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(given, progress, lambda session, info: (info,), "info", "model")
+    return about(given, progress, lambda session, info: (info,), "info", "look.info")
 
 
 COMMAND = Command(

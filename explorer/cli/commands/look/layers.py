@@ -15,7 +15,9 @@ __all__ = ["COMMAND"]
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.style == "torchinfo" or given.compare:
         return _torchinfo(given, progress)
-    return about(given, progress, lambda session, info: (session.analysis(),), "layers", "model", "layers")
+    return about(
+        given, progress, lambda session, info: (session.analysis(),), "layers", "look.layers", "layers"
+    )
 
 
 def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -32,7 +34,7 @@ def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
             given.compare,
         ),
         "torchinfo",
-        "comparison",
+        "compare.compare",
         "differences",
     )
 

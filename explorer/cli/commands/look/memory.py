@@ -12,7 +12,9 @@ __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(given, progress, lambda session, info: (info, session.memory()), "memory", "costs", "steps")
+    return about(
+        given, progress, lambda session, info: (info, session.memory()), "memory", "look.memory", "steps"
+    )
 
 
 COMMAND = Command(

@@ -12,7 +12,7 @@ __all__ = ["COMMAND"]
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(given, progress, lambda session, info: (info, session.ops()), "ops", "model", "ops")
+    return about(given, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
 
 
 COMMAND = Command(

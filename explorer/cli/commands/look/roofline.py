@@ -19,7 +19,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.roofline(machine)),
         "roofline",
-        "costs",
+        "look.roofline",
         "layers",
     )
 

@@ -17,7 +17,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.training(batch=given.batch, optimizer=given.optimizer)),
         "training",
-        "costs",
+        "look.training",
         "layers",
     )
 

@@ -17,7 +17,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.weights(given.layer, bins=given.bins, on_progress=progress)),
         "weights",
-        "values",
+        "look.values",
         "tensors",
         opening=open_or_stored,
     )

@@ -8,7 +8,7 @@ import os
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
-from explorer.cli.output.answer import DONE, Answer, document, pages, tool
+from explorer.cli.output.answer import DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
 
@@ -43,7 +43,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         DONE,
         lambda: document().history(history, saved.source, given.output, tool()),
-        lambda: pages("history").history(history, saved.source, given.output),
+        lambda: present("tiling.history").history(history, saved.source, given.output),
     )
 
 

@@ -29,7 +29,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         formulas = given.formulas or None
         return info, session.cost(spec, machine, order=given.order, formulas=formulas, on_progress=progress)
 
-    answer = about(given, progress, cost, "plan_cost", "planning", "sites")
+    answer = about(given, progress, cost, "plan_cost", "tiling.plan", "sites")
     answer.warning = warning
     return answer
 

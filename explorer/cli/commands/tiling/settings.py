@@ -19,7 +19,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),
         "settings",
-        "settings",
+        "tiling.settings",
         "sites",
     )
 

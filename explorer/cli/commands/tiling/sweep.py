@@ -10,7 +10,7 @@ from explorer.base.verdicts import EXIT_CODES, weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
-from explorer.cli.output.answer import BAD_INPUT, Answer, document, pages, tool
+from explorer.cli.output.answer import BAD_INPUT, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 from explorer.process import supervisor
@@ -62,7 +62,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.sort is not None:
         fact = sweep.sorted_by(fact, given.sort)
     if given.scalesim is not None:
-        text = pages("sweep")
+        text = present("tiling.sweep")
         written = {
             given.scalesim: text.scalesim(fact.layers),
             _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
@@ -75,7 +75,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         BAD_INPUT if bad else EXIT_CODES[weakest(proofs)],
         lambda: document().sweep(fact, tool()),
-        lambda: pages("sweep").sweep(fact),
+        lambda: present("tiling.sweep").sweep(fact),
         "rows",
         warning=_without(fact, bad),
     )

@@ -8,7 +8,7 @@ from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
 from explorer.cli.arguments.records import tile_spec
-from explorer.cli.output.answer import DONE, Answer, document, pages, tool
+from explorer.cli.output.answer import DONE, Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
@@ -60,7 +60,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), digest),
-        lambda: pages("tiling").tile(result, source, change, opening_words(given.opening)),
+        lambda: present("tiling.tile").tile(result, source, change, opening_words(given.opening)),
         warning="; ".join(filter(None, (fixed, idle, warning))),
     )
 
@@ -99,7 +99,7 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), None),
-        lambda: pages("tiling").tile(result, source, None, opening_words(given.opening)),
+        lambda: present("tiling.tile").tile(result, source, None, opening_words(given.opening)),
     )
 
 

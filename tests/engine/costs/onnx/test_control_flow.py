@@ -15,7 +15,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, tensor_from_array
 from explorer.facts import Analysis
-from explorer.report.text.model import layer_share
+from explorer.report.present.look.layers import layer_share
 
 Build = Callable[..., Model]
 Rows = Callable[[Any], dict[str, Any]]

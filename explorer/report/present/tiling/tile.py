@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from explorer.base.units import count_text, edges_text, exact_text, runs_text, seconds_text
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
-from explorer.report.alike import alike, and_more
-from explorer.report.layout import BAD, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.text.changes import changes
-from explorer.report.text.evidence import evidence, to_blame
-from explorer.report.text.model import Block, share_text
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.present.alike import alike, and_more
+from explorer.report.present.compare.diff import changes
+from explorer.report.present.compare.verify import evidence, to_blame
+from explorer.report.present.figures import share_text
 from explorer.settings.parse import path_word, tied
 
 __all__ = ["plan", "tile"]
@@ -30,14 +30,14 @@ def plan(fact: Plan, source: str) -> list[Block]:
     ]
     how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
     blocks: list[Block] = [
-        Line((Span(source, STRONG), Span(f"   in {', '.join(how)}", DIM))),
+        Line((Span(source, "strong"), Span(f"   in {', '.join(how)}", "quiet"))),
         Line(),
     ]
     groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     if fact.sites:
         blocks += [_sites(fact, groups), Line(), *_notes(fact, groups)]
     else:
-        blocks.append(Prose("Nothing to tile: no matmul here can be tiled.", NOTE))
+        blocks.append(Paragraph("Nothing to tile: no matmul here can be tiled.", "warning"))
     if fact.skipped:
         head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
         blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
@@ -60,22 +60,28 @@ def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             and_more([site.name for site in group]),
-            Span(_operator(site), DIM),
+            Span(_operator(site), "quiet"),
             exact_text(site.M),
             exact_text(site.K),
             exact_text(site.N),
             *(shown(site) for _, shown in own),
             _grid(site),
-            Span(exact_text(_of_all(site.products_total, len(group))), STRONG),
+            Span(exact_text(_of_all(site.products_total, len(group))), "strong"),
             f"{100 * site.utilisation:.1f} %",
-            Span(site.form, DIM),
+            Span(site.form, "quiet"),
         )
         for group in groups
         for site in group[:1]
     ]
     if len(fact.sites) > 1:
         rows.append(
-            (*("",) * (5 + len(own)), Span("together", DIM), Span(exact_text(fact.products), STRONG), "", "")
+            (
+                *("",) * (5 + len(own)),
+                Span("together", "quiet"),
+                Span(exact_text(fact.products), "strong"),
+                "",
+                "",
+            )
         )
     columns = (
         Column("matmul", shrink=True),
@@ -100,21 +106,23 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
         many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        notes.append(Prose(f"{many}; --json lists each.", DIM))
+        notes.append(Paragraph(f"{many}; --json lists each.", "quiet"))
     if fact.free:
         free = " and ".join(fact.free)
-        notes.append(Prose(f"The tiled graph takes every size of {free}.", DIM))
+        notes.append(Paragraph(f"The tiled graph takes every size of {free}.", "quiet"))
     unknown = sum(site.calls is None for site in fact.sites)
     if unknown:
         many = "1 matmul runs" if unknown == 1 else f"{unknown:,} matmuls run"
-        notes.append(Prose(f"How often {many} depends on the data: that makes the sums unknown.", NOTE))
+        notes.append(
+            Paragraph(f"How often {many} depends on the data: that makes the sums unknown.", "warning")
+        )
     if any(site.calls == 0 for site in fact.sites):
-        notes.append(Prose("Of the branches of an If the costliest counts.", DIM))
+        notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
     notes.append(
-        Prose(
+        Paragraph(
             f"{count_text(fact.macs)} MACs are tiled, {share}. Tile utilization is the share "
             "of each tile's arithmetic that the matmul needs; the rest is idle.",
-            DIM,
+            "quiet",
         )
     )
     return notes
@@ -146,24 +154,24 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
     """
     blocks = plan(fact.plan, source)
     if fact.verification is not None:
-        blocks += [Line(), Line(Span("Proof", STRONG)), *evidence(fact.verification)]
+        blocks += [Line(), Line(Span("Proof", "strong")), *evidence(fact.verification)]
     if change is not None:
-        blocks += [Line(), Line(Span("What changed", STRONG)), *changes(change)]
+        blocks += [Line(), Line(Span("What changed", "strong")), *changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
         shown = fact.verification.verdict_kind == "different"
         why = "The proof failed" if shown else "It could not be proved"
-        blocks.append(Prose(f"{why}, so nothing was written.", BAD if shown else NOTE))
+        blocks.append(Paragraph(f"{why}, so nothing was written.", "bad" if shown else "warning"))
         if not fact.command:
             return blocks
         return [*blocks, *to_blame(source, fact.verification.after, opening, f"{fact.command} --no-verify")]
     if not fact.output:
-        return [*blocks, Prose("Only the plan: nothing was written. Add -o FILE to tile.", DIM)]
+        return [*blocks, Paragraph("Only the plan: nothing was written. Add -o FILE to tile.", "quiet")]
     blocks.append(
-        Line(("wrote ", Span(fact.output, STRONG), Span(f"  in {seconds_text(fact.seconds)}", DIM)), 2)
+        Line(("wrote ", Span(fact.output, "strong"), Span(f"  in {seconds_text(fact.seconds)}", "quiet")), 2)
     )
     if fact.verification is None:
-        blocks.append(Prose("Not verified, because --no-verify was given.", NOTE))
+        blocks.append(Paragraph("Not verified, because --no-verify was given.", "warning"))
     # a dimension that the tiling bound by itself is still open in the original
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
     opening = [*opening, *(word for one in assumed if one not in opening for word in tied("--dim", one))]
@@ -175,7 +183,7 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         ("look around in the result", ("explorer", path_word(fact.output))),
     ]
     rows = [
-        (Span("next" if i == 0 else "", DIM), shlex.join(c), Span(w, DIM))
+        (Span("next" if i == 0 else "", "quiet"), shlex.join(c), Span(w, "quiet"))
         for i, (w, c) in enumerate(following)
     ]
     blocks.append(Table((Column(""), Column(""), Column("")), rows))
@@ -192,5 +200,5 @@ def _skipped_rows(skipped: Sequence[SkippedSite]) -> list[tuple[Cell, ...]]:
     for (op, reason), group in groupby(sorted(skipped, key=alike), key=alike):
         names = [skip.name for skip in group]
         which = and_more(names)
-        rows.append((exact_text(len(names)), op, Span(which, DIM), Span(reason, NOTE)))
+        rows.append((exact_text(len(names)), op, Span(which, "quiet"), Span(reason, "warning")))
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -18,15 +18,30 @@ from explorer.base.units import (
 )
 from explorer.facts import Info
 from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost, Systolic
-from explorer.report.alike import alike, and_more
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    Role,
+    Rows,
+    Span,
+    Table,
+)
+from explorer.report.present.alike import alike, and_more
+from explorer.report.present.figures import bytes_field, count_field, seconds, share_text
+from explorer.report.present.look.info import title
 from explorer.report.terms import field_terms
-from explorer.report.text.costs import figure_table
-from explorer.report.text.model import CAP, Block, bytes_row, capped, count_row, share_text, title
 
 __all__ = ["formula_value", "hardware_text", "plan_cost"]
 
-_BOUND = {"compute": GOOD, "memory": NOTE, "": DIM}
+_MOST = 200
+"""Sites that are told in full."""
+
+_BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
 
 
 def hardware_text(machine: Hardware) -> str:
@@ -56,16 +71,16 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
     detailed = [site for site in fact.sites if site.formulas]
     return [
         *title(about.model),
-        *([Line((hardware_text(machine), Span(f"   {machine.origin}", DIM)))] if machine.origin else []),
+        *([Line((hardware_text(machine), Span(f"   {machine.origin}", "quiet")))] if machine.origin else []),
         Line(),
-        figure_table(_totals(fact)),
+        Fields(_totals(fact)),
         *(_by_order(fact) if len(fact.sites) > 1 else []),
         Line(),
         *_sites(fact),
         *(_systolic(fact.systolic, machine) if fact.systolic else []),
-        *(block for site in detailed[:CAP] for block in _detail(site)),
+        *(block for site in detailed[:_MOST] for block in _detail(site)),
         Line(),
-        *(Prose(field_terms(text), DIM) for text in fact.assumptions),
+        *(Paragraph(field_terms(text), "quiet") for text in fact.assumptions),
         *_untimed(fact),
     ]
 
@@ -77,15 +92,19 @@ def _untimed(fact: PlanCost) -> list[Block]:
     """Why there are no cycles, or no time, where there are none."""
     machine = fact.hardware
     if machine == Hardware():
-        return [Prose(_NO_MACHINE, NOTE)]
+        return [Paragraph(_NO_MACHINE, "warning")]
     if fact.total.cycles is None and fact.total.seconds is None:
         keys = ("macs_per_cycle", "bytes_per_cycle")
         missing = ", ".join(key for key in keys if getattr(machine, key) is None)
-        return [Prose(f"No cycles: the machine's profile lacks {missing}.", NOTE)]
-    return [Prose("No time: the machine's profile lacks clock.", NOTE)] if fact.total.seconds is None else []
+        return [Paragraph(f"No cycles: the machine's profile lacks {missing}.", "warning")]
+    return (
+        [Paragraph("No time: the machine's profile lacks clock.", "warning")]
+        if fact.total.seconds is None
+        else []
+    )
 
 
-def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
+def _totals(fact: PlanCost) -> list[Field]:
     machine, total = fact.hardware, fact.total
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
@@ -99,32 +118,32 @@ def _totals(fact: PlanCost) -> list[tuple[Cell, ...]]:
     chosen = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
     fits = {True: "fits", False: "does not fit", None: ""}[fact.fits]
     needed = fact.buffer_double if machine.double_buffered else fact.buffer
-    rows: list[tuple[Cell, ...]] = [
-        ("Tiles", sizes, "", f"{' and '.join(edges_text(one) for one in sorted(edges))} at the edges"),
-        count_row("MACs on tiles", fact.macs if known else None, "", share or without),
-        count_row("Tile matmuls", fact.products if known else None, "", without),
-        ("Tile utilization", percent_text(fact.utilisation, 1), "", "of the tiles' arithmetic"),
-        ("Padding overhead", percent_text(fact.padded_share, 1), "", "of operands and outputs"),
-        bytes_row("Traffic without reuse", fact.traffic_without_reuse, "", "every tile matmul fetches all"),
-        bytes_row("Traffic", total.traffic, "", chosen),
-        bytes_row("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
-        ("Arithmetic intensity", _intensity(total.intensity), "", "FLOPs per byte of traffic"),
-        bytes_row("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
-        bytes_row("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
+    rows = [
+        Field("Tiles", sizes, f"{' and '.join(edges_text(one) for one in sorted(edges))} at the edges"),
+        count_field("MACs on tiles", fact.macs if known else None, "", share or without),
+        count_field("Tile matmuls", fact.products if known else None, "", without),
+        Field("Tile utilization", percent_text(fact.utilisation, 1), "of the tiles' arithmetic"),
+        Field("Padding overhead", percent_text(fact.padded_share, 1), "of operands and outputs"),
+        bytes_field("Traffic without reuse", fact.traffic_without_reuse, "", "every tile matmul fetches all"),
+        bytes_field("Traffic", total.traffic, "", chosen),
+        bytes_field("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
+        Field("Arithmetic intensity", _intensity(total.intensity), "FLOPs per byte of traffic"),
+        bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
+        bytes_field("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
     ]
     if fact.fits is False and machine.buffer is not None:
         at = -1 if machine.double_buffered else -2
         said = f"{bytes_text(needed - machine.buffer)} too much"
-        rows[at] = (*rows[at][:3], Span(said, BAD))
+        rows[at] = rows[at]._replace(remark=Span(said, "bad"))
     if total.compute_cycles is not None:
-        rows.append(count_row("Cycles, computing", total.compute_cycles, ""))
+        rows.append(count_field("Cycles, computing", total.compute_cycles, ""))
     if total.memory_cycles is not None:
-        rows.append(count_row("Cycles, moving", total.memory_cycles, ""))
+        rows.append(count_field("Cycles, moving", total.memory_cycles, ""))
     if total.cycles is not None:
-        rows.append(count_row("Cycles", total.cycles, "", _bound_text(total, fact)))
+        rows.append(count_field("Cycles", total.cycles, "", _bound_text(total, fact)))
     if total.seconds is not None:
         remark = "" if total.cycles is not None else _bound_text(total, fact)
-        rows.append(("Time", seconds_text(total.seconds), "", remark))
+        rows.append(Field("Time", seconds(total.seconds), remark))
     return rows
 
 
@@ -142,9 +161,9 @@ def _by_order(fact: PlanCost) -> list[Block]:
     least = min(total.traffic for total in fact.orders)
     rows: list[tuple[Cell, ...]] = [
         (
-            Span(total.order, STRONG if total.order == fact.order else ""),
-            Span(ORDERS.get(total.order, "each matmul's own"), DIM),
-            Span(bytes_text(total.traffic), GOOD if total.traffic == least else ""),
+            Span(total.order, "strong" if total.order == fact.order else ""),
+            Span(ORDERS.get(total.order, "each matmul's own"), "quiet"),
+            Span(bytes_text(total.traffic), "good" if total.traffic == least else ""),
             f"{total.traffic / least:,.2f} x" if least else "",
             _intensity(total.intensity),
             "" if total.cycles is None else count_text(total.cycles),
@@ -160,7 +179,7 @@ def _by_order(fact: PlanCost) -> list[Block]:
         Column("FLOPs/byte", "right", drop=3),
         *_time_columns(fact),
     )
-    head = Line(Span("all matmuls in one loop order, outermost loop first", STRONG))
+    head = Line(Span("all matmuls in one loop order, outermost loop first", "strong"))
     return [Line(), head, Table(columns, rows)]
 
 
@@ -173,7 +192,6 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
 
 def _sites(fact: PlanCost) -> list[Block]:
     groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
-    rows = [_site_row(group[0], and_more([site.name for site in group])) for group in groups[:CAP]]
     columns = (
         Column("matmul", shrink=True),
         Column("M", "right", drop=5),
@@ -191,11 +209,12 @@ def _sites(fact: PlanCost) -> list[Block]:
         *_time_columns(fact),
         Column("limit" if fact.total.memory_bound is not None else "", drop=9),
     )
-    said = capped(len(rows), len(groups), "matmuls")
+    said: list[Block] = []
     if len(groups) < len(fact.sites):
         many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        said = [*said, Prose(f"{many}, with the figures of each; --json lists all.", DIM)]
-    return [*said, Table(columns, rows)]
+        said = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
+    rows = Rows(lambda group: _site_row(group[0], and_more([site.name for site in group])), groups)
+    return [*said, Table(columns, rows, what="matmuls")]
 
 
 def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
@@ -203,7 +222,7 @@ def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
     many = [f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls)]
     remark = ", ".join(text for text in many if text)
     return (
-        (Span(name), Span(f"  {remark}", DIM)) if remark else name,
+        (Span(name), Span(f"  {remark}", "quiet")) if remark else name,
         exact_text(site.M),
         exact_text(site.K),
         exact_text(site.N),
@@ -215,7 +234,7 @@ def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
         bytes_text(chosen.traffic),
         f"{site.ratio:,.2f}",
         _intensity(chosen.intensity),
-        Span(bytes_text(site.buffer), BAD if site.fits is False else ""),
+        Span(bytes_text(site.buffer), "bad" if site.fits is False else ""),
         "" if chosen.cycles is None else count_text(chosen.cycles),
         "" if chosen.seconds is None else seconds_text(chosen.seconds),
         Span(chosen.bound, _BOUND[chosen.bound]),
@@ -240,14 +259,14 @@ def _systolic(rows: Sequence[Systolic], machine: Hardware) -> list[Block]:
                 count_text(row.cycles),
                 "" if row.total is None else count_text(row.total),
                 "" if row.seconds is None else seconds_text(row.seconds),
-                Span(count_text(row.whole), DIM),
-                Span(count_text(row.scalesim), DIM),
+                Span(count_text(row.whole), "quiet"),
+                Span(count_text(row.scalesim), "quiet"),
             )
             for row in rows
         ],
     )
-    head = Line(Span(f"cycles of a systolic array, {size}", STRONG))
-    return [Line(), head, table, Prose(_DRAINED, DIM)]
+    head = Line(Span(f"cycles of a systolic array, {size}", "strong"))
+    return [Line(), head, table, Paragraph(_DRAINED, "quiet")]
 
 
 _DRAINED = (
@@ -260,7 +279,7 @@ def _detail(site: SiteCost) -> list[Block]:
     """One site: what each loop order moves, and how every figure comes about."""
     return [
         Line(),
-        Line(Span(site.name, STRONG)),
+        Line(Span(site.name, "strong")),
         _orders(site),
         Line(),
         *(block for formula in site.formulas for block in _formula(formula)),
@@ -287,13 +306,13 @@ def _orders(site: SiteCost) -> Table:
 
 def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
     return (
-        Span(cost.order, STRONG if cost.order == site.order else ""),
-        Span(cost.dataflow, DIM),
+        Span(cost.order, "strong" if cost.order == site.order else ""),
+        Span(cost.dataflow, "quiet"),
         bytes_text(cost.a_bytes),
         bytes_text(cost.b_bytes),
         bytes_text(cost.c_read_bytes),
         bytes_text(cost.c_write_bytes),
-        Span(bytes_text(cost.traffic), STRONG),
+        Span(bytes_text(cost.traffic), "strong"),
         _intensity(cost.intensity),
         "" if cost.cycles is None else count_text(cost.cycles),
         Span(cost.bound, _BOUND[cost.bound]),
@@ -302,8 +321,8 @@ def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
 
 def _formula(formula: Formula) -> list[Block]:
     return [
-        Line((Span(f"{field_terms(formula.name)}  ", DIM), Span(formula_value(formula), STRONG)), 2),
-        Prose(f"{field_terms(formula.rule)}  =  {formula.filled}", indent=6),
+        Line((Span(f"{field_terms(formula.name)}  ", "quiet"), Span(formula_value(formula), "strong")), 2),
+        Paragraph(f"{field_terms(formula.rule)}  =  {formula.filled}", indent=6),
     ]
 
 

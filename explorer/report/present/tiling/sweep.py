@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from explorer.base.units import bytes_text, count_text, edges_text, exact_text, printable, seconds_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.present.compare.verify import TONES
 from explorer.report.terms import field_terms
-from explorer.report.text.evidence import TONES
-from explorer.report.text.model import Block
 
 __all__ = ["FRONT", "scalesim", "scalesim_layout", "sweep", "tile_text"]
 
@@ -25,18 +24,18 @@ def sweep(fact: Sweep) -> list[Block]:
     """The answer of `explorer sweep`: a row a tiling, the Pareto front marked, what is kept where."""
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
-    head = [Span(f"{len(rows):,} tilings", STRONG), Span(f"   of {_named(models)}", DIM)]
+    head = [Span(f"{len(rows):,} tilings", "strong"), Span(f"   of {_named(models)}", "quiet")]
     machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
     if len(machines) == 1:
-        head.append(Span(f"   on {printable(next(iter(machines)))}", DIM))
+        head.append(Span(f"   on {printable(next(iter(machines)))}", "quiet"))
     blocks: list[Block] = [Line(tuple(head)), Line(), _table(rows, len(models) > 1, len(machines) > 1)]
     blocks.append(Line())
     if not all(row.error for row in rows):
-        blocks.append(Prose(_legend(rows), DIM))
+        blocks.append(Paragraph(_legend(rows), "quiet"))
     if not machines:
-        blocks.append(Prose("Without a machine there are no cycles: --machine npu.toml", DIM))
-    blocks += [Prose(f"{count:,} x {printable(why)}", NOTE) for why, count in _failures(rows)]
-    blocks += [Prose(note, NOTE) for note in fact.notes]
+        blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
+    blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
+    blocks += [Paragraph(note, "warning") for note in fact.notes]
     return [*blocks, Line(), Line(tuple(_told(fact)), 2)]
 
 
@@ -67,11 +66,11 @@ def _told(fact: Sweep) -> Iterator[str | Span]:
         proofs = f", {fact.proved:,} proved" if fact.proved else ""
         yield f"{fact.made:,} computed{proofs}{how} in {seconds_text(fact.seconds)}"
     if fact.output:
-        yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", DIM)
-        yield Span("   kept in ", DIM)
-        yield Span(printable(fact.output), STRONG)
+        yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", "quiet")
+        yield Span("   kept in ", "quiet")
+        yield Span(printable(fact.output), "strong")
     else:
-        yield Span("   not kept: add -o FILE to go on from here another time", DIM)
+        yield Span("   not kept: add -o FILE to go on from here another time", "quiet")
 
 
 def tile_text(row: SweepRow) -> str:
@@ -81,7 +80,7 @@ def tile_text(row: SweepRow) -> str:
 
 def _proof(row: SweepRow) -> Cell:
     if row.verified is None:
-        return Span("not run" if row.verdict else "", NOTE)
+        return Span("not run" if row.verdict else "", "warning")
     kind = row.verdict_kind or ("equal" if row.verified else "different")
     return Span(VERDICTS[kind].removeprefix("proven "), TONES[kind])
 
@@ -92,16 +91,16 @@ def _share(value: float | None) -> str:
 
 _COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
     (Column("model", shrink=True), lambda row: printable(row.model)),
-    (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), DIM)),
+    (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), "quiet")),
     (Column("tile"), lambda row: tile_text(row)),
-    (Column("edges", drop=7), lambda row: Span(edges_text(row.edges), DIM)),
-    (Column("form", drop=8), lambda row: Span(row.form, DIM)),
-    (Column("groups", drop=8), lambda row: Span(row.grouped, DIM)),
+    (Column("edges", drop=7), lambda row: Span(edges_text(row.edges), "quiet")),
+    (Column("form", drop=8), lambda row: Span(row.form, "quiet")),
+    (Column("groups", drop=8), lambda row: Span(row.grouped, "quiet")),
     (Column("tile matmuls", "right", drop=1), lambda row: exact_text(row.products)),
     (Column("utilization", "right", drop=2), lambda row: _share(row.utilisation)),
     (Column("padding", "right", drop=6), lambda row: _share(row.padded_share)),
     (Column("traffic", "right"), lambda row: bytes_text(row.traffic)),
-    (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), BAD if row.fits is False else "")),
+    (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), "bad" if row.fits is False else "")),
     (Column("cycles", "right"), lambda row: count_text(row.cycles)),
     (Column("time", "right", drop=4), lambda row: seconds_text(row.seconds)),
     (Column("proof", drop=3), _proof),
@@ -109,7 +108,7 @@ _COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
         Column("worst error", "right", drop=5),
         lambda row: "" if row.worst_error is None else f"{row.worst_error:.2g}",
     ),
-    (Column(""), lambda row: Span(FRONT, GOOD) if row.pareto else ""),
+    (Column(""), lambda row: Span(FRONT, "good") if row.pareto else ""),
 )
 
 

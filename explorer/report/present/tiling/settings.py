@@ -5,8 +5,7 @@ from __future__ import annotations
 from explorer.base.units import edges_text, exact_text
 from explorer.facts import Info
 from explorer.facts.settings import Settings, SiteSettings
-from explorer.report.layout import DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.text.model import Block
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 
 __all__ = ["settings"]
 
@@ -18,12 +17,12 @@ def settings(about: Info, fact: Settings) -> list[Block]:
     on = sum(site.on for site in fact.sites)
     head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {fact.grouped}"
     blocks: list[Block] = [
-        Line((Span(about.model.source, STRONG), Span(f"{head}{_said(fact.grouped_origin)}", DIM))),
+        Line((Span(about.model.source, "strong"), Span(f"{head}{_said(fact.grouped_origin)}", "quiet"))),
         Line(),
     ]
     columns = (
         Column("matmul", shrink=True),
-        Column("operator", drop=2, style=DIM),
+        Column("operator", drop=2, role="quiet"),
         Column("M", "right", drop=1),
         Column("K", "right", drop=1),
         Column("N", "right", drop=1),
@@ -33,11 +32,15 @@ def settings(about: Info, fact: Settings) -> list[Block]:
         blocks.append(Table(columns, [_row(site) for site in fact.sites]))
         blocks.append(Line())
     blocks.append(
-        Prose("In brackets where a value was said; one without was said nowhere and is the default.", DIM)
+        Paragraph(
+            "In brackets where a value was said; one without was said nowhere and is the default.", "quiet"
+        )
     )
     for rule in fact.unused:
         near = f"; did you mean '{rule.near}'?" if rule.near else ""
-        blocks.append(Prose(f"{rule.origin or 'a rule'} means no matmul here: {rule.says}{near}", NOTE))
+        blocks.append(
+            Paragraph(f"{rule.origin or 'a rule'} means no matmul here: {rule.says}{near}", "warning")
+        )
     return blocks
 
 
@@ -52,7 +55,7 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
     for name, value in values.items():
         # how a site would be tiled that is not says nothing
         hidden = name != "on" and not site.on
-        said.append(Span("", DIM) if hidden else (Span(value), Span(_said(site.origins[name]), DIM)))
+        said.append(Span("", "quiet") if hidden else (Span(value), Span(_said(site.origins[name]), "quiet")))
     return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *said)
 
 

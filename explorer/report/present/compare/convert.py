@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from explorer.base.units import bytes_text, printable, seconds_text, shape_text
 from explorer.facts import TensorInfo
 from explorer.facts.conversion import Conversion, StoredEvidence
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Column, Line, Prose, Span, Table
+from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.compare.verify import evidence
 from explorer.report.terms import field_terms
-from explorer.report.text.evidence import evidence
-from explorer.report.text.model import Block, capped
 from explorer.session.headers import label
 
 __all__ = ["conversion"]
-
-_CAP = 20
-"""Rows of tensors that differ; --json has them all."""
 
 
 def conversion(fact: Conversion) -> list[Block]:
@@ -24,14 +20,14 @@ def conversion(fact: Conversion) -> list[Block]:
     blocks: list[Block] = [
         Line(
             (
-                Span(fact.source, STRONG),
-                Span(f"   {label(fact.source_format)} to {label(fact.format)}", DIM),
-                Span(f"   by {fact.how}" if fact.how else "", DIM),
+                Span(fact.source, "strong"),
+                Span(f"   {label(fact.source_format)} to {label(fact.format)}", "quiet"),
+                Span(f"   by {fact.how}" if fact.how else "", "quiet"),
             )
         ),
         *_ports("in ", fact.inputs),
         *_ports("out", fact.outputs),
-        *(Prose(note, NOTE) for note in fact.notes),
+        *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
     ]
     if fact.verification is not None:
@@ -39,20 +35,23 @@ def conversion(fact: Conversion) -> list[Block]:
     if fact.stored is not None:
         blocks += [*_stored(fact.stored), Line()]
     if fact.verification is None and fact.stored is None:
-        blocks += [Prose("not compared with the source", NOTE), Line()]
+        blocks += [Paragraph("not compared with the source", "warning"), Line()]
     if not fact.output:
-        return [*blocks, Prose("nothing was written; --no-verify writes it without the comparison", BAD)]
+        return [
+            *blocks,
+            Paragraph("nothing was written; --no-verify writes it without the comparison", "bad"),
+        ]
     size = f"   {bytes_text(fact.file_bytes)}, {seconds_text(fact.seconds)}"
-    return [*blocks, Line((Span("written  ", DIM), Span(fact.output, STRONG), Span(size, DIM)))]
+    return [*blocks, Line((Span("written  ", "quiet"), Span(fact.output, "strong"), Span(size, "quiet")))]
 
 
 def _ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
     return [
         Line(
             (
-                Span(f"  {head} ", DIM),
+                Span(f"  {head} ", "quiet"),
                 printable(tensor.name),
-                Span(f"   {tensor.dtype or '?'} {shape_text(tensor.shape)}", DIM),
+                Span(f"   {tensor.dtype or '?'} {shape_text(tensor.shape)}", "quiet"),
             )
         )
         for tensor in tensors
@@ -62,16 +61,17 @@ def _ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
 def _stored(fact: StoredEvidence) -> list[Block]:
     if fact.passed:
         return [
-            Prose(field_terms(fact.verdict), f"bold {GOOD}"),
-            Prose(
-                f"sha256 {fact.sha256} of all tensors by name; {seconds_text(fact.seconds)}", DIM, indent=4
+            Paragraph(field_terms(fact.verdict), "passed"),
+            Paragraph(
+                f"sha256 {fact.sha256} of all tensors by name; {seconds_text(fact.seconds)}",
+                "quiet",
+                indent=4,
             ),
         ]
-    rows = [(Span(printable(name), BAD), why) for name, why in fact.differing[:_CAP]]
+    rows = Rows(lambda one: (Span(printable(one[0]), "bad"), one[1]), fact.differing)
     return [
-        Prose("DIFFERENT", BAD),
-        Prose(field_terms(fact.verdict).removeprefix("different: "), indent=4),
+        Paragraph("DIFFERENT", "bad"),
+        Paragraph(field_terms(fact.verdict).removeprefix("different: "), indent=4),
         Line(),
-        Table((Column("tensor", shrink=True), Column("why")), rows),
-        *capped(len(rows), len(fact.differing), "tensors"),
+        Table((Column("tensor", shrink=True), Column("why")), rows, what="tensors", more="--json has all"),
     ]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from explorer.base.units import bytes_text, count_text, exact_text
 from explorer.facts import Analysis, Info, Totals
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.text.model import Block, layers, title
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.present.look.info import title
+from explorer.report.present.look.layers import layers
 from explorer.session.headers import label
 
 __all__ = ["compare", "torchinfo"]
@@ -34,17 +35,19 @@ def compare(fact: Comparison) -> list[Block]:
         if any(not one.totals.nodes and not one.totals.coverage for one in fact.models):
             verdict = "parameters are the same, or every difference in them is explained; MACs are not known"
     columns = (
-        Column("", style=DIM),
+        Column("", role="quiet"),
         *(Column(one.model.source, "right", shrink=True) for one in fact.models),
     )
-    rows: list[tuple[Cell, ...]] = [("Format", *(Span(label(one.model.format), DIM) for one in fact.models))]
+    rows: list[tuple[Cell, ...]] = [
+        ("Format", *(Span(label(one.model.format), "quiet") for one in fact.models))
+    ]
     rows += [
         (label, *_cells([one.totals for one in fact.models], name, text)) for label, name, text in _FIGURES
     ]
     rows.append(("Coverage", *(_coverage(one.totals) for one in fact.models)))
     counts = [(op, *(exact_text(count) if count else "-" for count in found)) for op, found in fact.operators]
     return [
-        Prose(verdict, f"bold {GOOD}" if fact.agree else BAD, 0),
+        Paragraph(verdict, "passed" if fact.agree else "bad", 0),
         Line(),
         Table(columns, rows),
         Line(),
@@ -64,12 +67,12 @@ def _cells(totals: list[Totals], name: str, text: Callable[[int | None], str]) -
         value = getattr(one, name)
         said = ("" if value is None or name in _STORED else one.sign) + text(value)
         same = value == getattr(totals[0], name) and value is not None
-        shown.append(said if same else Span(said, NOTE))
+        shown.append(said if same else Span(said, "warning"))
     return shown
 
 
 def _coverage(totals: Totals) -> Cell:
-    return "100 %" if totals.coverage >= 1 else Span(f"{int(totals.coverage * 1000) / 10:.1f} %", NOTE)
+    return "100 %" if totals.coverage >= 1 else Span(f"{int(totals.coverage * 1000) / 10:.1f} %", "warning")
 
 
 def _differences(fact: Comparison) -> list[Block]:
@@ -78,7 +81,7 @@ def _differences(fact: Comparison) -> list[Block]:
     blocks: list[Block] = []
     for at in dict.fromkeys(difference.model for difference in fact.differences):
         source, first = fact.models[at].model.source, fact.models[0].model.source
-        blocks += [Line(), Line((Span(source, STRONG), Span("   against   ", DIM), first))]
+        blocks += [Line(), Line((Span(source, "strong"), Span("   against   ", "quiet"), first))]
         for difference in fact.differences:
             if difference.model == at:
                 blocks += _difference(difference)
@@ -89,8 +92,8 @@ def _difference(fact: Difference) -> list[Block]:
     """The figure and its difference on one line, why below: reasons are sentences, not cells."""
     open_ = fact.delta is None or fact.explained != fact.delta
     delta = "?" if fact.delta is None else f"{fact.delta:+,}"
-    state = Span("open", BAD) if open_ else Span("explained", GOOD)
-    return [Line((f"{fact.figure}  ", Span(delta, STRONG), "  ", state), 2), Prose(fact.why, indent=4)]
+    state = Span("open", "bad") if open_ else Span("explained", "good")
+    return [Line((f"{fact.figure}  ", Span(delta, "strong"), "  ", state), 2), Paragraph(fact.why, indent=4)]
 
 
 def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
@@ -99,7 +102,7 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
     if analysis is None:
         blocks = [
             *title(about.model),
-            Line(Span(f"made by torchinfo {fact.version}", DIM)),
+            Line(Span(f"made by torchinfo {fact.version}", "quiet")),
             *(Line(line) for line in fact.text.splitlines()),
         ]
     else:
@@ -107,11 +110,11 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
     if not compared:
         return blocks
     if not fact.differences:
-        return [*blocks, Line(), Prose(f"torchinfo {fact.version} agrees with every figure", GOOD)]
+        return [*blocks, Line(), Paragraph(f"torchinfo {fact.version} agrees with every figure", "good")]
     for why in dict.fromkeys(difference.why for difference in fact.differences):
         blocks += [
             Line(),
-            Prose(why, NOTE, 0),
+            Paragraph(why, "warning", 0),
             _overruled([d for d in fact.differences if d.why == why], fact),
         ]
     return blocks
@@ -122,7 +125,7 @@ def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable)
     rows: list[tuple[Cell, ...]] = [
         (
             difference.path or "total",
-            Span(difference.kind, DIM),
+            Span(difference.kind, "quiet"),
             difference.figure,
             exact_text(difference.theirs),
             exact_text(difference.ours),
@@ -134,6 +137,6 @@ def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable)
         Column("kind", shrink=True, drop=1),
         Column("figure"),
         Column(f"torchinfo {fact.version}", "right"),
-        Column("ours", "right", style=STRONG),
+        Column("ours", "right", role="strong"),
     )
     return Table(columns, rows)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from explorer.base.units import dims_text, exact_text, rounding_text, seconds_text, seeds_text, shape_text
 from explorer.base.verdicts import NOT_NEEDED, VERDICTS
-from explorer.facts import RegionEvidence, SiteEvidence, Verification
-from explorer.report.alike import alike, and_more
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
+from explorer.report.present.alike import alike, and_more
 from explorer.report.terms import field_terms
-from explorer.report.text.model import Block
 from explorer.settings.parse import path_word
 
 _CAP = 40
 """Changed regions that are listed."""
 
-TONES = {"equal": GOOD, "evidence": GOOD, "different": BAD, "unproven": NOTE}
-"""Styles of verdicts."""
+TONES: Mapping[VerdictKind, Role] = {
+    "equal": "good",
+    "evidence": "good",
+    "different": "bad",
+    "unproven": "warning",
+}
+"""Roles of verdicts."""
 
 __all__ = ["TONES", "evidence", "to_blame", "verification"]
 
@@ -32,7 +36,7 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
         opening: Options with which the models were opened, for the command to type next.
     """
     return [
-        Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
+        Line((Span(fact.before, "strong"), Span("   against   ", "quiet"), Span(fact.after, "strong"))),
         Line(),
         *evidence(fact),
         *(to_blame(fact.before, fact.after, opening) if fact.verdict_kind == "different" else []),
@@ -44,7 +48,7 @@ def to_blame(before: str, after: str, opening: Sequence[str], first: str = "") -
     commands = [(first, "write it all the same")] if first else []
     blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
     rows = [
-        (Span("next" if at == 0 else "", DIM), command, Span(why, DIM))
+        (Span("next" if at == 0 else "", "quiet"), command, Span(why, "quiet"))
         for at, (command, why) in enumerate((*commands, (blame, "which layer departs")))
     ]
     return [Line(), Table((Column(""), Column(""), Column("")), rows)]
@@ -64,28 +68,31 @@ def evidence(fact: Verification) -> list[Block]:
         *((out.name, out.reason) for out in (*fact.outputs, *fact.torch) if not out.passed),
     ]
     if failed:
-        rows = [(Span(name, BAD), field_terms(reason)) for name, reason in failed]
+        rows = [(Span(name, "bad"), field_terms(reason)) for name, reason in failed]
         blocks += [Line(), Table((Column("why", shrink=True), Column("")), rows)]
     inexact = [out for out in fact.outputs if out.passed and not out.equal and out.rms_before is None]
     unknown = [out for out in inexact if out.reference != NOT_NEEDED]
     if unknown:
-        reasons = [(out.name, Span(field_terms(out.reason), NOTE)) for out in unknown]
+        reasons = [(out.name, Span(field_terms(out.reason), "warning")) for out in unknown]
         blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
     apart = [site for site in fact.sites if _exact(site) and (site.max_abs or 0.0) >= 1]
     if apart:
         # exact, and steps away from the original: its kernel saturates
-        why = [(site.name, Span(site.reason, NOTE)) for site in apart]
+        why = [(site.name, Span(site.reason, "warning")) for site in apart]
         blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), why)]
-    return [*blocks, Line(), Prose("; ".join(_how(fact)), DIM)]
+    return [*blocks, Line(), Paragraph("; ".join(_how(fact)), "quiet")]
 
 
 def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
     claim, _, grounds = field_terms(fact.verdict).partition(": ")
-    style = f"bold {GOOD}" if fact.passed else f"bold {TONES[fact.verdict_kind]}"
+    style = "passed" if fact.passed else TONES[fact.verdict_kind]
     if not fact.passed:
-        return [Prose(VERDICTS[fact.verdict_kind].upper(), style), Prose(grounds, indent=4)]
-    return [Prose(claim, style), *(Prose(ground, indent=4) for ground in grounds.split("; ") if ground)]
+        return [Paragraph(VERDICTS[fact.verdict_kind].upper(), style), Paragraph(grounds, indent=4)]
+    return [
+        Paragraph(claim, style),
+        *(Paragraph(ground, indent=4) for ground in grounds.split("; ") if ground),
+    ]
 
 
 def _how(fact: Verification) -> list[str]:
@@ -114,12 +121,12 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             and_more([site.name, *(one.name for one in group if one is not site)]),
-            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("wrong", BAD),
+            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("wrong", "bad"),
             exact_text(sum(one.rows for one in group)),
             _float_text(site.max_abs),
             _float_text(site.mse),
             _cosine_text(site.cosine),
-            Span("exact", GOOD) if _exact(site) else _ratio(site.bound_ratio, site.limit),
+            Span("exact", "good") if _exact(site) else _ratio(site.bound_ratio, site.limit),
             _pair(site.rms_before, site.rms_after),
             _verdict(site.passed, site.nonfinite),
         )
@@ -146,9 +153,9 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
             region.value,
             region.before if region.before == region.after else f"{region.before} -> {region.after}",
             exact_text(region.draws),
-            Span("0, bit for bit", GOOD) if region.equal else _float_text(region.max_abs),
-            Span(region.reason, DIM),
-            Span("ok", GOOD)
+            Span("0, bit for bit", "good") if region.equal else _float_text(region.max_abs),
+            Span(region.reason, "quiet"),
+            Span("ok", "good")
             if region.kind in ("equal", "evidence")
             else Span(VERDICTS[region.kind], TONES[region.kind]),
         )
@@ -171,14 +178,14 @@ def _output_table(fact: Verification) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             out.name,
-            Span(f"{out.dtype} {shape_text(out.shape)}", DIM),
-            Span(against, DIM) if fact.torch else "",
-            Span("0, bit for bit", GOOD) if out.equal else _float_text(out.max_abs),
+            Span(f"{out.dtype} {shape_text(out.shape)}", "quiet"),
+            Span(against, "quiet") if fact.torch else "",
+            Span("0, bit for bit", "good") if out.equal else _float_text(out.max_abs),
             _float_text(out.max_rel),
             _float_text(out.mse),
             _cosine_text(out.cosine),
             *([_pair(out.rms_before, out.rms_after)] if measured else []),
-            Span("nothing shown", BAD)
+            Span("nothing shown", "bad")
             if out.equal and not out.passed
             else _verdict(out.passed, out.nonfinite),
         )
@@ -205,9 +212,9 @@ def _exact(site: SiteEvidence) -> bool:
 
 def _float_text(value: float | None) -> Span:
     if value is None:
-        return Span("?", NOTE)
+        return Span("?", "warning")
     if not math.isfinite(value):
-        return Span(str(value), BAD)
+        return Span(str(value), "bad")
     return Span(f"{value:.1e}" if value else "0")
 
 
@@ -229,5 +236,5 @@ def _pair(before: float | None, after: float | None) -> Cell:
 
 def _verdict(passed: bool, nonfinite: int) -> Cell:
     if nonfinite:
-        return Span(f"{nonfinite:,} NaN or Inf", BAD)
-    return Span("ok", GOOD) if passed else Span("DIFFERENT", BAD)
+        return Span(f"{nonfinite:,} NaN or Inf", "bad")
+    return Span("ok", "good") if passed else Span("DIFFERENT", "bad")

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from explorer.base.units import bytes_text, exact_text
 from explorer.facts import Diff, NodeDiff, Totals
-from explorer.report.alike import alike, and_more
-from explorer.report.layout import BAD, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
+from explorer.report.present.alike import alike, and_more
 from explorer.report.terms import field_terms
-from explorer.report.text.model import Block
 
 __all__ = ["changes", "diff"]
 
-_ROW_STYLES = {"added": GOOD, "removed": BAD, "changed": NOTE, "tiled": GOOD, "merged": GOOD, "renamed": DIM}
+_ROW_ROLES: Mapping[str, Role] = {
+    "added": "good",
+    "removed": "bad",
+    "changed": "warning",
+    "tiled": "good",
+    "merged": "good",
+    "renamed": "quiet",
+}
 _INSIDE_WIDTH = 56
 
 
 def diff(fact: Diff) -> list[Block]:
     """The answer of `explorer diff`: by operator, row by row, cost before and after."""
-    head = Line((Span(fact.before, STRONG), Span("   ->   ", DIM), Span(fact.after, STRONG)))
+    head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     if fact.equal and not fact.nodes:
-        return [head, Line(), Line((Span("identical", GOOD), "   no node differs"), 2)]
+        return [head, Line(), Line((Span("identical", "good"), "   no node differs"), 2)]
     if fact.equal:
-        verdict = Line((Span("equal", GOOD), "   nothing but names inside the graph differs"), 2)
+        verdict = Line((Span("equal", "good"), "   nothing but names inside the graph differs"), 2)
         return [head, Line(), verdict, Line(), *_rows(fact)]
     return [head, Line(), *_summary(fact), Line(), *_rows(fact), Line(), *_totals(fact)]
 
 
 def changes(fact: Diff) -> list[Block]:
     """The rows and the cost, without the summary by operator."""
-    return [*_rows(fact), Line(), *_totals(fact)] if fact.nodes else [Prose("nothing", DIM)]
+    return [*_rows(fact), Line(), *_totals(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
 
 
 def _summary(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = [
         (
-            Span(row.op, STRONG if row.changed or row.added or row.removed else ""),
+            Span(row.op, "strong" if row.changed or row.added or row.removed else ""),
             exact_text(row.total),
-            _count(row.changed, NOTE),
+            _count(row.changed, "warning"),
             _count(row.unchanged, ""),
-            _count(row.added, GOOD),
-            _count(row.removed, BAD),
+            _count(row.added, "good"),
+            _count(row.removed, "bad"),
         )
         for row in fact.summary
     ]
@@ -56,8 +62,8 @@ def _summary(fact: Diff) -> list[Block]:
     return [Table(columns, rows)]
 
 
-def _count(value: int, style: str) -> Span:
-    return Span(exact_text(value), style) if value else Span("-", DIM)
+def _count(value: int, role: Role) -> Span:
+    return Span(exact_text(value), role) if value else Span("-", "quiet")
 
 
 def _rows(fact: Diff) -> list[Block]:
@@ -70,9 +76,9 @@ def _rows(fact: Diff) -> list[Block]:
         how = ""
         if row.match and row.match != "name" and row.status not in ("tiled", "merged"):
             how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
-        what = field_terms(row.what) or Span(row.op_after or row.op_before or "", DIM)
-        rows.append((Span(row.status, _ROW_STYLES.get(row.status, "")), name, what, Span(how, DIM)))
-        rows += [("", "", Span(line, DIM)) for line in _inside(row.children)]
+        what = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")
+        rows.append((Span(row.status, _ROW_ROLES.get(row.status, "")), name, what, Span(how, "quiet")))
+        rows += [("", "", Span(line, "quiet")) for line in _inside(row.children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
     )
@@ -116,8 +122,8 @@ def _totals(fact: Diff) -> list[Block]:
     for label, old, new, text in figures:
         first, second = ("" if label in _STORED else side.sign for side in (before, after))
         # the difference of two bounds is nothing that anybody knows
-        delta = Span("?", NOTE) if first or second else _delta(old, new, text)
-        rows.append((Span(label, DIM), _figure(old, text, first), _figure(new, text, second), delta))
+        delta = Span("?", "warning") if first or second else _delta(old, new, text)
+        rows.append((Span(label, "quiet"), _figure(old, text, first), _figure(new, text, second), delta))
     columns = (Column("cost"), Column("before", "right"), Column("after", "right"), Column(""))
     return [Table(columns, rows), *_least(before, after)]
 
@@ -134,9 +140,9 @@ def _figure(value: int | None, text: Callable[[int | None], str], sign: str) -> 
 def _delta(old: int | None, new: int | None, text: Callable[[int], str]) -> Cell:
     """The difference with its sign, and its size against what was: in percent, or as a factor."""
     if old is None or new is None:
-        return Span("?", NOTE)
+        return Span("?", "warning")
     if old == new:
-        return Span("unchanged", DIM)
+        return Span("unchanged", "quiet")
     sign = "+" if new > old else "-"
     share = ""
     if old and new >= 2 * old:
@@ -150,12 +156,12 @@ def _least(before: Totals, after: Totals) -> list[Block]:
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
         said = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
-        return [Prose(said, NOTE)] if before.sign or after.sign else []
+        return [Paragraph(said, "warning")] if before.sign or after.sign else []
     share = f"{int(lowest * 1000) / 10:.1f} %"
     return [
-        Prose(
+        Paragraph(
             f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower"
             " bounds.",
-            NOTE,
+            "warning",
         )
     ]

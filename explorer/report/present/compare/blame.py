@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
 from explorer.facts.blame import Blame, Probe
-from explorer.report.layout import BAD, BAR, DIM, GOOD, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.text.model import Block
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
 
 __all__ = ["STATES", "blame", "claim", "curve", "decades", "error_text", "how", "shown"]
 
-STATES = {
-    "equal": ("equal", GOOD),
-    "rounding": ("rounding", GOOD),
-    "inherited": ("inherited", NOTE),
-    "coarser": ("number type", NOTE),
-    "introduced": ("INTRODUCED", BAD),
+STATES: Mapping[str, tuple[str, Role]] = {
+    "equal": ("equal", "good"),
+    "rounding": ("rounding", "good"),
+    "inherited": ("inherited", "warning"),
+    "coarser": ("number type", "warning"),
+    "introduced": ("INTRODUCED", "bad"),
 }
-"""What a value's state is called, and its style."""
+"""What a value's state is called, and its role."""
 
 _CLAIMS = {
     "equal": "NO DIFFERENCE",
@@ -44,32 +43,32 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         plotted: The file with the picture; '' for none.
     """
     blocks: list[Block] = [
-        Line((Span(fact.before, STRONG), Span("   against   ", DIM), Span(fact.after, STRONG))),
+        Line((Span(fact.before, "strong"), Span("   against   ", "quiet"), Span(fact.after, "strong"))),
         Line(),
-        Prose(claim(fact), f"bold {GOOD}" if fact.same else BAD),
-        Prose(fact.verdict, indent=4),
+        Paragraph(claim(fact), "passed" if fact.same else "bad"),
+        Paragraph(fact.verdict, indent=4),
     ]
     if fact.first is not None:
         blocks += [Line(), Table(_FIGURES, _first(fact.probes[fact.first], fact))]
     if fact.probes:
         line, axis = curve(fact.probes, _WIDTH)
-        growth = Table((Column(""), Column("", style=BAR)), [(Span("error growth", DIM), line)])
-        blocks += [Line(), growth, Prose(axis, DIM)]
+        growth = Table((Column(""), Column("", role="bar")), [(Span("error growth", "quiet"), line)])
+        blocks += [Line(), growth, Paragraph(axis, "quiet")]
         rows = shown(fact, limit)
         most = len(fact.probes)
         more = (
-            [Prose(f"{len(rows):,} of {most:,} values: the first, the worst; --csv has all", NOTE)]
+            [Paragraph(f"{len(rows):,} of {most:,} values: the first, the worst; --csv has all", "warning")]
             if len(rows) < most
             else []
         )
         blocks += [Line(), *more, _table(fact, rows)]
     if fact.unpaired_count:
-        blocks += [Line(), Prose(_unpaired(fact), NOTE)]
+        blocks += [Line(), Paragraph(_unpaired(fact), "warning")]
     if plotted:
-        blocks += [Line(), Line((Span("written  ", DIM), Span(plotted, STRONG)))]
+        blocks += [Line(), Line((Span("written  ", "quiet"), Span(plotted, "strong")))]
     if fact.kind != "unlike":
-        blocks += [Line(), Prose(f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", DIM)]
-        blocks.append(Prose(how(fact), DIM))
+        blocks += [Line(), Paragraph(f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", "quiet")]
+        blocks.append(Paragraph(how(fact), "quiet"))
     return blocks
 
 
@@ -137,7 +136,7 @@ def error_text(value: float | None) -> str:
     return "?" if value is None else "0" if not value else f"{value:.1e}"
 
 
-_FIGURES = (Column("", style=DIM), Column("", "right"), Column("", shrink=True, style=DIM))
+_FIGURES = (Column("", role="quiet"), Column("", "right"), Column("", shrink=True, role="quiet"))
 
 
 def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
@@ -145,13 +144,17 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
     other = "" if probe.layer_after == probe.layer else f", '{probe.layer_after}' in the other"
     count = sum(p.state == "introduced" for p in fact.probes)
     rows: list[tuple[Cell, ...]] = [
-        ("layer", Span(f"{probe.op} {probe.layer}", BAD if count else NOTE), f"node {probe.step:,}{other}"),
+        (
+            "layer",
+            Span(f"{probe.op} {probe.layer}", "bad" if count else "warning"),
+            f"node {probe.step:,}{other}",
+        ),
         ("introduced there", error_text(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
         ("rounding there", error_text(probe.introduced_noise), "the original's own, against float64"),
         ("error of the value", error_text(probe.relative), _decibels(probe)),
     ]
     if probe.nonfinite:
-        rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), BAD), "that the original has not"))
+        rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "that the original has not"))
     if probe.reason:
         rows.append(("why", "", probe.reason))
     return rows
@@ -173,7 +176,7 @@ def _table(fact: Blame, rows: Sequence[int]) -> Table:
         Column("cosine", "right", drop=7),
         Column("noise", "right", drop=2),
         Column("introduced", "right", drop=1),
-        Column("", style=BAR, drop=8),
+        Column("", role="bar", drop=8),
         Column(""),
     )
     scale = decades(p.relative for p in fact.probes)
@@ -181,12 +184,12 @@ def _table(fact: Blame, rows: Sequence[int]) -> Table:
 
 
 def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
-    said, style = STATES[probe.state]
+    said, role = STATES[probe.state]
     return (
         exact_text(probe.step),
-        Span(probe.layer, STRONG if first else ""),
-        Span(probe.op, DIM),
-        Span(shape_text(probe.shape), DIM),
+        Span(probe.layer, "strong" if first else ""),
+        Span(probe.op, "quiet"),
+        Span(shape_text(probe.shape), "quiet"),
         error_text(probe.max_abs),
         error_text(probe.relative),
         "" if probe.snr_db is None else f"{probe.snr_db:.1f}",
@@ -194,7 +197,7 @@ def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell
         "" if probe.noise is None else error_text(probe.noise),
         "" if probe.introduced is None else error_text(probe.introduced),
         _bar(probe.relative, scale),
-        Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else said, style),
+        Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else said, role),
     )
 
 

@@ -7,20 +7,24 @@ from collections.abc import Sequence
 from explorer.base.units import bytes_text, exact_text, seconds_text, shape_text
 from explorer.facts import Info
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
-from explorer.report.layout import BAD, BAR, DIM, NOTE, STRONG, Cell, Column, Line, Prose, Span, Table
-from explorer.report.text.model import CAP, Block, capped, title
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.look.info import title
 
-__all__ = ["activations", "spark", "weights"]
+__all__ = ["activations", "spark", "weights", "weights_blocks"]
 
 _CELLS = 16
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 def weights(about: Info, fact: Weights) -> list[Block]:
-    """The answer of `explorer weights`: every tensor's values, and what is stored twice."""
-    blocks = [
-        *title(about.model),
-        *(Prose(note, NOTE) for note in fact.notes),
+    """The answer of `explorer weights`."""
+    return [*title(about.model), *weights_blocks(fact)]
+
+
+def weights_blocks(fact: Weights) -> list[Block]:
+    """Every tensor's values, and what is stored twice."""
+    blocks: list[Block] = [
+        *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
         *_tensors(fact.tensors, "tensors"),
     ]
@@ -32,7 +36,7 @@ def weights(about: Info, fact: Weights) -> list[Block]:
             rows = [(", ".join(group),) for group in groups]
             blocks += [
                 Line(),
-                Line((Span(label, STRONG), Span(f"   {remark}", DIM))),
+                Line((Span(label, "strong"), Span(f"   {remark}", "quiet"))),
                 Table((Column("", shrink=True),), rows),
             ]
     return blocks
@@ -42,24 +46,23 @@ def activations(about: Info, fact: Activations) -> list[Block]:
     """The answer of `explorer activations`: inputs, every output's values, what could not be seen."""
     blocks = [
         *title(about.model),
-        *(Prose(note, NOTE) for note in fact.notes),
+        *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
-        *(Prose(text, DIM) for text in fact.inputs),
+        *(Paragraph(text, "quiet") for text in fact.inputs),
         Line(),
         *_tensors(fact.tensors, "outputs"),
     ]
     if fact.skipped:
-        rows = [(Span(layer, NOTE), reason) for layer, reason in fact.skipped[:CAP]]
         columns = (Column("not seen", shrink=True), Column(""))
-        blocks += [Line(), *capped(len(rows), len(fact.skipped), "layers not seen"), Table(columns, rows)]
+        rows = Rows(lambda one: (Span(one[0], "warning"), one[1]), fact.skipped)
+        blocks += [Line(), Table(columns, rows, what="layers not seen")]
     if fact.output:
-        blocks += [Line(), Line((Span("values written to  ", DIM), Span(fact.output, STRONG)))]
-    return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), DIM), 2)]
+        blocks += [Line(), Line((Span("values written to  ", "quiet"), Span(fact.output, "strong")))]
+    return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
 
 
 def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
     """The table of tensors; a single one gets its quantiles and histogram in full."""
-    rows = [_row(stats) for stats in tensors[:CAP]]
     columns = (
         Column("tensor", shrink=True),
         Column("layer", shrink=True, drop=7),
@@ -71,10 +74,10 @@ def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
         Column("mean", "right"),
         Column("std", "right"),
         Column("zeros", "right", drop=2),
-        Column("", style=BAR, drop=3),
-        Column("", style=BAD, drop=1),
+        Column("", role="bar", drop=3),
+        Column("", role="bad", drop=1),
     )
-    blocks = [*capped(len(rows), len(tensors), what), Table(columns, rows, 0)]
+    blocks: list[Block] = [Table(columns, Rows(_row, tensors), 0, what)]
     return [*blocks, *_detail(tensors[0])] if len(tensors) == 1 else blocks
 
 
@@ -83,8 +86,8 @@ def _row(stats: TensorStats) -> tuple[Cell, ...]:
     wrong = [f"{count:,} {word}" for count, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if count]
     return (
         name,
-        Span("" if stats.layer == stats.tensor.name else stats.layer, DIM),
-        Span(stats.tensor.dtype or "?", DIM),
+        Span("" if stats.layer == stats.tensor.name else stats.layer, "quiet"),
+        Span(stats.tensor.dtype or "?", "quiet"),
         shape_text(stats.tensor.shape),
         bytes_text(stats.bytes),
         *(_number(value) for value in (stats.minimum, stats.maximum, stats.mean, stats.std)),
@@ -95,7 +98,7 @@ def _row(stats: TensorStats) -> tuple[Cell, ...]:
 
 
 def _number(value: float | None) -> Cell:
-    return Span("-", DIM) if value is None else f"{value:.4g}"
+    return Span("-", "quiet") if value is None else f"{value:.4g}"
 
 
 def spark(histogram: Histogram | None, cells: int) -> str:
@@ -115,17 +118,17 @@ def _detail(stats: TensorStats) -> list[Block]:
         rows = [(f"{100 * q:g} %", f"{value:.6g}") for q, value in stats.quantiles]
         blocks += [
             Line(),
-            Line((Span("quantiles", STRONG), Span(exact, DIM))),
-            Table((Column("", "right", style=DIM), Column("", "right")), rows),
+            Line((Span("quantiles", "strong"), Span(exact, "quiet"))),
+            Table((Column("", "right", role="quiet"), Column("", "right")), rows),
         ]
     if stats.histogram is not None:
         edges, counts = stats.histogram.edges, stats.histogram.counts
         largest = max(counts, default=0)
         blocks += [
             Line(),
-            Line((Span("histogram", STRONG), Span(f"   {exact_text(sum(counts))} finite values", DIM))),
+            Line((Span("histogram", "strong"), Span(f"   {exact_text(sum(counts))} finite values", "quiet"))),
             Table(
-                (Column("", "right", style=DIM), Column("", "right"), Column("", style=BAR)),
+                (Column("", "right", role="quiet"), Column("", "right"), Column("", role="bar")),
                 [
                     (f"{low:.4g}", exact_text(count), "█" * -(-40 * count // largest) if count else "")
                     for low, count in zip(edges, counts, strict=False)

@@ -1,0 +1,181 @@
+"""Blocks: an answer as headings, figures and tables, put into words but not yet laid out.
+
+`explorer.report.present` makes them of facts, once; a terminal (`explorer.report.layout`), the screen
+(`explorer.tui.text.drawing`) and a page (`explorer.report.html`) draw the same ones. Text has roles, never
+colours: what green is, and whether there is one, is known where it is drawn. Nothing is ever read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+__all__ = [
+    "Alike",
+    "Block",
+    "Cell",
+    "Chart",
+    "Column",
+    "Field",
+    "Fields",
+    "Heading",
+    "Line",
+    "Paragraph",
+    "Role",
+    "Rows",
+    "Span",
+    "Table",
+]
+
+Role = Literal["", "strong", "quiet", "kind", "figure", "formula", "bar", "good", "passed", "warning", "bad"]
+"""What a text is: a name that heads the rest, a remark, an operator or dtype, a number, how it comes about, a
+bar of a chart; and what is said by it. 'passed' is a verdict."""
+
+
+class Span(NamedTuple):
+    """A piece of text.
+
+    Attributes:
+        text: As it is read.
+        role: What it is.
+        exact: Of a rounded figure the figure itself; '' if `text` is all there is.
+        value: What a column of such figures is sorted by; None for nothing that is known.
+    """
+
+    text: str
+    role: Role = ""
+    exact: str = ""
+    value: float | None = None
+
+
+Cell = str | Span | tuple[str | Span, ...]
+
+
+class Column(NamedTuple):
+    """A table's column.
+
+    Attributes:
+        title: Printed above it; empty for none.
+        align: 'left' or 'right'.
+        shrink: May be shortened with an ellipsis where there is little room.
+        drop: Columns with the highest number are left out first where there is little room; 0 never.
+        role: Of text that has none.
+    """
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    shrink: bool = False
+    drop: int = 0
+    role: Role = ""
+
+
+class Line(Struct, frozen=True):
+    """Spans beside each other on one line, which breaks only where it must."""
+
+    cell: Cell = ""
+    indent: int = 0
+
+
+class Paragraph(Struct, frozen=True):
+    """A sentence or more."""
+
+    text: str
+    role: Role = ""
+    indent: int = 2
+
+
+class Heading(Struct, frozen=True):
+    """What the blocks below it are about."""
+
+    text: str
+    note: str = ""
+
+
+class Field(NamedTuple):
+    """A figure with its name, and what else there is to say of it."""
+
+    label: Cell
+    figure: Cell
+    remark: Cell = ""
+
+
+class Fields(Struct, frozen=True):
+    """Figures, one below the other."""
+
+    rows: Sequence[Field]
+
+
+class Table(Struct, frozen=True, eq=False):
+    """Rows under columns. Missing cells at the end of a row are empty.
+
+    Attributes:
+        columns: From left to right.
+        rows: Looked at more than once; where there may be very many, `Rows` or `Alike`.
+        indent: Blanks on its left.
+        what: What the rows are, where only the first of many are shown: 'layers, slowest first'. A table
+            without it is shown whole.
+        more: Where all of them are.
+        around: A row that is among those that are shown.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    indent: int = 2
+    what: str = ""
+    more: str = "--csv has all"
+    around: int = 0
+
+
+class Chart(Struct, frozen=True):
+    """A picture for a page, by its name in `explorer.report.plots`; elsewhere tables stand for it."""
+
+    name: str
+    fact: Any
+
+
+Block = Line | Paragraph | Heading | Fields | Table | Chart
+
+Item = TypeVar("Item")
+
+
+class Rows(Sequence[Sequence[Cell]], Generic[Item]):
+    """Rows of a table, each made when it is looked at: of 100,000 a terminal shows 200."""
+
+    def __init__(self, make: Callable[[Item], Sequence[Cell]], items: Sequence[Item]) -> None:
+        self.make = make
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, at: Any) -> Any:
+        return list(map(self.make, self.items[at])) if isinstance(at, slice) else self.make(self.items[at])
+
+    def __iter__(self) -> Iterator[Sequence[Cell]]:
+        return map(self.make, self.items)
+
+
+class Alike(Sequence[Sequence[Cell]]):
+    """Rows of a name and of cells that many share, each put together when somebody looks.
+
+    Args:
+        names: The first cell of every row.
+        cells: The others; rows that are alike have the same object.
+    """
+
+    def __init__(self, names: Sequence[Cell], cells: Sequence[tuple[Cell, ...]]) -> None:
+        self.names = names
+        self.cells = cells
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return list(Alike(self.names[at], self.cells[at]))
+        return (self.names[at], *self.cells[at])
+
+    def __iter__(self) -> Iterator[tuple[Cell, ...]]:
+        return ((name, *cells) for name, cells in zip(self.names, self.cells, strict=True))

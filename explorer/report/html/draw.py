@@ -1,0 +1,142 @@
+"""Blocks as HTML and as Markdown.
+
+Jinja2 fills the HTML because it escapes whatever a model file calls its layers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from explorer.base.units import printable
+from explorer.facts import Info
+from explorer.report import plots
+from explorer.report.blocks import Block, Cell, Chart, Column, Fields, Heading, Line, Paragraph, Span
+from explorer.report.layout import some_of
+from explorer.report.present.look.info import about_text
+
+__all__ = ["html", "markdown"]
+
+_MOST = 5_000
+"""Rows of a table: more make a page that no browser opens gladly."""
+
+_FIELDS = (Column(""), Column("", "right"), Column("", "right"), Column("", role="quiet"))
+
+
+class _Part(Struct, frozen=True):
+    """What the template draws: a heading, lines of text, a picture, or rows under columns."""
+
+    heading: str = ""
+    text: Sequence[Span] = ()
+    picture: str = ""
+    columns: Sequence[Column] = ()
+    rows: Sequence[Sequence[Sequence[Span]]] = ()
+    sortable: bool = False
+
+
+def html(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: Info, tool: str) -> str:
+    """A page of sections, each a title and blocks, about a model."""
+    from importlib.resources import files
+
+    from jinja2 import Environment, StrictUndefined
+
+    engine = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # what is markup already is ours; a text may be a stranger's, and a page is also looked at by `cat`
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    template = engine.from_string(files("explorer.report").joinpath("page.html.j2").read_text("utf-8"))
+    parts = [(name, list(_parts(blocks, info))) for name, blocks in sections]
+    return template.render(title=title, subtitle=_subtitle(info), sections=parts, tool=tool)
+
+
+def markdown(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: Info, tool: str) -> str:
+    """The same in Markdown."""
+    lines = [f"# {_escaped(title)}", "", _escaped(_subtitle(info)), ""]
+    for name, blocks in sections:
+        lines += [f"## {name}", ""]
+        for part in _parts(blocks, info):
+            if part.heading:
+                lines += [f"### {_escaped(part.heading)}", ""]
+            if part.text:
+                lines += [_escaped(_plain(part.text)), ""]
+            if part.picture:
+                coded = base64.b64encode(part.picture.encode()).decode()
+                lines += [f"![{name}](data:image/svg+xml;base64,{coded})", ""]
+            if part.columns:
+                lines += [_row(column.title for column in part.columns)]
+                lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
+                lines += [_row(_indented(_plain(cell)) for cell in row) for row in part.rows]
+                lines.append("")
+    return "\n".join([*lines, f"Made by {tool}. Counts are SI, bytes are IEC.", ""])
+
+
+def _subtitle(info: Info) -> str:
+    return f"{printable(info.model.source)} · {printable(about_text(info.model))}"
+
+
+def _parts(blocks: Iterable[Block], info: Info) -> Iterable[_Part]:
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield _Part(heading=" · ".join(filter(None, (block.text, block.note))))
+        elif isinstance(block, Chart):
+            yield _Part(picture=plots.svg(block.name, info, block.fact))
+        elif isinstance(block, Paragraph):
+            yield _Part(text=[Span(block.text, block.role)])
+        elif isinstance(block, Line):
+            if spans := _spans(block.cell):
+                yield _Part(text=spans)
+        elif isinstance(block, Fields):
+            rows = [(label, figure, _exact(figure), why) for label, figure, why in block.rows]
+            yield _table(_FIELDS, rows, sortable=False)
+        else:
+            yield from (_Part(text=[Span(said, "warning")]) for said in some_of(block, _MOST))
+            yield _table(block.columns, block.rows[:_MOST], sortable=True)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
+    """Rows under columns, without columns that are empty and without bars."""
+    shown = [
+        i
+        for i, column in enumerate(columns)
+        if column.role != "bar" and any(i < len(row) and _plain(_spans(row[i])) for row in rows)
+    ]
+    cells = [[_spans(row[i]) if i < len(row) else [] for i in shown] for row in rows]
+    titled = any(columns[i].title for i in shown)
+    return _Part(columns=[columns[i] for i in shown], rows=cells, sortable=sortable and titled)
+
+
+def _exact(figure: Cell) -> str:
+    return figure.exact if isinstance(figure, Span) else ""
+
+
+def _spans(cell: Cell) -> list[Span]:
+    if isinstance(cell, str):
+        return [Span(cell)] if cell else []
+    return [cell] if isinstance(cell, Span) else [span for one in cell for span in _spans(one)]
+
+
+def _plain(spans: Iterable[Span]) -> str:
+    return "".join(span.text for span in spans)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _indented(text: str) -> str:
+    """A tree's indent as blanks that Markdown keeps."""
+    bare = text.lstrip(" ")
+    return "&nbsp;" * (len(text) - len(bare)) + _escaped(bare)
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it is, whatever it holds."""
+    return "".join(
+        f"\\{c}" if c in "\\`*_{}[]<>#|~$!" else "&amp;" if c == "&" else c for c in printable(text)
+    )

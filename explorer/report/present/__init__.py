@@ -1,0 +1,1 @@
+"""Facts put into words, once: a file a subject makes the blocks that text, screen and page draw."""

@@ -1,0 +1,1 @@
+"""Words about two models: what differs, and whether they compute the same."""

@@ -1,0 +1,108 @@
+"""Figures as cells: counts, sizes, shares and times, with what is not exact, unknown or nothing told apart.
+
+The one place where a number becomes text that people read; `explorer.base.units` rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.base.units import bytes_text, count_text, exact_text, percent_text, seconds_text
+from explorer.report.blocks import Block, Field, Line, Role, Span
+
+__all__ = [
+    "bar_text",
+    "bytes_field",
+    "count",
+    "count_field",
+    "plain",
+    "quiet_zero",
+    "seconds",
+    "share",
+    "share_text",
+    "size",
+    "value_text",
+    "written",
+]
+
+_BAR_CELLS = 10
+
+
+def count(value: int | None, sign: str = "") -> Span:
+    """A count in SI; `sign` says how it is not exact, as in `Totals.sign`."""
+    return _figure(value, count_text(value), exact_text(value), sign)
+
+
+def size(value: int | None, sign: str = "") -> Span:
+    """A size in IEC; `sign` as for `count`."""
+    return _figure(value, bytes_text(value), f"{exact_text(value)} B", sign)
+
+
+def plain(value: int | None) -> Span:
+    """A count that is written out."""
+    return Span(exact_text(value), "figure", value=value) if value is not None else Span("?", "warning")
+
+
+def _figure(value: int | None, rounded: str, exact: str, sign: str) -> Span:
+    if value is None:
+        return Span(rounded, "warning")
+    role: Role = "warning" if sign else "figure"
+    return Span(sign + rounded, role, sign + exact, value)
+
+
+def seconds(value: float | None, sign: str = "") -> Span:
+    """A duration; `sign` as for `count`."""
+    if value is None:
+        return Span("?", "warning")
+    return Span(sign + seconds_text(value), "warning" if sign else "figure", value=value)
+
+
+def share(part: float | None, whole: float | None) -> Span:
+    """A share in percent."""
+    known = part is not None and bool(whole)
+    return Span(percent_text(part, whole), value=part / whole if known and part and whole else None)
+
+
+def quiet_zero(figure: Span) -> Span:
+    """A figure as a cell of a table, where nothing is a dash: nothing to see."""
+    return figure if figure.value != 0 else Span("-", "quiet", value=0)
+
+
+def count_field(label: str, value: int | None, sign: str = "", remark: str = "") -> Field:
+    """A count with its name."""
+    return Field(label, count(value, sign), remark)
+
+
+def bytes_field(label: str, value: int | None, sign: str = "", remark: str = "") -> Field:
+    """A size with its name."""
+    return Field(label, size(value, sign), remark)
+
+
+def share_text(part: int | None, whole: int | None) -> str:
+    """A share in percent; one that would round to nothing says so instead of '0.0 %'."""
+    return "<0.1 %" if part and whole and part / whole < 0.0005 else percent_text(part, whole)
+
+
+def bar_text(value: float | None, largest: float) -> str:
+    """A bar of at most ten cells, in halves; a value that is not 0 shows at least half a cell."""
+    if not value or not largest:
+        return ""
+    halves = max(1, round(2 * _BAR_CELLS * value / largest))
+    return "█" * (halves // 2) + "▌" * (halves % 2)
+
+
+def value_text(value: Any) -> str:
+    """A value of an attribute or an assumption."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} = {value_text(v)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(value_text(v) for v in value) + "]"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return exact_text(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def written(output: str) -> list[Block]:
+    """The answer of a verb that wrote a file."""
+    return [Line((Span("written  ", "quiet"), Span(output, "strong")))]

@@ -1,0 +1,1 @@
+"""Words about one model: what it is made of, and what that costs."""

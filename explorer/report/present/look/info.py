@@ -1,0 +1,232 @@
+"""What a model is: source, inputs and outputs, totals: `explorer info`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.units import MACS, bytes_text, dims_text, exact_text, reached_text, shape_text
+from explorer.facts import Info, ModelInfo, Tiled, Totals
+from explorer.facts.tiled import LeftOver
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.figures import (
+    bytes_field,
+    count,
+    count_field,
+    plain,
+    quiet_zero,
+    share_text,
+    value_text,
+)
+from explorer.session.headers import label
+
+__all__ = [
+    "about_text",
+    "answer",
+    "figures",
+    "info",
+    "reservations",
+    "symbolic_hint",
+    "title",
+    "totals_blocks",
+]
+
+
+def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
+    """An answer about one model: which it is, what was found, and what is missing for more."""
+    return [*title(about.model), Line(), *blocks, *symbolic_hint(about)]
+
+
+def info(fact: Info) -> list[Block]:
+    """The answer of `explorer info`."""
+    return [*title(fact.model), Line(), *totals_blocks(fact)]
+
+
+def totals_blocks(fact: Info) -> list[Block]:
+    """Inputs and outputs, totals, what is beside the tiles, assumptions, notes."""
+    ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
+    return [*ports, figures(fact), *_left(fact.tiled), *reservations(fact)]
+
+
+def figures(fact: Info) -> Fields:
+    """The totals, how much of the model they cover, and the share on tiles."""
+    return Fields([*_totals(fact.totals), _coverage(fact.totals), *_tiled(fact.tiled)])
+
+
+def reservations(fact: Info) -> list[Block]:
+    """What the figures rest on: assumptions, sizes that are open, notes."""
+    return [
+        *_assumptions(fact),
+        *symbolic_hint(fact),
+        *([Line()] if fact.model.notes else []),
+        *(Paragraph(note, "warning") for note in fact.model.notes),
+    ]
+
+
+def title(model: ModelInfo) -> list[Block]:
+    """The line that says which model this is about."""
+    sha = f" · sha256 {model.sha256[:12]}" if model.sha256 else ""
+    return [Line((Span(model.source, "strong"), Span(f"   {about_text(model)}{sha}", "quiet")))]
+
+
+def about_text(model: ModelInfo) -> str:
+    """What wrote a model, and as what: 'ONNX opset 17 · pytorch 2.1 · 12.00 KiB'."""
+    kind = label(model.format)
+    parts = [
+        f"{kind} opset {model.opset}" if model.opset else kind,
+        model.producer,
+        bytes_text(model.file_bytes) if model.file_bytes is not None else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _totals(totals: Totals) -> list[Field]:
+    """Every total, with the sign of what is not exact."""
+    peak = "live at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
+    moved = None
+    if totals.bytes_read is not None and totals.bytes_written is not None:
+        moved = totals.bytes_read + totals.bytes_written
+    if totals.trainable_params is None or totals.trainable_params == totals.params:
+        trainable = "all trainable" if totals.trainable_params and totals.params else ""
+    else:
+        trainable = f"{exact_text(totals.trainable_params)} of them trainable"
+    sign = totals.sign
+    intensity = "?"
+    # of two bounds the quotient is nothing
+    if totals.flops is not None and moved and not sign:
+        intensity = f"{totals.flops / moved:.2f}"
+    rows = [
+        count_field("Parameters", totals.params, "", trainable),
+        bytes_field("Weight bytes", totals.weight_bytes, ""),
+        count_field("MACs", totals.macs, sign, MACS),
+        count_field("FLOPs", totals.flops, sign, "2 x MACs"),
+        count_field("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"),
+        bytes_field(
+            "Activations, sum", totals.activation_bytes_sum, sign, "outputs of every node, each once"
+        ),
+        bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak),
+        bytes_field("Bytes read", totals.bytes_read, sign, _split(totals)),
+        bytes_field("Bytes written", totals.bytes_written, sign),
+        Field("Arithmetic intensity", intensity, "FLOPs per byte read or written"),
+        Field("Nodes", plain(totals.nodes)),
+    ]
+    if totals.kv_cache_bytes is not None:
+        rows.insert(2, bytes_field("Key-value cache", totals.kv_cache_bytes, sign, "read by the attention"))
+    if totals.activation_bytes_functional is not None:
+        at = next(i for i, row in enumerate(rows) if row.label == "Activations, sum")
+        rows[at] = bytes_field(
+            "Activations, sum", totals.activation_bytes_sum, sign, "outputs of leaf modules, each once"
+        )
+        rows.insert(
+            at + 1,
+            bytes_field(
+                "Activations, functional", totals.activation_bytes_functional, sign, "not in the sum above"
+            ),
+        )
+    return rows
+
+
+def _split(totals: Totals) -> str:
+    """What is read, by where it lies."""
+    if totals.bytes_read is None or totals.weight_bytes_read is None:
+        return ""
+    activations = totals.bytes_read - totals.weight_bytes_read
+    return f"{exact_text(totals.weight_bytes_read)} of weights, {exact_text(activations)} of activations"
+
+
+def _coverage(totals: Totals) -> Field:
+    if totals.coverage >= 1:
+        return Field("Coverage", "100 %", _COVERED[totals.status])
+    remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
+    if not totals.nodes:
+        remark = "what it computes is not known"
+    # never round up to 100 %: that would claim what is not so
+    share = reached_text(totals.coverage) if totals.nodes else "0.0 %"
+    return Field(Span("Coverage", "warning"), Span(share, "warning"), Span(remark, "warning"))
+
+
+_COVERED = {
+    "exact": "the cost of every node is known",
+    "bound": "every node is counted, some at an upper bound",
+    "assumed": "every node is counted, some under an assumption",
+    "unknown": "every node is counted",
+}
+"""What a coverage of 100 % says, by the status of the totals."""
+
+
+def _tiled(tiled: Tiled | None) -> list[Field]:
+    """Which share of the MACs tile matmuls do."""
+    if tiled is None:
+        return []
+    sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
+    remark = f"{sizes}{exact_text(tiled.products)} tile matmuls; MACs of the padding included"
+    share = Span(reached_text(tiled.share), exact=exact_text(tiled.macs), value=tiled.share)
+    return [Field("MACs on tiles", share, remark)]
+
+
+def _left(tiled: Tiled | None) -> list[Block]:
+    """What multiplies and accumulates beside the tiles, and why."""
+    if tiled is None or not tiled.left:
+        return []
+
+    def row(left: LeftOver) -> tuple[Cell, ...]:
+        return (
+            plain(left.count),
+            left.op,
+            Span(left.name if left.count == 1 else f"{left.name} and {left.count - 1:,} more", "quiet"),
+            quiet_zero(count(left.macs)),
+            share_text(left.macs, tiled.macs_total) if left.macs else "",
+            Span(left.reason, "warning"),
+        )
+
+    columns = (
+        Column("", "right"),
+        Column("not on tiles"),
+        Column("", shrink=True, drop=1),
+        Column("MACs", "right"),
+        Column("share", "right"),
+        Column(""),
+    )
+    return [Line(), Table(columns, Rows(row, tiled.left), what="kinds", more="--json has all")]
+
+
+def _ports(model: ModelInfo) -> Table:
+    rows = [
+        (
+            Span(label if i == 0 else "", "quiet"),
+            t.name,
+            t.dtype or "?",
+            shape_text(t.shape),
+            Span(t.conflict, "warning"),
+        )
+        for label, tensors in (("inputs", model.inputs), ("outputs", model.outputs))
+        for i, t in enumerate(tensors)
+    ]
+    return Table(
+        (Column(""), Column("", shrink=True), Column("", role="quiet"), Column(""), Column("")), rows
+    )
+
+
+def _assumptions(fact: Info) -> list[Block]:
+    rows: list[tuple[Cell, ...]] = []
+    for key, value in fact.assumptions.items():
+        if value in (None, "", (), {}, []):
+            continue
+        rows.append((Span(str(key), "quiet"), value_text(value)))
+    return (
+        [Line(), Line(Span("assumed", "quiet"), 2), Table((Column(""), Column("")), rows, 4)] if rows else []
+    )
+
+
+def symbolic_hint(fact: Info) -> list[Block]:
+    """How to bind the dimensions that are open, for who wonders why figures are missing."""
+    model, bound = fact.model, fact.assumptions.get("dims") or {}
+    free = dict.fromkeys(
+        d for t in model.inputs for d in t.shape or () if isinstance(d, str) and d not in bound
+    )
+    if not free:
+        return []
+    options = " ".join(f"--dim {name}=1" for name in free)
+    return [
+        Line(),
+        Paragraph(f"Some dimensions are symbolic; bind them to get every figure: {options}", "warning"),
+    ]

@@ -1,0 +1,156 @@
+"""Activation memory step by step, its peak, and the smallest arena: `explorer memory`, the Memory tab."""
+
+from __future__ import annotations
+
+from explorer.base.units import percent_text, shape_text
+from explorer.facts import Info, is_assumed
+from explorer.facts.memory import Lifetime, Memory, MemoryStep
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Rows,
+    Span,
+    Table,
+)
+from explorer.report.present.figures import bar_text, bytes_field, plain, share_text, size
+from explorer.report.present.look.info import answer
+
+__all__ = ["live_blocks", "figures", "memory", "memory_blocks", "step_blocks"]
+
+
+def memory(about: Info, fact: Memory) -> list[Block]:
+    """The answer of `explorer memory`."""
+    return answer(about, memory_blocks(fact))
+
+
+def memory_blocks(fact: Memory) -> list[Block]:
+    """Figures, what is live at the peak, and the timeline as bars."""
+    return [
+        *figures(fact),
+        Chart("memory", fact),
+        Line(),
+        Heading("live at the peak"),
+        _tensors(fact, fact.peak_step),
+        Line(),
+        _timeline(fact),
+    ]
+
+
+def figures(fact: Memory) -> list[Block]:
+    """The peak, what it would be in an arena, and all that is stored."""
+    signs = {"unknown": ">= ", "bound": "~ " if is_assumed(fact.reason) else "<= "}
+    sign = signs.get(fact.status, "")
+    at = fact.steps[fact.peak_step].path if fact.steps else ""
+    rows = [
+        bytes_field(
+            "Buffers, sum", fact.sum_bytes, sign, "of every tensor, inputs too; none for what is in place"
+        ),
+        bytes_field(
+            *("Activations, peak", fact.peak_bytes, sign),
+            f"buffers live at step {fact.peak_step:,}, {at or 'the inputs'}",
+        ),
+        bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact)),
+        bytes_field("Weight bytes", fact.weight_bytes, "", "resident throughout, in none of the above"),
+        Field("Steps", plain(len(fact.steps))),
+    ]
+    return [Fields(rows), *([Paragraph(fact.reason, "warning")] if fact.reason else [])]
+
+
+def _arena_remark(fact: Memory) -> str:
+    if not fact.peak_bytes:
+        return ""
+    if fact.arena_bytes == fact.peak_bytes:
+        return "first fit; no allocator needs less"
+    return f"first fit; {percent_text(fact.arena_bytes - fact.peak_bytes, fact.peak_bytes)} above the peak"
+
+
+def step_blocks(fact: Memory, at: int) -> list[Block]:
+    """A step, and how much is live there."""
+    step = fact.steps[at]
+    name = step.path or ("the model's inputs" if not at else "(unnamed)")
+    live = step.live_bytes
+    said = f", {percent_text(live, fact.peak_bytes)} of the peak"
+    if live == fact.peak_bytes:
+        said = ": this is the peak" if at == fact.peak_step else ": as much as at the peak"
+    return [
+        Line(
+            (f"Step {at:,} of {len(fact.steps) - 1:,} ", Span(name, "strong"), Span(f" {step.kind}", "kind"))
+        ),
+        Line((size(live), Span(" live", "quiet"), Span(said, "quiet" if "%" in said else "warning"))),
+    ]
+
+
+def live_blocks(fact: Memory, at: int) -> list[Block]:
+    """The tensors live at a step; those that are live at the peak are its culprits, wherever `at` is."""
+    table = _tensors(fact, at, marked=True)
+    guilty = any(life.born <= fact.peak_step <= life.dies for life in _live(fact, at))
+    legend = Paragraph(f"◆ live at the peak, step {fact.peak_step:,}", "quiet", 0)
+    return [table, *([legend] if guilty else [])]
+
+
+def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
+    """The tensors live at a step, largest first; `marked` tells those that are live at the peak."""
+
+    def row(life: Lifetime) -> tuple[Cell, ...]:
+        peak = marked and life.born <= fact.peak_step <= life.dies
+        return (
+            Span("◆" if peak else "", "warning"),
+            life.tensor.name or _made(fact, life) or "(unnamed)",
+            Span(life.tensor.dtype or "?", "quiet"),
+            shape_text(life.tensor.shape),
+            size(life.bytes),
+            share_text(life.bytes, fact.steps[step].live_bytes),
+            f"{life.born:,} .. {life.dies:,}",
+        )
+
+    columns = (
+        Column(""),
+        Column("tensor", shrink=True),
+        Column("", drop=3),
+        Column("shape", drop=2),
+        Column("bytes", "right"),
+        Column("share", "right", drop=4),
+        Column("steps", "right", drop=1),
+    )
+    return Table(columns, Rows(row, _live(fact, step)), what="tensors")
+
+
+def _live(fact: Memory, step: int) -> list[Lifetime]:
+    found = [life for life in fact.lifetimes if life.born <= step <= life.dies]
+    return sorted(found, key=lambda life: -life.bytes)
+
+
+def _made(fact: Memory, life: Lifetime) -> str:
+    return fact.steps[life.born].path if life.born < len(fact.steps) else ""
+
+
+def _timeline(fact: Memory) -> Table:
+    def row(one: tuple[int, MemoryStep]) -> tuple[Cell, ...]:
+        at, step = one
+        peak = at == fact.peak_step
+        return (
+            f"{at:,}",
+            Span(step.path or "(inputs)", "strong" if peak else ""),
+            Span(step.kind, "kind"),
+            size(step.live_bytes),
+            bar_text(step.live_bytes, fact.peak_bytes),
+            Span("peak" if peak else "", "bad"),
+        )
+
+    columns = (
+        Column("step", "right"),
+        Column("layer", shrink=True),
+        Column("kind", shrink=True, drop=1),
+        Column("live", "right"),
+        Column("", role="bar"),
+        Column(""),
+    )
+    rows = Rows(row, list(enumerate(fact.steps)))
+    return Table(columns, rows, what="steps, around the peak", around=fact.peak_step)

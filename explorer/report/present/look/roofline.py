@@ -1,0 +1,111 @@
+"""What limits each layer on a machine, and the least time: `explorer roofline`, the Roofline tab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from explorer.base.units import rate_text
+from explorer.facts import Info
+from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+from explorer.report.blocks import Block, Cell, Chart, Column, Field, Fields, Line, Role, Rows, Span, Table
+from explorer.report.present.figures import bar_text, count, plain, quiet_zero, seconds, share, size
+from explorer.report.present.look.info import answer
+
+__all__ = [
+    "LIMITS",
+    "by_time",
+    "figures",
+    "machine_text",
+    "roofline",
+    "roofline_blocks",
+    "slowest",
+    "together",
+]
+
+LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "warning"}
+"""Roles of what limits a layer."""
+
+
+def machine_text(machine: Machine) -> str:
+    """The machine in one line: 'npu: 4.00 TMAC/s, 100.00 GB/s'."""
+    name = f"{machine.name}: " if machine.name else ""
+    return f"{name}{rate_text(machine.peak_macs, 'MAC/s')}, {rate_text(machine.bandwidth, 'B/s')}"
+
+
+def roofline(about: Info, fact: Roofline) -> list[Block]:
+    """The answer of `explorer roofline`."""
+    return answer(about, roofline_blocks(fact))
+
+
+def roofline_blocks(fact: Roofline) -> list[Block]:
+    """The least time, what limits it, and every layer's share of it."""
+    return [figures(fact), Chart("roofline", fact), Line(), slowest(fact, by_time(fact))]
+
+
+def by_time(fact: Roofline) -> list[RooflinePoint]:
+    """The layers, those that take longest first, those of unknown time last."""
+    return sorted(fact.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
+
+
+def figures(fact: Roofline, *, brief: bool = False) -> Fields:
+    """The machine, the least time, and how many layers each limit holds back; `brief` without its bounds."""
+    sign = ">= " if fact.coverage < 1 else ""
+    bounds = [
+        Field("  all MACs at full rate", seconds(fact.compute_seconds, sign)),
+        Field(
+            *("  all bytes at full bandwidth", seconds(fact.memory_seconds, sign)),
+            "each layer's reads and writes",
+        ),
+    ]
+    rows = [
+        Field("Machine", machine_text(fact.machine), fact.machine.origin),
+        Field("Ridge", f"{fact.ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute"),
+        Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit"),
+        *([] if brief else bounds),
+        Field("Compute-bound layers", plain(fact.compute_bound)),
+        Field("Memory-bound layers", plain(fact.memory_bound)),
+    ]
+    if fact.unknown:
+        rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "in no figure above"))
+    return Fields(rows)
+
+
+def together(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
+    """What several layers take together."""
+    known = [p.seconds for p in points if p.seconds is not None]
+    whole = sum(known) if any(known) or len(known) == len(points) else None
+    time = seconds(whole, ">= " if len(known) < len(points) else "")
+    return Line((f"{len(points):,} layers chosen: ", time, ", ", share(whole, fact.seconds)))
+
+
+def slowest(fact: Roofline, points: Sequence[RooflinePoint]) -> Table:
+    """A row a layer, those that take longest first."""
+    largest = max((point.share for point in points), default=0.0)
+
+    def row(point: RooflinePoint) -> tuple[Cell, ...]:
+        unknown = point.intensity is None and point.bytes is None
+        idle = point.seconds == 0
+        return (
+            point.path or "(unnamed)",
+            Span(point.kind, "kind"),
+            quiet_zero(count(point.macs)),
+            quiet_zero(size(point.bytes)),
+            Span("?", "warning") if unknown else Span(f"{point.intensity or 0:.2f}", value=point.intensity),
+            Span("-" if idle else point.limit, "quiet" if idle else LIMITS[point.limit]),
+            seconds(point.seconds),
+            share(point.seconds, fact.seconds),
+            bar_text(point.share, largest),
+        )
+
+    columns = (
+        Column("layer", shrink=True),
+        Column("kind", shrink=True, drop=3),
+        Column("MACs", "right", drop=5),
+        Column("bytes", "right", drop=6),
+        Column("FLOPs/byte", "right", drop=4),
+        Column("limit", drop=1),
+        Column("least time", "right"),
+        Column("share", "right", drop=2),
+        Column("", role="bar", drop=7),
+    )
+    return Table(columns, Rows(row, points), what="layers, slowest first")

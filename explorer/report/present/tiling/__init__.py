@@ -1,0 +1,1 @@
+"""Words about tilings: what they would do, cost, and did."""

@@ -1,1 +1,0 @@
-"""Facts as text on a terminal, a file an answer."""

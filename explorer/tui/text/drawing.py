@@ -1,0 +1,132 @@
+"""Blocks as lines of a pane: what text and pages say, at the width there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+from explorer.report.blocks import Block, Cell, Chart, Fields, Heading, Paragraph, Table
+from explorer.report.blocks import Line as TextLine
+from explorer.report.layout import TableLines, cell_pieces, some_of
+from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
+
+__all__ = ["ROLES", "draw", "row_line", "title_line"]
+
+ROLES: Mapping[str, str] = {
+    "": "text",
+    "strong": "strong",
+    "quiet": "dim",
+    "kind": "dim",
+    "figure": "number",
+    "formula": "accent",
+    "bar": "bar",
+    "good": "good",
+    "passed": "good",
+    "warning": "warn",
+    "bad": "bad",
+}
+"""The screen's roles of those of blocks."""
+
+_SIGNS = {">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
+_MOST = 200
+"""Rows of a table that are drawn."""
+_NARROWEST = 15
+"""Cells that a name is cut to before a column is left out."""
+_LABEL = 24
+"""Cells that the labels of figures take at most."""
+
+
+def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bool = False) -> list[Line]:
+    """Blocks one under the other.
+
+    Args:
+        blocks: In order.
+        width: In cells.
+        exact: Figures are written out instead of rounded.
+        beside: Figures stand beside each other, without what else there is to say.
+    """
+    lines: list[Line] = []
+    for block in blocks:
+        if isinstance(block, Fields):
+            lines += (_beside if beside else _fields)(block, width, exact)
+        elif isinstance(block, Table):
+            lines += [((f" {said}", "warn"),) for said in some_of(block, _MOST)]
+            lines += [cut(_line(line), width) for line in _laid(block, width, exact)]
+        else:
+            lines += _wrapped(block, width, exact)
+    return lines
+
+
+def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: bool) -> list[Line]:
+    if isinstance(block, Heading):
+        return wrap((*head(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1)
+    if isinstance(block, TextLine):
+        line = _spans(block.cell, exact)
+        return wrap(((" ", "text"), *line), width, 1) if line else [BLANK]
+    if isinstance(block, Paragraph):
+        return wrap(((f" {safe(block.text)}", ROLES[block.role]),), width, 1)
+    return []
+
+
+def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
+    """A figure a line: its name, the figure, what else there is to say, wrapped under itself."""
+    names = [_spans(label, role="quiet") for label, _, _ in block.rows]
+    room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(14, width // 2))
+    lines: list[Line] = []
+    for name, (_, figure, why) in zip(names, block.rows, strict=True):
+        label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
+        more = (("  ", "dim"), *_spans(why, role="quiet")) if why else ()
+        lines += wrap((label, *_spans(figure, exact, "figure"), *more), width, room)
+    return lines
+
+
+def _beside(block: Fields, width: int, exact: bool) -> list[Line]:
+    """Figures beside each other, each with its name, as many a line as there is room for."""
+    return flow(
+        (
+            cut(
+                ((line_text(_spans(label)).strip() + " ", "dim"), *_spans(figure, exact, "figure")), width - 1
+            )
+            for label, figure, _ in block.rows
+        ),
+        width,
+    )
+
+
+def title_line(table: Table, width: int, exact: bool = False) -> Line:
+    """The titles of a table's columns, above what `row_line` makes."""
+    return cut(((" ", "text"), *_line(_laid(table, width - 1, exact).head())), width)
+
+
+def row_line(
+    table: Table,
+    at: int,
+    width: int,
+    exact: bool = False,
+    *,
+    mark: Span = ("   ", "text"),
+    here: bool = False,
+) -> Line:
+    """One row of a table in a list, behind a mark of three cells; `here` is where the cursor is."""
+    line = _line(_laid(table, width - 1, exact).line(table.rows[at]))[1:]
+    return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
+
+
+@lru_cache(8)
+def _laid(table: Table, width: int, exact: bool) -> TableLines:
+    """A table laid out; its columns are measured once, however often a row is asked for."""
+    return TableLines(table, width, most=_MOST, exact=exact, narrowest=_NARROWEST)
+
+
+def _spans(cell: Cell, exact: bool = False, role: str = "") -> Line:
+    return _line(cell_pieces(cell, role, exact=exact))
+
+
+def _line(pieces: Sequence[tuple[str, str]]) -> Line:
+    return tuple((_typeset(text) if role == "warning" else text, ROLES[role]) for text, role in pieces)
+
+
+def _typeset(text: str) -> str:
+    """The sign of a figure that is not exact as a pane can show it."""
+    sign = next((sign for sign in _SIGNS if text.startswith(sign)), "")
+    return _SIGNS.get(sign, "") + text[len(sign) :]
