@@ -115,7 +115,8 @@ class Call(Struct, frozen=True):
 
     def type(self, index: int) -> Type:
         """Element type and shape of an input, as far as they are known."""
-        return self.dtype(index), self.known(index)
+        info = self.inputs[index] if index < len(self.inputs) else None
+        return UNKNOWN if info is None else (info.dtype, info.shape)
 
     def elements(self, index: int) -> Sequence[Any] | None:
         """What an input holds, flat; None if it is not known or the operator's record does not ask for it."""

@@ -22,6 +22,12 @@ of matrices; attention: in one operator. Without a role it is taken to mix posit
 """
 
 
+Layout = Literal["", "last", "attribute", "either"]
+"""Where the channels of an operator's images stand. '': second; last; attribute: last if `channels_last` is
+set; either: its rules need not know. In onnxruntime's NHWC domain they stand last if it is not either.
+"""
+
+
 class BackwardNode(NamedTuple):
     """What a node multiplies forward, for the rule of its gradient.
 
@@ -72,6 +78,7 @@ class Operator(Struct, frozen=True):
         domain: Their domain, or several; '' is ONNX's own.
         shape: Types of the outputs; None leaves them to onnx.
         reads: Inputs whose contents `shape` looks at, not only their types.
+        layout: Where the channels stand in its first input and its outputs.
         fresh: Whether `shape` makes names of sizes; such an answer holds for one node only.
         reader: Whether `cost` looks at what an input holds.
         gradient: What its gradients multiply; None if that is not known.
@@ -96,6 +103,7 @@ class Operator(Struct, frozen=True):
     domain: str | tuple[str, ...] = ""
     shape: ShapeRule | None = None
     reads: tuple[int, ...] = ()
+    layout: Layout = ""
     fresh: bool = False
     reader: bool = False
     gradient: GradientRule | None = None

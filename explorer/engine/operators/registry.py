@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.graph.layouts import CHANNELS_LAST, channels_first, channels_last, is_last
+from explorer.engine.graph.layouts import NHWC, channels_first, channels_last
 from explorer.engine.operators import control, formulas, machine_learning, tflite
 from explorer.engine.operators.call import Answer, Call, Key, MissingShape, Rules
 from explorer.engine.operators.cost_rules import free
@@ -38,7 +38,7 @@ from explorer.engine.operators.onnx import (
     signals,
     windows,
 )
-from explorer.engine.operators.operator import BackwardNode, Operator
+from explorer.engine.operators.operator import BackwardNode, Layout, Operator
 from explorer.facts import Shape, TensorInfo
 
 FAMILIES = (
@@ -47,9 +47,12 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def _turned(key: Key, operator: Operator) -> Operator:
+def _turned(operator: Operator, layout: Layout) -> Operator:
     """A record whose rules are for channels that stand second, asked about channels that stand last."""
     shape_rule, cost_rule = operator.shape, operator.cost
+
+    def last(call: Call) -> bool:
+        return layout == "last" or bool(call.attributes.get("channels_last", 0))
 
     def first(info: TensorInfo | None) -> TensorInfo | None:
         return info and replace(info, shape=channels_first(info.shape))
@@ -60,15 +63,15 @@ def _turned(key: Key, operator: Operator) -> Operator:
 
     def shape(call: Call) -> Answer:
         assert shape_rule is not None
-        if not is_last(key, call.attributes):
+        if not last(call):
             return shape_rule(call)
         answer = shape_rule(turned(call))
         return answer and [(dtype, channels_last(shape)) for dtype, shape in answer]
 
     def cost(call: Call) -> Cost:
-        return cost_rule(turned(call) if is_last(key, call.attributes) else call)
+        return cost_rule(turned(call) if last(call) else call)
 
-    return replace(operator, shape=shape_rule and shape, cost=cost)
+    return replace(operator, shape=shape_rule and shape, cost=cost, layout=layout)
 
 
 def _collected() -> dict[Key, Operator]:
@@ -76,8 +79,10 @@ def _collected() -> dict[Key, Operator]:
     for family in FAMILIES:
         for operator in family.OPERATORS:
             domains = (operator.domain,) if isinstance(operator.domain, str) else operator.domain
-            for key in ((domain, name) for domain in domains for name in operator.names.split()):
-                found[key] = _turned(key, operator) if key in CHANNELS_LAST else operator
+            for domain in domains:
+                layout: Layout = "last" if domain == NHWC and operator.layout != "either" else operator.layout
+                one = _turned(operator, layout) if layout in ("last", "attribute") else operator
+                found.update(dict.fromkeys([(domain, name) for name in operator.names.split()], one))
     return found
 
 

@@ -136,7 +136,7 @@ def sizes_of(call: Call, index: int) -> Shape | None:
     """The sizes that an input holds; None if not even their number is known."""
     content = call.elements(index)
     if content is not None:
-        return tuple(dims.dim(v) if isinstance(v, dims.Expression) else v for v in content)
+        return tuple(map(size_of, content))
     known = call.known(index)
     if known is not None and len(known) == 1 and isinstance(known[0], int) and known[0] <= 64:
         return (None,) * known[0]

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.reader import read
-from explorer.engine.graph import layouts
-from explorer.engine.graph.layouts import CHANNELS_LAST, MS, NHWC, channels_first, channels_last
+from explorer.engine.graph.layouts import MS, NHWC, channels_first, channels_last
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.operators.registry import RULES
+from explorer.engine.operators.registry import OPERATORS, RULES
 from explorer.engine.shapes import infer, inference, observed
 
 ort = pytest.importorskip("onnxruntime")
 
 Build = Callable[..., Model]
 ML = "ai.onnx.ml"
+CHANNELS_LAST = {key: o.layout for key, o in OPERATORS.items() if o.layout in ("last", "attribute")}
 
 
 # -- files as the runtime writes them ---------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_every_operator_that_may_have_its_channels_last_is_known_to_shapes_and_c
         if "channels_last" in schema.attributes and key[0] != NHWC and key not in EITHER_WAY:
             # the default stands at the end of an encoded AttributeProto: i (3) is a varint
             default = schema.attributes["channels_last"]._default_value
-            assert layouts.is_last(key, {}) == (b"\x18\x01" in default)
+            assert (b"\x18\x01" in default) == (CHANNELS_LAST[key] == "last")
 
 
 ATTRIBUTES = {
@@ -196,7 +196,7 @@ def test_the_channels_may_stand_last_and_everything_else_is_as_if_they_stood_sec
         (key, channels_last(IMAGE), behind, True),
     ):
         kind = "uint8" if len(others) > 2 and others[0] == S else "float32"
-        more = {"channels_last": 1} if last and CHANNELS_LAST[key] == 0 else {}
+        more = {"channels_last": 1} if last and CHANNELS_LAST[key] == "attribute" else {}
         names = [f"i{at}" for at in range(len(others))]
         node = Node(name, ["x", *names], ["y"], "n", where, attributes={**attributes, **more})
         inputs = {"x": (kind, shape), **dict(zip(names, others, strict=True))}

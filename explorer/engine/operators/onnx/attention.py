@@ -23,10 +23,6 @@ from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 
-def _sum(a: Dim, b: Dim) -> Dim:
-    return None if a is None or b is None else dims.add(a, b)
-
-
 def _packed_shape(bias: int, past: int, dtype: int = 0) -> ShapeRule:
     """Input (B, S, hidden) or (tokens, hidden), weights (hidden, query, key and value side by side)."""
 
@@ -42,7 +38,7 @@ def _packed_shape(bias: int, past: int, dtype: int = 0) -> ShapeRule:
         if call.whole("past_present_share_buffer", 0):
             present = before
         elif len(source) == 3 and (before is not None or not call.has(past)):
-            length = _sum(source[1], before[3]) if before else source[1]
+            length = dims.add(source[1], before[3]) if before else source[1]
             present = (2, source[0], heads, length, dims.quotient(width, heads))
         return ((kind, (*source[:-1], width)), (kind, present))[: call.count]
 

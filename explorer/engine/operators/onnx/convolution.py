@@ -213,21 +213,22 @@ def _deformed_gradient(node: BackwardNode) -> Gradient:
     return pair(node.macs, sampled, node.want(1))
 
 
+_FUSED = _conv(residual=3, activation=True)
 _QLINEAR = _conv(3, 8, requantize=True)
 
 OPERATORS = (
     Operator("Conv", _conv(), shape=_conv_shape(), gradient=first_two),
     Operator("ConvInteger", _conv(bias=-1), shape=_conv_shape(dtype="int32"), quantized=True),
-    Operator("QLinearConv", _QLINEAR, ("", MS, NHWC), _conv_shape(3, 7), quantized=True),
+    Operator("QLinearConv", _QLINEAR, ("", NHWC), _conv_shape(3, 7), quantized=True),
+    Operator("QLinearConv", _QLINEAR, MS, _conv_shape(3, 7), layout="attribute", quantized=True),
     Operator("ConvTranspose", _conv_transpose(), ("", NHWC), _transposed_shape, gradient=first_two),
     Operator("DeformConv", _deform_conv, gradient=_deformed_gradient),
     Operator("CausalConvWithState", _causal_conv),
     Operator("CausalConvWithState", _causal_conv, MS, _causal_shape(3)),
     Operator("VarlenCausalConvWithState", _causal_conv, MS, like(0)),
-    Operator(
-        "FusedConv NhwcFusedConv", _conv(residual=3, activation=True), MS, _conv_shape(), gradient=first_two
-    ),
-    Operator("NhwcConv", _conv(), MS, _conv_shape(), gradient=first_two),
+    Operator("FusedConv", _FUSED, MS, _conv_shape(), gradient=first_two),
+    Operator("NhwcFusedConv", _FUSED, MS, _conv_shape(), layout="last", gradient=first_two),
+    Operator("NhwcConv", _conv(), MS, _conv_shape(), layout="last", gradient=first_two),
     Operator("Conv", _conv(activation=True), NHWC, _conv_shape(), gradient=first_two),
     # channels are padded to the width of a vector: the weight no longer tells how many the input had
     Operator("Conv", _blocked_conv, NCHWC, _blocked_shape, gradient=first_two),

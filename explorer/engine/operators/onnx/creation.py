@@ -7,9 +7,9 @@ from explorer.engine.graph.model import DTYPES, Tensor
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_rules import free
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import size_of
+from explorer.engine.operators.shape_rules import sizes_of
 from explorer.engine.symbolic import dimensions as dims
-from explorer.facts import Dim, Shape
+from explorer.facts import Dim
 
 
 def _constant(call: Call) -> Answer:
@@ -37,18 +37,7 @@ def _shape_of(call: Call) -> Answer:
 def _constant_of_shape(call: Call) -> Answer:
     value = call.attributes.get("value")
     dtype = value.dtype if isinstance(value, Tensor) else "float32"
-    return ((dtype, _as_shape(call, 0)),)
-
-
-def _as_shape(call: Call, index: int) -> Shape | None:
-    """The shape that an input's contents are; sizes that are not known are None."""
-    content = call.elements(index)
-    if content is not None:
-        return tuple(size_of(v) for v in content)
-    kind = call.known(index)
-    if kind is not None and len(kind) == 1 and isinstance(kind[0], int) and kind[0] <= 64:
-        return (None,) * kind[0]
-    return None
+    return ((dtype, sizes_of(call, 0)),)
 
 
 def _range(call: Call) -> Answer:

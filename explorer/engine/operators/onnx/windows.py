@@ -265,15 +265,18 @@ _IMAGES = ("", NHWC, NCHWC)
 OPERATORS = (
     Operator("MaxPool AveragePool", _pool(), _IMAGES, _pool_shape),
     Operator("LpPool", _pool(2), ("", NHWC), _pool_shape),
-    Operator("NhwcMaxPool", _pool(), MS, _pool_shape),
+    Operator("NhwcMaxPool", _pool(), MS, _pool_shape, layout="last"),
     Operator("MaxpoolWithMask", _pool(masked=True), MS, _pool_shape),
-    Operator("QLinearAveragePool", _pool(quantized=True), (MS, NHWC), _pool_shape),
+    Operator("QLinearAveragePool", _pool(quantized=True), (MS, NHWC), _pool_shape, layout="attribute"),
     Operator("GlobalAveragePool GlobalMaxPool", each_input(), _IMAGES, _global_pool),
     Operator("GlobalLpPool", each_input(2, "power and sum, each input element"), ("", NHWC), _global_pool),
-    Operator("QLinearGlobalAveragePool", _quantized_mean, MS, _global_pool),
-    Operator("MaxUnpool", free, ("", NHWC)),
+    Operator("QLinearGlobalAveragePool", _quantized_mean, MS, _global_pool, layout="attribute"),
+    Operator("MaxUnpool", free, ("", NHWC), layout="either"),
     Operator("LRN", _lrn, ("", NHWC), first),
-    Operator("Resize", _resize, ("", NHWC), _resize_shape, reads=(1, 2, 3), settings=(1, 2, 3)),
+    # its scales and sizes are in the order of its axes
+    Operator(
+        "Resize", _resize, ("", NHWC), _resize_shape, layout="either", reads=(1, 2, 3), settings=(1, 2, 3)
+    ),
     Operator("Upsample", _resize, shape=_resize_shape, reads=(1,), settings=(1,)),
     Operator("Upsample", _resize, NCHWC, _blocked_upsample, settings=(1,)),
     Operator("GridSample", _grid_sample, ("", MS, NHWC), _grid_shape),
