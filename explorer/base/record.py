@@ -36,6 +36,8 @@ else:
             else:
                 continue
             lines.append(f"  self.{name} = {name}")
+        if "__post_init__" in members:
+            lines.append("  self.__post_init__()")
         exec("\n".join([f"def __init__(self, {', '.join(arguments)}):", *lines]), given)
         return type(kind)(
             kind.__name__, kind.__bases__, {**members, "__slots__": names, "__init__": given["__init__"]}

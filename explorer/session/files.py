@@ -91,10 +91,7 @@ def diff_files(
 
 
 def compare_files(
-    *sources: str | os.PathLike[str],
-    on_progress: OnProgress = None,
-    cancel: Cancel = None,
-    **options: Any,
+    *sources: str | os.PathLike[str], on_progress: OnProgress = None, cancel: Cancel = None, **options: Any
 ) -> Comparison:
     """Totals of two or more models side by side, and their differences from the first.
 

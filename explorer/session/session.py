@@ -19,17 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.facts import (
-    Analysis,
-    Diff,
-    History,
-    Info,
-    OpStat,
-    Plan,
-    TileResult,
-    TileSpec,
-    Verification,
-)
+from explorer.facts import Analysis, Diff, History, Info, OpStat, Plan, TileResult, TileSpec, Verification
 from explorer.session import headers
 from explorer.session import history as states
 from explorer.session.models import Cancel, Dims, InputShapes, Models, OnProgress

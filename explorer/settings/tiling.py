@@ -286,11 +286,7 @@ def _shape(value: Any, where: str) -> str:
     return text
 
 
-_BOTH: Mapping[str, Any] = {
-    "tile": _tile,
-    "edges": _one_of(get_args(Edges)),
-    "form": _one_of(get_args(Form)),
-}
+_BOTH: Mapping[str, Any] = {"tile": _tile, "edges": _one_of(get_args(Edges)), "form": _one_of(get_args(Form))}
 _GENERAL: Mapping[str, Any] = {**_BOTH, "grouped": _one_of(get_args(Grouped)), "sites": _texts}
 _PARTICULAR: Mapping[str, Any] = {"site": _text, "op": _text, "shape": _shape, **_BOTH, "on": _flag}
 

@@ -6,6 +6,7 @@ these, so it is a plain class.
 
 from __future__ import annotations
 
+from explorer.base.record import field, record
 from explorer.cli.arguments.options import OPTIONS, Option
 
 TYPE_CHECKING = False
@@ -50,6 +51,7 @@ class ParsedArgs:
         }
 
 
+@record
 class Command:
     """One command.
 
@@ -58,7 +60,7 @@ class Command:
         summary: What it is for, in a line.
         models: What stands for each in the help; a last '...' means one or more of the kind before it,
             and one in brackets may be left out.
-        options: Those that it takes: flags of the shared ones, and its own.
+        taken: The options that it takes: flags of the shared ones, and its own.
         examples: Lines to show.
         run: Does it: gets what was typed, and an `explorer.cli.output.progress.ProgressLine` to be told
             where the work stands; returns an `explorer.cli.output.answer.Answer`. None for the screen.
@@ -69,42 +71,28 @@ class Command:
             has to be kept in check around it.
         subject: What `models` are.
         words: All that they may be, if they are no models.
+
+    Attributes:
+        options: Those that it takes, by flag.
     """
 
-    __slots__ = (
-        *("examples", "instant", "manual", "models", "name", "needs", "options", "run", "subject", "summary"),
-        *("usage", "words"),
-    )
+    name: str
+    summary: str
+    models: tuple[str, ...]
+    taken: Sequence[str | Option]
+    examples: tuple[str, ...]
+    run: Callable[[ParsedArgs, Any], Any] | None = None
+    usage: str = ""
+    manual: str = ""
+    needs: tuple[str, ...] = ()
+    instant: bool = False
+    subject: str = "model"
+    words: tuple[str, ...] = ()
+    options: dict[str, Option] = field(init=False)
 
-    def __init__(
-        self,
-        name: str,
-        summary: str,
-        models: tuple[str, ...],
-        options: Sequence[str | Option],
-        examples: tuple[str, ...],
-        run: Callable[[ParsedArgs, Any], Any] | None = None,
-        *,
-        usage: str = "",
-        manual: str = "",
-        needs: tuple[str, ...] = (),
-        instant: bool = False,
-        subject: str = "model",
-        words: tuple[str, ...] = (),
-    ) -> None:
-        taken = [OPTIONS[option] if isinstance(option, str) else option for option in options]
-        self.name = name
-        self.summary = summary
-        self.models = models
+    def __post_init__(self) -> None:
+        taken = (OPTIONS[option] if isinstance(option, str) else option for option in self.taken)
         self.options = {option.flag: option for option in taken}
-        self.examples = examples
-        self.run = run
-        self.usage = usage
-        self.manual = manual
-        self.needs = needs
-        self.instant = instant
-        self.subject = subject
-        self.words = words
 
     @property
     def takes(self) -> str:

@@ -7,6 +7,8 @@ value is imported when there is one to read.
 
 from __future__ import annotations
 
+from explorer.base.record import record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -26,10 +28,11 @@ __all__ = [
 ]
 
 
+@record
 class Option:
     """One option.
 
-    Args:
+    Attributes:
         flag: Its long spelling; `short` is the other one, if any.
         help: What it is for.
         metavar: What stands for its value in the help; of `choices` made of them; empty for a switch.
@@ -44,37 +47,22 @@ class Option:
         manual: What it is for, in the README's words (Markdown), where those say more than `help`.
     """
 
-    __slots__ = (
-        *("choices", "default", "flag", "help", "least", "many", "manual", "metavar", "old", "reads"),
-        "short",
-    )
+    flag: str
+    help: str
+    metavar: str = ""
+    default: str | None = None
+    many: bool = False
+    short: str = ""
+    old: str = ""
+    reads: str = ""
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    manual: str = ""
 
-    def __init__(
-        self,
-        flag: str,
-        help: str,
-        metavar: str = "",
-        default: str | None = None,
-        *,
-        many: bool = False,
-        short: str = "",
-        old: str = "",
-        reads: str = "",
-        choices: tuple[str, ...] = (),
-        least: int | None = None,
-        manual: str = "",
-    ) -> None:
-        self.flag = flag
-        self.help = help
-        self.metavar = metavar or "|".join(choices)
-        self.default = default
-        self.many = many
-        self.short = short
-        self.old = old
-        self.reads = reads or ("choice" if choices else "" if least is None else "count")
-        self.choices = choices
-        self.least = least
-        self.manual = manual or help
+    def __post_init__(self) -> None:
+        self.metavar = self.metavar or "|".join(self.choices)
+        self.reads = self.reads or ("choice" if self.choices else "" if self.least is None else "count")
+        self.manual = self.manual or self.help
 
     @property
     def key(self) -> str:

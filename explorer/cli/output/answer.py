@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import explorer
+from explorer.base.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ __all__ = ["BAD_INPUT", "DIFFERENT", "DONE", "Answer", "document", "head", "pres
 DONE, DIFFERENT, BAD_INPUT = 0, 1, 2
 
 
+@record
 class Answer:
     """What a command found: its exit code, and the answer as a JSON document or as text, made on demand.
 
@@ -29,23 +31,12 @@ class Answer:
             `document` nor `page`.
     """
 
-    __slots__ = ("code", "document", "page", "pieces", "rows", "warning")
-
-    def __init__(
-        self,
-        code: int,
-        document: Callable[[], dict[str, Any]] = dict,
-        page: Callable[[], list[Block]] = list,
-        rows: str = "",
-        warning: str = "",
-        pieces: Callable[[], Iterable[str]] | None = None,
-    ) -> None:
-        self.code = code
-        self.document = document
-        self.page = page
-        self.rows = rows
-        self.warning = warning
-        self.pieces = pieces
+    code: int
+    document: Callable[[], dict[str, Any]] = dict
+    page: Callable[[], list[Block]] = list
+    rows: str = ""
+    warning: str = ""
+    pieces: Callable[[], Iterable[str]] | None = None
 
 
 def document() -> Any:

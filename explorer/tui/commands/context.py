@@ -156,11 +156,7 @@ class CommandContext:
     # the layers
 
     def with_layers(
-        self,
-        first: int,
-        stop: int,
-        wanted: Callable[[Layer], object],
-        then: Callable[[list[Layer]], None],
+        self, first: int, stop: int, wanted: Callable[[Layer], object], then: Callable[[list[Layer]], None]
     ) -> None:
         """Hand on the layers from `first` to before `stop` that are wanted.
 

@@ -19,13 +19,7 @@ from textual.timer import Timer
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
-from explorer.facts.sweep import (
-    SORTS,
-    Sweep,
-    SweepRow,
-    ordered,
-    with_front,
-)
+from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered, with_front
 from explorer.report.table_file import write_sweep
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
@@ -109,10 +103,7 @@ class SweepScreen(SubScreen[TileSpec]):
         remote: Over SSH.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(SWEEP_KEYS),
-        Binding("escape", "stop", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SWEEP_KEYS), Binding("escape", "stop", show=False)]
     AUTO_FOCUS = "#sweep-rows"
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),

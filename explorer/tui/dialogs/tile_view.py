@@ -98,11 +98,7 @@ class TileView(SubScreen[None]):
     ]
 
     def __init__(
-        self,
-        sites: Sequence[SitePlan],
-        at: int = 0,
-        *,
-        given: Mapping[str, Mapping[str, str]] | None = None,
+        self, sites: Sequence[SitePlan], at: int = 0, *, given: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
         super().__init__()
         self._sites, self._at, self._given = tuple(sites), at, given or {}

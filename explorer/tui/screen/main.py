@@ -36,12 +36,7 @@ __all__ = ["MainScreen"]
 
 STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
-_LATER = (
-    "commands.change.tile",
-    "tabs.model",
-    "tabs.operators",
-    "tabs.diff",
-)
+_LATER = ("commands.change.tile", "tabs.model", "tabs.operators", "tabs.diff")
 """What is imported while the engine opens the model."""
 
 

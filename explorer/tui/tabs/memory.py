@@ -92,10 +92,7 @@ def _timeline(memory: Memory, at: int, width: int, rows: int) -> list[Line]:
     top = units.bytes_text(memory.peak_bytes)
     across = _across(memory, width)
     plot = area(
-        [step.live_bytes for step in memory.steps],
-        across,
-        rows,
-        lit=((peak, "warn"), (at, "accent")),
+        [step.live_bytes for step in memory.steps], across, rows, lit=((peak, "warn"), (at, "accent"))
     )
     here = columns_of(at, steps, across)
     mark = here[len(here) // 2]

@@ -60,12 +60,7 @@ def text_input(
 ) -> Input:
     """A one-line entry; its cursor blinks only where that costs nothing."""
     entry = TextInput(
-        value=value,
-        placeholder=placeholder,
-        compact=True,
-        id=id,
-        select_on_focus=False,
-        max_length=longest,
+        value=value, placeholder=placeholder, compact=True, id=id, select_on_focus=False, max_length=longest
     )
     entry.cursor_blink = blink
     return entry
