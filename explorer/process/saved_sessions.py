@@ -287,34 +287,38 @@ def _take(folder: str) -> int | None:
 def _read(folder: str) -> SavedSession:
     """The state in a folder, checked; paths of its models are whole again."""
     path = os.path.join(folder, _FILE)
+
+    def broken(what: str) -> BadModel:
+        hint = "remove its folder, or name the model of another session"
+        return BadModel(f"the session{what}", where=path, hint=hint)
+
     try:
         data = _bytes_of(path)
     except OSError as error:
-        raise BadModel(f"the session cannot be read: {error.strerror}", where=path, hint=_REMOVE) from None
+        raise broken(f" cannot be read: {error.strerror}") from None
     try:
         version = msgspec.msgpack.decode(data, type=_Version).version
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        raise BadModel("the session's state is broken", where=path, hint=_REMOVE) from None
+    except _UNREADABLE:
+        raise broken("'s state is broken") from None
     if version != VERSION:
-        raise BadModel(
-            f"the session's state has version {version}, this program knows {VERSION}",
-            where=path,
-            hint=_REMOVE,
-        )
+        raise broken(f"'s state has version {version}, this program knows {VERSION}")
     try:
         saved = msgspec.msgpack.decode(data, type=SavedSession)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadModel(f"the session's state is broken ({reason})", where=path, hint=_REMOVE) from None
+        raise broken(f"'s state is broken ({reason})") from None
     if not saved.source or "\0" in f"{saved.source}{saved.cwd}":
-        raise BadModel("the session's state names no model", where=path, hint=_REMOVE)
+        raise broken("'s state names no model")
     machine = saved.view.machine
     if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
-        raise BadModel("the session's state has a machine that cannot be", where=path, hint=_REMOVE)
-    return replace(saved, history=saved.history and _outside(saved.history, folder, path))
+        raise broken("'s state has a machine that cannot be")
+    history = saved.history and _outside(saved.history, folder)
+    if history is not None and (not history.entries or history.current < 0):
+        raise broken("'s state has no history")
+    return replace(saved, history=history)
 
 
-_REMOVE = "remove its folder, or name the model of another session"
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class _Version(Struct):
@@ -345,7 +349,7 @@ def _inside(history: History, folder: str) -> History:
     return replace(history, entries=tuple(map(named, history.entries)))
 
 
-def _outside(history: History, folder: str, path: str) -> History:
+def _outside(history: History, folder: str) -> History:
     """The other way round, up to the first model that is not there any more."""
     entries: list[HistoryEntry] = []
     for at, entry in enumerate(history.entries):
@@ -354,19 +358,10 @@ def _outside(history: History, folder: str, path: str) -> History:
             continue
         name = entry.path or ""
         file = os.path.join(folder, name)
-        if not name or os.path.basename(name) != name or not stat.S_ISREG(_mode(file)):
+        if not name or os.path.basename(name) != name or not os.path.isfile(file) or os.path.islink(file):
             break
         entries.append(replace(entry, path=file))
-    if not entries or history.current < 0:
-        raise BadModel("the session's state has no history", where=path, hint=_REMOVE)
     return replace(history, entries=tuple(entries), current=min(history.current, len(entries) - 1))
-
-
-def _mode(path: str) -> int:
-    try:
-        return os.lstat(path).st_mode
-    except (OSError, ValueError):
-        return 0
 
 
 def _clear_rest(folder: str) -> None:

@@ -26,11 +26,12 @@ class Comparer:
         """What changed from one state to another, analysed at the same sizes."""
         models = self._models
         a, b = models.at(before), models.at(after)
+        how = on_progress, cancel
         changes = diff(
             models.graph(a, on_progress),
             models.graph(b, on_progress),
-            before_analysis=models.comparable_analysis(a, b, on_progress, cancel),
-            after_analysis=models.comparable_analysis(b, a, on_progress, cancel),
+            before_analysis=models.comparable_analysis(a, b, *how),
+            after_analysis=models.comparable_analysis(b, a, *how),
             on_progress=on_progress,
             cancel=cancel,
         )

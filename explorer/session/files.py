@@ -49,9 +49,17 @@ def verify_files(
     """
     with _pair(a, b, options) as (first, second):
         graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
-        dims = options.get("dims")
-        prove = first._prover.verify
-        evidence = prove(*graphs, None, draws, seed, on_progress, cancel, dims, input, tolerance)
+        evidence = first._prover.verify(
+            *graphs,
+            None,
+            draws=draws,
+            seed=seed,
+            dims=options.get("dims"),
+            input=input,
+            tolerance=tolerance,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
         return replace(evidence, before=first.source, after=second.source)
 
 
@@ -73,7 +81,15 @@ def blame_files(
     """
     with _pair(a, b, options) as (first, second):
         graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
-        fact = first._prover.blame(*graphs, draws, seed, on_progress, cancel, options.get("dims"), input)
+        fact = first._prover.blame(
+            *graphs,
+            draws=draws,
+            seed=seed,
+            dims=options.get("dims"),
+            input=input,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
         return replace(fact, before=first.source, after=second.source)
 
 

@@ -18,7 +18,7 @@ from explorer.engine.models.onnx import OnnxModel
 from explorer.engine.models.opened import Opened, OpenOptions, check_names, with_rules
 from explorer.engine.models.registry import open_model
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.facts import Analysis, History, HistoryEntry, Info, Layer, Progress
+from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import output_files, scratch
 from explorer.session import history as states
 
@@ -200,8 +200,10 @@ class Models:
 
     def presented(self, at: int, examined: Examined) -> Examined:
         """An analysis with what the session knows of the model's file, and a word on what is not exact."""
-        named = _with_file(examined.info, self.history.entries[at].saved or None)
-        return examined.with_info(said_of_bounds(named, examined.bounds))
+        info, saved = examined.info, self.history.entries[at].saved
+        if saved:
+            info = replace(info, model=replace(info.model, source=saved))
+        return examined.with_info(said_of_bounds(info, examined.bounds))
 
     def ordered(self, index: int | None) -> Examined:
         """The analysis of a model whose order of execution is known, if only in part.
@@ -318,8 +320,3 @@ def stem(source: str) -> str:
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
     # a file system takes 255 bytes, and what is made of it is called `_tiled.onnx.toml` and the like
     return os.fsencode(plain)[:200].decode("utf-8", "ignore")
-
-
-def _with_file(info: Info, saved: str | None) -> Info:
-    """The facts with the name under which the user knows the model."""
-    return info if saved is None else replace(info, model=replace(info.model, source=saved))

@@ -13,8 +13,7 @@ from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.input_files import read_input
 from explorer.facts import Plan, Verification
 from explorer.facts.blame import Blame
-from explorer.facts.verification import Tolerance
-from explorer.session.models import Cancel, Dims, Models, OnProgress
+from explorer.session.models import Dims, Models, OnProgress
 
 __all__ = ["Prover"]
 
@@ -30,13 +29,11 @@ class Prover:
         before: Model,
         after: Model,
         plan: Plan | None,
-        draws: int,
-        seed: int,
-        on_progress: OnProgress,
-        cancel: Cancel,
+        *,
         dims: Dims | None = None,
         input: str | None = None,
-        tolerance: Tolerance | None = None,
+        on_progress: OnProgress = None,
+        **how: Any,
     ) -> Verification:
         """Evidence that both compute the same; `plan` says what was tiled between them."""
         bound = self._models.options["dims"]
@@ -46,36 +43,18 @@ class Prover:
             before,
             after,
             plan=plan,
-            draws=draws,
-            seed=seed,
             torch_run=self._models.opened(0, on_progress).runner(),
             **self._inputs(before, bound, dims, input),
-            tolerance=tolerance,
             on_progress=on_progress,
-            cancel=cancel,
+            **how,
         )
 
     def blame(
-        self,
-        before: Model,
-        after: Model,
-        draws: int,
-        seed: int,
-        on_progress: OnProgress,
-        cancel: Cancel,
-        dims: Dims | None = None,
-        input: str | None = None,
+        self, before: Model, after: Model, *, dims: Dims | None = None, input: str | None = None, **how: Any
     ) -> Blame:
-        """The first layer in which the second departs from the first."""
-        return blame(
-            before,
-            after,
-            draws=draws,
-            seed=seed,
-            **self._inputs(before, self._models.options["dims"], dims, input),
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        """The first layer in which the second departs from the first; `how` as for `blame`."""
+        inputs = self._inputs(before, self._models.options["dims"], dims, input)
+        return blame(before, after, **inputs, **how)
 
     def _inputs(
         self, before: Model, bound: Mapping[str, int], dims: Dims | None, input: str | None

@@ -102,16 +102,14 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
         words += _proof(entry)
-        words += opening_words(_with_whole_paths(step.opening))
-        lines.append(f"$explorer tile {before} -o {_path(output)} {shlex.join(words)}".rstrip())
-        before = _path(output)
+        opening = dict(step.opening)
+        if opening.get("rules") is not None:  # the script runs elsewhere: what it reads has to be found
+            opening["rules"] = os.path.abspath(opening["rules"])
+        words += opening_words(opening)
+        target = shlex.quote(path_word(output))
+        lines.append(f"$explorer tile {before} -o {target} {shlex.join(words)}".rstrip())
+        before = target
     return "\n".join(lines) + "\n"
-
-
-def _with_whole_paths(opening: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The script runs elsewhere: what it reads has to be found from there."""
-    rules = opening.get("rules")
-    return opening if rules is None else {**opening, "rules": os.path.abspath(rules)}
 
 
 def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
@@ -151,10 +149,6 @@ def _output(entry: HistoryEntry, otherwise: str, taken: set[str]) -> str:
         name = f"{stem}_{ending}"
     taken.add(name)
     return name
-
-
-def _path(name: str) -> str:
-    return shlex.quote(path_word(name))
 
 
 def _comment(text: str) -> str:

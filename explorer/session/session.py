@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from explorer.base.outline import Outline
-    from explorer.engine.graph.model import Model
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.conversion import Conversion
@@ -437,18 +436,14 @@ class Session:
             Misuse: See `plan`; or `output` cannot be written or exists; or a state would be lost.
             Cancelled: `cancel` said so.
         """
-
-        def prove(before: Model, after: Model, plan: Plan) -> Verification:
-            proof = self._prover.verify
-            return proof(before, after, plan, draws, seed, on_progress, cancel, None, input)
-
+        how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
         return self._tiler.tile(
             spec,
             command=self.command(spec, output),
             output=output,
             overwrite=overwrite,
             discard=discard,
-            prove=prove if verify else None,
+            prove=partial(self._prover.verify, input=input, **how) if verify else None,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -614,8 +609,17 @@ class Session:
         models = self._models
         a, b = models.at(before), models.at(after)
         graphs = models.graph(a, on_progress), models.graph(b, on_progress)
-        plan, prove = states.plan_between(models.history, a, b), self._prover.verify
-        evidence = prove(*graphs, plan, draws, seed, on_progress, cancel, dims, input, tolerance)
+        evidence = self._prover.verify(
+            *graphs,
+            states.plan_between(models.history, a, b),
+            draws=draws,
+            seed=seed,
+            dims=dims,
+            input=input,
+            tolerance=tolerance,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
         return replace(evidence, before=models.label(a), after=models.label(b))
 
     def blame(
@@ -658,7 +662,15 @@ class Session:
             else:
                 graphs = stack.enter_context(self._tiler.tried(spec, on_progress, cancel))
                 labels = models.label(models.current), f"tile {'x'.join(map(str, spec.tile))}"
-            fact = self._prover.blame(*graphs, draws, seed, on_progress, cancel, dims, input)
+            fact = self._prover.blame(
+                *graphs,
+                draws=draws,
+                seed=seed,
+                dims=dims,
+                input=input,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
         return replace(fact, before=labels[0], after=labels[1])
 
     def diff(

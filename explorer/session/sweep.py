@@ -17,10 +17,9 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine import sweep as engine
 from explorer.engine.sweep.fingerprint import files_of
-from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.host import input_files
-from explorer.session.models import Cancel, Models, OnProgress
+from explorer.session.models import Models, OnProgress
 from explorer.settings.parse import opening_words
 
 __all__ = ["is_results", "results", "sorted_by", "sweep"]
@@ -36,17 +35,12 @@ def sweep(
     spec: SweepSpec,
     reopen: Reopen,
     *,
-    hardware: Hardware | None = None,
-    order: str = "best",
     verify: bool = False,
     draws: int = 1,
     seed: int = 0,
     output: str | None = None,
-    scheduler: str | None = None,
-    workers: int | None = None,
-    layers: bool = False,
     on_progress: OnProgress = None,
-    cancel: Cancel = None,
+    **how: Any,
 ) -> Sweep:
     """A row for every combination and session, of its current model.
 
@@ -59,15 +53,10 @@ def sweep(
     return engine.sweep(
         [_subject(session, models, reopen, on_progress) for session, models in sessions],
         spec,
-        hardware=hardware,
-        order=order,
         proof=engine.ProofSpec(draws, seed) if verify else None,
         output=output,
-        scheduler=scheduler,
-        workers=workers,
-        layers=layers,
         on_progress=on_progress,
-        cancel=cancel,
+        **how,
     )
 
 

@@ -6,7 +6,7 @@ The results stand beside the history, whose states are files: the original stays
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from explorer.engine.costs.compare import torchinfo
 from explorer.engine.models.torch.module import TorchModel
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.facts.comparison import TorchinfoTable
-from explorer.session.models import Cancel, Models, OnProgress
+from explorer.session.models import Models, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +33,7 @@ class ModuleTiler:
 
     def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
         """What `tile` would do."""
-        job = self._job("", {}, False, 1, 0, on_progress, None)
+        job = self._job(verify=False, on_progress=on_progress)
         return self._with_macs(plan_module(self._models.opened(0, on_progress), spec, job, self._macs()))
 
     def tile(
@@ -42,18 +42,15 @@ class ModuleTiler:
         *,
         output: str | None,
         overwrite: bool,
-        dynamic: Mapping[str, Mapping[int, str]] | None,
-        verify: bool,
         draws: int,
-        seed: int,
         command: str,
         on_progress: OnProgress,
-        cancel: Cancel,
+        **how: Any,
     ) -> tuple[nn.Module, TileResult]:
         """The tiled module, and what became of it; raises where nothing was written and the proof failed."""
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-        job = self._job(output or "", dynamic or {}, verify, draws, seed, on_progress, cancel)
+        job = self._job(target=output or "", draws=draws, on_progress=on_progress, **how)
         module, result = to_torch(
             self._models.opened(0, on_progress),
             self._models.module,
@@ -79,13 +76,11 @@ class ModuleTiler:
 
     def _job(
         self,
-        target: str,
-        dynamic: Mapping[str, Mapping[int, str]],
-        verify: bool,
-        draws: int,
-        seed: int,
+        *,
+        target: str = "",
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
         on_progress: OnProgress,
-        cancel: Cancel,
+        **how: Any,
     ) -> ConversionJob:
         if self._models.current:
             raise Misuse(
@@ -98,14 +93,11 @@ class ModuleTiler:
             source=self._models.source,
             dims=self._models.options["dims"],
             input_shapes=self._models.options["input_shapes"],
-            asked=ConversionOptions(dynamic={name: dict(axes) for name, axes in dynamic.items()}),
+            asked=ConversionOptions(dynamic={name: dict(axes) for name, axes in (dynamic or {}).items()}),
             target=target,
             trust=bool(self._models.options["trust"]),
-            verify=verify,
-            draws=draws,
-            seed=seed,
             on_progress=on_progress,
-            cancel=cancel,
+            **how,
         )
 
     def _with_macs(self, plan: Plan) -> Plan:

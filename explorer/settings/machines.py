@@ -34,6 +34,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machine
 from explorer.host import input_files
+from explorer.settings.parse import parse_bytes
 
 __all__ = [
     "Unit",
@@ -53,7 +54,6 @@ Unit = Literal["macs", "bytes", "hertz"]
 _AMOUNT = re.compile(
     r"(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*([A-Za-z]*)\s*(?:/\s*(s|sec|second|cycle))?", re.ASCII
 )
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _PREFIXES = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "g": 3, "T": 4, "t": 4, "P": 5, "p": 5, "E": 6}
 _UNITS: Mapping[Unit, Mapping[str, float]] = {
     "macs": {"": 1.0, "MAC": 1.0, "MACs": 1.0, "MACS": 1.0, "FLOP": 0.5, "FLOPs": 0.5, "FLOPS": 0.5},
@@ -152,9 +152,7 @@ def _buffer(value: Any, where: str) -> int:
     hint = "write 512 KiB, 2M or a number of bytes"
     size: float = -1
     if isinstance(value, str):
-        found = _SIZE.fullmatch(value.strip())
-        if found is not None:
-            size = float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " ")
+        size = parse_bytes(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         size = value
     # a float that is not a number compares as false
@@ -284,7 +282,8 @@ def profiles(config: str | None = None) -> dict[str, Machine]:
         Misuse: It is not readable or says something impossible.
     """
     found = hardware_profiles(config).items()
-    return {name: _machine(each) for name, each in found if _has_rates(each) or not _has_cycles(each)}
+    rates = {name: (each.peak_macs, each.bandwidth) for name, each in found}
+    return {name: _machine(each) for name, each in found if None not in rates[name] or not _has_cycles(each)}
 
 
 def as_hardware(machine: Machine) -> Hardware:
@@ -311,12 +310,11 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
 
 def _content(path: str) -> dict[str, Any]:
     try:
-        data = input_files.content(path)
+        return input_files.toml(input_files.content(path), path)[1]
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
-    return input_files.toml(data, path)[1]
 
 
 def _machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]:
@@ -336,10 +334,6 @@ def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
             raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
     settings = {key: parse_setting(key, value, f"{where} {key}") for key, value in entry.items()}
     return replace(completed(Hardware(name, **settings, origin=where)), origin=path)
-
-
-def _has_rates(machine: Hardware) -> bool:
-    return machine.peak_macs is not None and machine.bandwidth is not None
 
 
 def _has_cycles(machine: Hardware) -> bool:

@@ -20,6 +20,7 @@ __all__ = [
     "InputShape",
     "dynamic_words",
     "opening_words",
+    "parse_bytes",
     "parse_choice",
     "parse_choices",
     "parse_conditions",
@@ -43,7 +44,6 @@ InputShape = tuple[str | None, tuple[int, ...]]
 _SEPARATOR = re.compile(r"\s*[xX×,]\s*")
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
 _CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
 _LEAST_MEMORY = 64 << 20
@@ -259,6 +259,12 @@ def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
     return tuple(map(int, pieces))
 
 
+def parse_bytes(text: str) -> float:
+    """A size of memory in powers of 1024: '8G', '512 KiB', '2000000000'; -1 if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    return -1 if match is None else float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+
+
 def parse_memory(text: str | None, where: str = "--memory") -> int | None:
     """A size of memory in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
 
@@ -267,10 +273,9 @@ def parse_memory(text: str | None, where: str = "--memory") -> int | None:
     """
     if text is None:
         return None
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    size = int(parse_bytes(text))
+    if size < 0:
         raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
-    size = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
     if size < _LEAST_MEMORY:
         raise Misuse(
             f"'{text}' is less than the program itself needs", where=where, hint="write 512M or more"

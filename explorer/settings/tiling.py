@@ -31,7 +31,6 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
@@ -44,7 +43,6 @@ from explorer.settings.parse import parse_choice, parse_conditions, parse_tile
 
 __all__ = [
     "COMMAND_LINE",
-    "TilingFile",
     "as_toml",
     "chosen_by_hand",
     "escaped",
@@ -63,20 +61,6 @@ _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """What `--machine` reads in the same file."""
 
 
-class TilingFile(Struct, frozen=True):
-    """What such a file says.
-
-    Attributes:
-        path: Of the file, as it was given.
-        spec: Its `[tile]`, with the defaults where it says nothing, and its `[[site]]` tables as rules.
-        said: What of the specification it says itself.
-    """
-
-    path: str
-    spec: TileSpec
-    said: frozenset[str]
-
-
 def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     """The specification that holds: default < file < command line.
 
@@ -90,7 +74,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     Raises:
         Misuse: The file cannot be read, or says something that cannot be; file and line are named.
     """
-    spec = TileSpec() if path is None else read(path).spec
+    spec = TileSpec() if path is None else read(path)
     unset = {value: None for value in ("tile", "edges", "form") if value in typed}
     if "sites" in typed:
         unset["on"] = None
@@ -99,20 +83,19 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
 
 
-def read(path: str) -> TilingFile:
-    """Reads a file.
+def read(path: str) -> TileSpec:
+    """What a file says: its `[tile]`, with the defaults where it says nothing, and its `[[site]]` tables.
 
     Raises:
         Misuse: It cannot be read, is no TOML, or says something that cannot be.
     """
     try:
-        data = input_files.content(path)
+        return read_text(input_files.content(path), path)
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
-    return read_text(data, path)
 
 
-def read_text(data: bytes | str, path: str) -> TilingFile:
+def read_text(data: bytes | str, path: str) -> TileSpec:
     """As `read`, of what stands in the file `path`."""
     return _File(path, *input_files.toml(data, path)).read()
 
@@ -125,7 +108,7 @@ class _File:
         self.name = printable(os.path.basename(path))
         self.lines = _lines(text)
 
-    def read(self) -> TilingFile:
+    def read(self) -> TileSpec:
         for key in self.content:
             if key not in ("tile", "site", *_ELSEWHERE):
                 raise Misuse(
@@ -150,8 +133,7 @@ class _File:
                 raise Misuse("it asks for nothing", where=where, hint="add tile, edges, form, or on = false")
             rules.append(TileRule(**rule, origin=self._where(entry, self.name)))
         origins = tuple((name, self._where(("tile", name), self.name)) for name in values)
-        spec = TileSpec(**values, rules=tuple(rules), origins=origins, config=self.path)
-        return TilingFile(self.path, spec, frozenset(values))
+        return TileSpec(**values, rules=tuple(rules), origins=origins, config=self.path)
 
     def _values(
         self, table: tuple[str | int, ...], entries: Mapping[str, Any], known: Mapping[str, Any]

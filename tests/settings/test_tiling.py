@@ -51,7 +51,7 @@ tile = 8
 
 def test_everything_that_can_be_said_is_read_with_its_line() -> None:
     found = read_text(WHOLE, "folder/npu.toml")
-    assert found.spec == TileSpec(
+    assert found == TileSpec(
         tile=(32, 64, 16),
         sites=("*fc*", "a"),
         edges="padded",
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert str(refused.value).startswith(str(path))
     marked = tmp_path / "marked.toml"
     marked.write_bytes(b"\xef\xbb\xbf[tile]\r\ntile = 8\r\n")
-    assert read(str(marked)).spec.origins == (("tile", "marked.toml:2"),), "as Windows' editors write it"
+    assert read(str(marked)).origins == (("tile", "marked.toml:2"),), "as Windows' editors write it"
 
 
 def test_what_was_typed_goes_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ specs = st.builds(
 
 @given(specs)
 def test_what_is_written_is_read_back_whatever_names_hold(spec: TileSpec) -> None:
-    found = read_text(as_toml(spec, ["a heading\x00", "of two lines\n"]), "f").spec
+    found = read_text(as_toml(spec, ["a heading\x00", "of two lines\n"]), "f")
     said = [TileRule(r.site, r.op, r.shape, r.tile, r.edges, r.form, r.on) for r in found.rules]
     assert tuple(said) == spec.rules
     for name in ("tile", "sites", "edges", "form", "grouped"):
@@ -191,7 +191,7 @@ PIECES = (
 def test_whatever_stands_there_is_read_or_refused_in_one_line(pieces: list[str]) -> None:
     said, rules = "f:", ()
     try:
-        rules = read_text("\n".join(pieces), "f").spec.rules
+        rules = read_text("\n".join(pieces), "f").rules
     except Misuse as refused:
         said = str(refused)
     assert said.startswith("f:")
@@ -309,7 +309,7 @@ def test_a_broken_file_is_one_line_and_nothing_is_done(
 def test_the_example_of_the_manual_is_read() -> None:
     text = page("tiling")
     example = next(part for part in text.split("```toml\n")[1:] if "[[site]]" in part).partition("```")[0]
-    assert len(read_text(example, "manual").spec.rules) == 2
+    assert len(read_text(example, "manual").rules) == 2
     assert os.linesep in example
 
 
