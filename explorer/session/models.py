@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_tree import said_of_bounds
 from explorer.engine.models.onnx import OnnxModel
-from explorer.engine.models.opened import Opened, OpenOptions, check_names, with_rules
+from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
 from explorer.engine.models.registry import open_model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
@@ -23,7 +23,7 @@ from explorer.host import output_files, scratch
 from explorer.session import history as states
 
 if TYPE_CHECKING:
-    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.memory.liveness import AnalysisResult
     from explorer.engine.graph.model import Model
     from explorer.engine.operators.call import Rules
     from explorer.engine.tiling.products import Products
@@ -65,12 +65,12 @@ class Models:
         if workdir is not None:
             scratch.ours(workdir)
         self._own_workdir: str | None = None
-        self._original: Opened | None = None
+        self._original: OpenedModel | None = None
         self._states: dict[int, OnnxModel] = {}
         self.history = History((HistoryEntry("original", None, ""),), 0)
         self._graph: Model | None = None
-        self._examined: dict[int, Examined] = {}
-        self._original_graph: Examined | None = None
+        self._examined: dict[int, AnalysisResult] = {}
+        self._original_graph: AnalysisResult | None = None
         self.products: dict[int, dict[Any, Products]] = {}
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Models:
 
     # what is known of them
 
-    def opened(self, at: int = 0, on_progress: OnProgress = None) -> Opened:
+    def opened(self, at: int = 0, on_progress: OnProgress = None) -> OpenedModel:
         """A state as a model that was opened, once; every state but the first is an ONNX file."""
         if at:
             state = self._state(at)
@@ -188,7 +188,7 @@ class Models:
                 self._graph = self.opened(0, on_progress).graph(folder, on_progress=on_progress)
         return self._graph
 
-    def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+    def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """The analysis of the model at a place of the history, and its execution order, made once."""
         if at not in self._examined:
             opened = self.opened(at, on_progress)
@@ -198,14 +198,14 @@ class Models:
             self._examined[at] = self.presented(at, examined)
         return self._examined[at]
 
-    def presented(self, at: int, examined: Examined) -> Examined:
+    def presented(self, at: int, examined: AnalysisResult) -> AnalysisResult:
         """An analysis with what the session knows of the model's file, and a word on what is not exact."""
         info, saved = examined.info, self.history.entries[at].saved
         if saved:
             info = replace(info, model=replace(info.model, source=saved))
         return examined.with_info(said_of_bounds(info, examined.bounds))
 
-    def ordered(self, index: int | None) -> Examined:
+    def ordered(self, index: int | None) -> AnalysisResult:
         """The analysis of a model whose order of execution is known, if only in part.
 
         Raises:
@@ -250,7 +250,7 @@ class Models:
 
     def _examined_graph(
         self, at: int, on_progress: OnProgress, cancel: Cancel, sizes: Mapping[str, int] | None = None
-    ) -> Examined:
+    ) -> AnalysisResult:
         """The analysis of a state's graph; `sizes` are of dimensions that nobody bound."""
         model = self.graph(at)
         own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
@@ -267,7 +267,7 @@ class Models:
             self._states[at] = OnnxModel(path, OpenOptions())
         return self._states[at]
 
-    def _open(self, on_progress: OnProgress) -> Opened:
+    def _open(self, on_progress: OnProgress) -> OpenedModel:
         if on_progress is not None:
             on_progress(Progress("opening"))
         options = self._open_options()

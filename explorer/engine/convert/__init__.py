@@ -24,7 +24,7 @@ from explorer.host.optional_packages import require
 from explorer.settings.parse import dynamic_words, tied
 
 if TYPE_CHECKING:
-    from explorer.engine.models.opened import Opened
+    from explorer.engine.models.opened import OpenedModel
 
 __all__ = ["CONVERTERS", "ConversionJob", "ConversionOptions", "Converter", "find", "kinds", "words", "write"]
 
@@ -156,7 +156,7 @@ def _no_module(format: str, source: str) -> None:
     )
 
 
-def kinds(opened: Opened) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What a model can become: for each kind what it is, and how files of it are called."""
     module = hasattr(opened, "loaded")
     return tuple(
@@ -179,7 +179,7 @@ def words(asked: ConversionOptions) -> list[str]:
 
 
 def write(
-    opening: Callable[[], Opened],
+    opening: Callable[[], OpenedModel],
     path: str | None,
     job: ConversionJob,
     *,
@@ -238,13 +238,13 @@ def _written(converter: Converter, job: ConversionJob, started: float, *, overwr
 
 
 def _opened(
-    opening: Callable[[], Opened],
+    opening: Callable[[], OpenedModel],
     path: str | None,
     target: str,
     asked: ConversionOptions,
     *,
     overwrite: bool,
-) -> tuple[Opened, Converter]:
+) -> tuple[OpenedModel, Converter]:
     """The model and who converts it; what can be refused is, before anything is opened."""
     if path is not None and os.path.exists(path):
         format = recognise(path).name

@@ -20,7 +20,7 @@ from explorer.host.optional_packages import require, said
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
-    from explorer.engine.models.opened import Opened
+    from explorer.engine.models.opened import OpenedModel
 
 __all__ = ["ConversionOptions", "ConversionJob", "ConversionResult", "declared", "module_of"]
 
@@ -55,7 +55,7 @@ class ConversionJob(Struct, frozen=True):
     Attributes:
         target: What the user called the result; its ending says what it is to be.
         source: What the user named the model.
-        opened: The model as it was opened (`models.opened.Opened`, or more: what its format gives).
+        opened: The model as it was opened (`models.opened.OpenedModel`, or more: what its format gives).
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs in place of the model's own.
         asked: How the result should be.
@@ -139,7 +139,7 @@ def declared(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 
-def module_of(opened: Opened) -> LoadedModule:
+def module_of(opened: OpenedModel) -> LoadedModule:
     """The nn.Module of a model, and torch beside it.
 
     Raises:

@@ -20,8 +20,8 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.graph.model import Model
 from explorer.engine.models.torch import onnx_export
 from explorer.engine.proof.outputs.run import depth_of
-from explorer.engine.runtime.onnxruntime import Session
-from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
 from explorer.facts import TensorInfo
 
 __all__ = ["convert", "join"]
@@ -190,7 +190,7 @@ def _runner(
     model: Model, names: Mapping[str, str]
 ) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
     """What runs the file in onnxruntime on arrays by the module's own names of its inputs."""
-    session = Session(model, what="the file that was written")
+    session = RuntimeSession(model, what="the file that was written")
     there = {value.name for value in model.graph.feeds}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:
@@ -200,12 +200,12 @@ def _runner(
     return lambda bound: call
 
 
-def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, Drawn]]:
+def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
     """How inputs are drawn as the graph uses them, by the module's own names: it shows what they index."""
     there = {value.name for value in model.graph.feeds}
     own = {written: name for name, written in names.items() if written in there}
 
-    def planned(bound: BoundInputs) -> dict[str, Drawn]:
+    def planned(bound: BoundInputs) -> dict[str, RandomInput]:
         shapes = {names[i.name]: (None, i.shape or ()) for i in bound.inputs if names[i.name] in there}
         return {own[d.name]: replace(d, name=own[d.name]) for d in plan_inputs(model, {}, shapes)}
 

@@ -27,7 +27,7 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
-from explorer.engine.models.opened import Opened
+from explorer.engine.models.opened import OpenedModel
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
@@ -45,7 +45,9 @@ class _Held(Struct, frozen=True):
     format: str
 
 
-def plan_module(opened: Opened, spec: TileSpec, job: ConversionJob, macs_total: int | None = None) -> Plan:
+def plan_module(
+    opened: OpenedModel, spec: TileSpec, job: ConversionJob, macs_total: int | None = None
+) -> Plan:
     """What `to_torch` would do.
 
     Raises:
@@ -58,7 +60,7 @@ def plan_module(opened: Opened, spec: TileSpec, job: ConversionJob, macs_total: 
 
 
 def to_torch(
-    opened: Opened,
+    opened: OpenedModel,
     module: nn.Module | None,
     spec: TileSpec,
     job: ConversionJob,
@@ -126,7 +128,7 @@ def _write(job: ConversionJob) -> Callable[[str], Any]:
     return running.LOADERS[writer.format]
 
 
-def _loaded(opened: Opened) -> LoadedModule:
+def _loaded(opened: OpenedModel) -> LoadedModule:
     """The model as an nn.Module.
 
     Raises:

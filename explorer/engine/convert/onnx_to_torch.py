@@ -14,7 +14,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.runtime.random_inputs import Drawn, draw, plan_inputs
+from explorer.engine.runtime.random_inputs import RandomInput, draw, plan_inputs
 from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import require, said, silence
@@ -103,7 +103,7 @@ def _loaded(job: ConversionJob) -> tuple[Model, OnnxModule]:
     return model, load_onnx(model)
 
 
-def _tensors(drawn: Sequence[Drawn], seed: int) -> tuple[torch.Tensor, ...]:
+def _tensors(drawn: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...]:
     return tuple(as_tensor(value) for value in draw(tuple(drawn), seed).values())
 
 
@@ -136,7 +136,7 @@ def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str
     return [name for name, still in found.items() if still]
 
 
-def _exported(module: OnnxModule, drawn: Sequence[Drawn], shapes: Any, seed: int) -> tuple[Any, str]:
+def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
     """The program, or None and why there is none."""
     try:
         with silence(), torch.no_grad():
@@ -147,7 +147,7 @@ def _exported(module: OnnxModule, drawn: Sequence[Drawn], shapes: Any, seed: int
 
 
 def _compared(
-    job: ConversionJob, model: Model, format: str, cases: Sequence[Sequence[Drawn]]
+    job: ConversionJob, model: Model, format: str, cases: Sequence[Sequence[RandomInput]]
 ) -> Verification:
     job.tell("reading what was written")
     with silence():
@@ -158,7 +158,7 @@ def _compared(
 def _made(
     how: str,
     model: Model,
-    drawn: Sequence[Drawn],
+    drawn: Sequence[RandomInput],
     open_: Mapping[str, str],
     evidence: Verification | None,
     notes: tuple[str, ...],

@@ -27,7 +27,7 @@ from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
-from explorer.engine.runtime.random_inputs import Drawn, draw
+from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
 from explorer.facts import OutputEvidence, Verification
 from explorer.host.optional_packages import said
@@ -91,7 +91,7 @@ def prove(
     *,
     depth: int,
     names: Sequence[str] = (),
-    planned: Callable[[BoundInputs], Mapping[str, Drawn]] | None = None,
+    planned: Callable[[BoundInputs], Mapping[str, RandomInput]] | None = None,
 ) -> Verification:
     """Runs an nn.Module and what was made of it, and compares.
 
@@ -156,7 +156,7 @@ def compare_runs(
     model: Model,
     before: Callable[[Feeds], Sequence[Any]],
     after: Callable[[Feeds], Sequence[Any]],
-    drawn: Sequence[Drawn],
+    drawn: Sequence[RandomInput],
     layers: int | None,
 ) -> Verification:
     """As `prove`, of a source that is no nn.Module.
@@ -231,7 +231,9 @@ def one_draw(loaded: LoadedModule, bound: BoundInputs, seed: int) -> dict[str, A
     return _with_own(bound, draw(_planned(loaded, bound, {}), seed))
 
 
-def _planned(loaded: LoadedModule, bound: BoundInputs, seen: Mapping[str, Drawn]) -> tuple[Drawn, ...]:
+def _planned(
+    loaded: LoadedModule, bound: BoundInputs, seen: Mapping[str, RandomInput]
+) -> tuple[RandomInput, ...]:
     """How each input is drawn: as has been `seen`, else below the height of every table."""
     height = 0 if len(seen) == len(bound.inputs) else _least_table(loaded)
     made = []
@@ -241,17 +243,21 @@ def _planned(loaded: LoadedModule, bound: BoundInputs, seen: Mapping[str, Drawn]
     return tuple(made)
 
 
-def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Drawn:
+def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> RandomInput:
     kind = np.dtype(dtype).kind if dtype in NUMPY_TYPES else "f"
     if kind in "fc":
-        return Drawn(name, dtype, shape, why="standard normal")
+        return RandomInput(name, dtype, shape, why="standard normal")
     if kind == "b":
-        return Drawn(name, dtype, shape, 0, 2, "at random")
+        return RandomInput(name, dtype, shape, 0, 2, "at random")
     if height:
-        return Drawn(name, dtype, shape, 0, min(height, np.iinfo(dtype).max), "rows of the smallest table")
+        return RandomInput(
+            name, dtype, shape, 0, min(height, np.iinfo(dtype).max), "rows of the smallest table"
+        )
     if np.dtype(dtype).itemsize == 1:
-        return Drawn(name, dtype, shape, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "all of it")
-    return Drawn(name, dtype, shape, 0, 2, "as a mask")
+        return RandomInput(
+            name, dtype, shape, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "all of it"
+        )
+    return RandomInput(name, dtype, shape, 0, 2, "as a mask")
 
 
 def _least_table(loaded: LoadedModule) -> int:

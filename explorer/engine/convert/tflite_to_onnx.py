@@ -18,7 +18,7 @@ from explorer.engine.convert import running
 from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.facts import Verification
 from explorer.host.optional_packages import require, said, silence
@@ -105,7 +105,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     Of a quantized model integers are compared as the numbers that they stand for.
     """
     drawn = plan_inputs(model, job.dims, job.input_shapes)
-    session = Session(model, what="the file that was written")
+    session = RuntimeSession(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
     results = _ordered(interpreter, names)
     layers = sum(node.op in _ROUNDING for node in model.graph.nodes) if quantized else None

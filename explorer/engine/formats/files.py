@@ -1,4 +1,4 @@
-"""Opening files that a user names: regular ones only, and mapped where they are looked at in places."""
+"""File access: files that a user names, regular ones only, and mapped where they are looked at in places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a format says what it is: what recognises it, what opens it, what it can do.
+"""Format registration: how a format says what recognises it, what opens it, what it can do.
 
 These few names are all that a format needs to register itself, and they import nothing: asking what a
 file is comes before anything that a particular format needs, at every start of the program. What an opened
@@ -113,8 +113,8 @@ class Format:
         label: What stands beside a model's name, for a person: 'ONNX'; empty for the name.
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
-        open: Opens a path with `models.opened.OpenOptions`: gives what answers for the model (`Opened`), or
-            the `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
+        open: Opens a path with `models.opened.OpenOptions`: gives the `OpenedModel` that answers, or the
+            `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.
         endings: How its files are called. A name decides only where no content does: of a file that is

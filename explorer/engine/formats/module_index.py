@@ -1,4 +1,4 @@
-"""The modules of a model as a file describes them: their tree, classes, settings, tensors, operators.
+"""Module index: the modules that a file describes, with classes, settings, tensors and operators.
 
 A pickled module, a TorchScript file and an exported program say which modules there are and what each
 holds, long before any of them is built. Each has a reader that makes `ModulePart`s; the outline and, where

@@ -1,4 +1,4 @@
-"""What a file of tensors holds, as its header says: names, types, shapes, and where the bytes lie.
+"""Tensor index of a file, as its header says: names, types, shapes, and where the bytes lie.
 
 safetensors, GGUF and checkpoints differ in how their headers are written and in nothing else, so each has
 a reader that makes `TensorIndex`; the layer tree, the outline and the statistics are made of these. Nothing

@@ -1,4 +1,4 @@
-"""ONNX's element types, as plain tuples: what only looks at a file's header imports nothing more.
+"""Element types of ONNX, as plain tuples: what only looks at a file's header imports nothing more.
 
 How numpy holds them, where it must be asked, is here as well.
 """

@@ -1,4 +1,4 @@
-"""One walk over ONNX nodes for two kinds of value.
+"""Interpreter of ONNX nodes, for two kinds of value.
 
 The proof looks at a graph twice: with symbols, to see which tile meets which slice of a weight
 (`structure`), and with float64 numbers, to see how far float32 is from the truth (`float64`). Scopes,

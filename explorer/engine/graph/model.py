@@ -1,4 +1,4 @@
-"""An ONNX model as the engine holds it: all of the structure, none of the weights.
+"""IR: an ONNX model as the engine holds it, all of the structure, none of the weights.
 
 onnx's ModelProto copies every weight into memory, and onnx-ir reads initializers through it. Here a
 weight is a `Payload`: where its bytes lie, or how to make them. A model of 550 MB is a few hundred

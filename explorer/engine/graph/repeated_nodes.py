@@ -1,4 +1,4 @@
-"""Thousands of nodes, or of weights, that differ by their names only, held and written as one.
+"""Repeated nodes: thousands, or as many weights, that differ by their names only, held and written as one.
 
 To make, look through and write a tile product as a node and a weight of its own takes Python 30 microseconds,
 and AlexNet has 14,336. Held so they take a few. Who looks at a graph sees nodes and tensors as ever: they are

@@ -32,7 +32,7 @@ Those before it lie under the same key with a number, counted from the first.
 _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
 
 
-def carrying(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
+def with_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
     """The metadata of a model with a plan on top of those that it carries."""
     made = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
     if PLAN_KEY in metadata:
@@ -44,7 +44,7 @@ def _numbers(metadata: Mapping[str, str]) -> list[int]:
     return sorted(int(found[1]) for found in map(_NUMBERED.fullmatch, metadata) if found)
 
 
-def earlier(model: Model) -> list[str]:
+def earlier_plans(model: Model) -> list[str]:
     """The plans under the last one as they are written, the later ones first."""
     return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_numbers(model.metadata))]
 
@@ -52,7 +52,7 @@ def earlier(model: Model) -> list[str]:
 def plans(model: Model) -> list[dict[str, Any]]:
     """What the plans say, the last one first, without those that cannot be read: claims, not facts."""
     found = []
-    for text in (model.metadata.get(PLAN_KEY, "null"), *earlier(model)):
+    for text in (model.metadata.get(PLAN_KEY, "null"), *earlier_plans(model)):
         try:
             said = json.loads(text)
         except (ValueError, RecursionError):

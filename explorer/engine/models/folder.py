@@ -1,4 +1,4 @@
-"""A folder: which models are in it, to choose from.
+"""Folder of models: which are in it, to choose from.
 
 It is asked after the folders that are models themselves. Every file's head is looked at, as for opening
 one, because names promise nothing; and as a folder may be anybody's, the look is bounded in files, folders
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from explorer.engine.models.opened import Opened, OpenOptions
+    from explorer.engine.models.opened import OpenedModel, OpenOptions
 
 MOST_FILES = 10_000
 """Files that are looked at, about a second's worth."""
@@ -133,7 +133,7 @@ def outline(source: str) -> Outline:
     return Outline(FORMAT.name, source, None, (), rows(first))
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
+def _open(source: str, options: OpenOptions) -> OpenedModel:
     rows = [row for _, row in zip(range(_NAMED), outline(source).rows, strict=False)]
     names = ", ".join(row.path for row in rows)
     raise Misuse(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.memory.liveness import AnalysisResult
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, OpenOptions
@@ -40,15 +40,15 @@ class OnnxModel:
             self.model = validate(reader.read(source)) if model is None else model
 
     def names(self) -> tuple[list[str], list[str]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         graph = self.model.graph
         symbols = [d for v in graph.inputs for d in v.shape or () if isinstance(d, str)]
         return symbols, [v.name for v in graph.feeds]
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
-        """See `Opened`."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """See `OpenedModel`."""
 
-        def analysed(**sizes: Any) -> Examined:
+        def analysed(**sizes: Any) -> AnalysisResult:
             return analyse.examine(
                 self.model,
                 format=self.format,
@@ -67,21 +67,21 @@ class OnnxModel:
         return analysed(dims=dims, input_shapes=shapes)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return self.model
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return None
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         from explorer.engine.values import onnx_tensors
 
         return onnx_tensors.stored(self.model), ()
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         from explorer.engine.values import onnx_activations
 
         dims, shapes = self._sizes()
@@ -90,7 +90,7 @@ class OnnxModel:
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> StepGradients:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         from explorer.engine.costs.training import onnx
 
         dims, shapes = self._sizes()

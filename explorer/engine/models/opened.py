@@ -1,6 +1,6 @@
-"""What an opened model can be asked, whatever it was written in, and how it is to be opened.
+"""Opened-model protocol: what a model can be asked, whatever it was written in, and how it is to be opened.
 
-A format's own module makes an `Opened`; nothing else in the program asks what format a model has.
+A format's own module makes an `OpenedModel`; nothing else in the program asks what format a model has.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explorer.facts import Layer
 if TYPE_CHECKING:
     import numpy as np
 
-    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.memory.liveness import AnalysisResult
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.operators.call import Rules
@@ -56,7 +56,7 @@ class OpenOptions(Struct, frozen=True):
     own: Rules | None = None
 
 
-class Opened(Protocol):
+class OpenedModel(Protocol):
     """A model that has been opened, whatever it was written in."""
 
     format: str
@@ -71,7 +71,7 @@ class Opened(Protocol):
         """Symbolic dimensions and inputs, which the user may name; None if they are not known yet."""
         ...
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Everything known of the model, at the sizes it was opened with, and its execution order."""
         ...
 
@@ -116,21 +116,21 @@ class StaticModel:
         raise NotImplementedError
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """See `Opened`; refused."""
+        """See `OpenedModel`; refused."""
         self.refuse(self.no_graph)
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return None
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """See `Opened`; refused."""
+        """See `OpenedModel`; refused."""
         self.refuse(self.no_run)
 
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> StepGradients:
-        """See `Opened`; refused."""
+        """See `OpenedModel`; refused."""
         self.refuse(self.no_training)
 
 
@@ -145,7 +145,7 @@ def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
     return {name: size for name, size in dims.items() if name in symbols}
 
 
-def check_names(opened: Sequence[Opened], options: OpenOptions) -> None:
+def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     """Every dimension and input that the user named must exist in one of the models.
 
     Raises:

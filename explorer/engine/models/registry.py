@@ -1,4 +1,4 @@
-"""What can be opened: a path or a name in, an opened model out.
+"""Format registry: a path or a name in, an opened model out.
 
 A format is a module of this package that registers itself by a `Format` called `FORMAT`; its name stands
 in `MODULES`, and nothing else in the program asks what format a model has. Content goes before name: only
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from explorer.engine.models.opened import Opened, OpenOptions
+    from explorer.engine.models.opened import OpenedModel, OpenOptions
 
 MODULES = (
     "formats.onnx",
@@ -93,7 +93,7 @@ def _missing(source: str, named: Format | None) -> BadModel:
     return BadModel("no such file", where=source, hint=nearest(name, beside))
 
 
-def open_model(source: str, options: OpenOptions) -> Opened:
+def open_model(source: str, options: OpenOptions) -> OpenedModel:
     """Opens what `source` names.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The layer tree of very many tensors, whose rows are made when they are looked at.
+"""Lazy layer tree of very many tensors: its rows are made when they are looked at.
 
 A row is a kilobyte of objects; of a million tensors nobody looks at more than a few hundred. Here a row is
 a place in a few arrays and what the header said of its tensor. Rows are equal to those that

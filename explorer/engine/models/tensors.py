@@ -1,4 +1,4 @@
-"""A model of which there are only the tensors: a checkpoint without code, a file of weights.
+"""Weights-only model, of which there are only the tensors: a checkpoint without code, a file of weights.
 
 The layer tree comes from the names, with a row for every tensor. What the model does with them is not in
 the file, so MACs and activations are unknown and nothing can be run, tiled or verified; parameters, bytes,
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
-from explorer.engine.costs.memory.liveness import Examined, Schedule
+from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, rows
 from explorer.engine.models.opened import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
@@ -58,11 +58,11 @@ class TensorFile(StaticModel):
         self.strides: Mapping[str, tuple[int, ...]] = {}
 
     def names(self) -> tuple[list[str], list[str]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return [], []
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
-        """See `Opened`."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """See `OpenedModel`."""
         contents = self.contents
         params, size = _counted(contents.tensors)
         totals = stored_totals(params, self._trainable(), size)
@@ -81,7 +81,7 @@ class TensorFile(StaticModel):
             totals=totals,
         )
         order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
-        return Examined(info, lambda: (self._layers(), lambda: order))
+        return AnalysisResult(info, lambda: (self._layers(), lambda: order))
 
     def _layers(self) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""
@@ -118,7 +118,7 @@ class TensorFile(StaticModel):
         return _counted([tensor for tensor in tensors if tensor.trainable])[0]
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         from explorer.engine.values import file_tensors
 
         return file_tensors.stored(self.contents.tensors, self.strides)

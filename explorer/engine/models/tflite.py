@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from explorer.engine.costs.memory.liveness import Examined
+    from explorer.engine.costs.memory.liveness import AnalysisResult
     from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.models.opened import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
@@ -39,11 +39,11 @@ class TfliteModel(StaticModel):
             self.read = tflite_graph.read(source)
 
     def names(self) -> tuple[list[str], list[str]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return list(self.read.sizes), [v.name for v in self.read.model.graph.feeds]
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
-        """See `Opened`."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """See `OpenedModel`."""
         if self.options.observe:
             self.refuse("no run can show a size that does not follow")
         dims = {n: size for n, size in self.options.dims.items() if n in self.read.sizes}
@@ -76,7 +76,7 @@ class TfliteModel(StaticModel):
         return notes
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         from msgspec.structs import replace
 
         from explorer.engine.values import onnx_tensors

@@ -17,7 +17,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.graph.model import Model
-from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.shapes import Inference
 from explorer.facts import Plan, SitePlan
@@ -202,7 +202,7 @@ def _accepted(
 
     Two names may stand for one size (of a sequence and of its mask): then both are given the same.
     """
-    session = Session(model, what="the original", optimise=False)
+    session = RuntimeSession(model, what="the original", optimise=False)
     tried: list[dict[str, int]] = []
     refused: list[dict[str, int]] = []
     reason: BadModel | None = None

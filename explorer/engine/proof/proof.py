@@ -42,8 +42,8 @@ from explorer.engine.proof.sites.run import chain_length
 from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.random_inputs import (
-    Drawn,
     InputShapes,
+    RandomInput,
     check_names,
     draw,
     fixed_shapes,
@@ -150,7 +150,7 @@ class ProofInputs(Struct, frozen=True):
 
     declared: InputShapes
     sizes: Sizes
-    tried: tuple[tuple[Drawn, ...], ...]
+    tried: tuple[tuple[RandomInput, ...], ...]
     drawn: bool
 
     def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _judged(
     inputs: ProofInputs,
     grounds: Grounds,
     seeds: Sequence[int],
-    tried: Sequence[tuple[Drawn, ...]],
+    tried: Sequence[tuple[RandomInput, ...]],
 ) -> Verification:
     """The verdict, and what it rests on; sizes whose inputs are not in `tried` were refused."""
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
@@ -286,7 +286,7 @@ def _ran(
     grounds: Grounds,
     matched: Correspondence,
     runs: Runs,
-    tries: Sequence[tuple[Drawn, ...]],
+    tries: Sequence[tuple[RandomInput, ...]],
     seed: int,
 ) -> Grounds:
     """What running the whole models and the changed regions adds to what is known."""

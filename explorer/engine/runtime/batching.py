@@ -1,4 +1,4 @@
-"""Work in portions that fit: values that are held in memory together, nodes that are run in one model."""
+"""Batches of work that fit: values that are held in memory together, nodes that are run in one model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def portions(
+def batches(
     items: Iterable[_T], size: Callable[[_T], int], most: int, *, count: int | None = None
 ) -> Iterator[list[_T]]:
     """The items in order, in groups.

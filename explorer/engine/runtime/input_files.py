@@ -1,4 +1,4 @@
-"""Inputs of a model from an .npy or .npz file of the user's, held against what the model declares."""
+"""Input files: an .npy or .npz of the user's, held against what the model declares."""
 
 from __future__ import annotations
 

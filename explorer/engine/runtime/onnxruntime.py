@@ -1,4 +1,4 @@
-"""Models run in stock onnxruntime, with their weights left where they lie.
+"""onnxruntime sessions: models run in the stock runtime, with their weights left where they lie.
 
 A session gets the skeleton of a model: structure as bytes, weights as references into the .onnx file
 itself, which onnxruntime maps. A sub-model of one site therefore costs no copy of its weights. This is
@@ -70,7 +70,7 @@ def expose(model: Model, names: Sequence[str]) -> Model:
     return replace(model, graph=replace(model.graph, outputs=outputs))
 
 
-class Session:
+class RuntimeSession:
     """A model loaded in onnxruntime on the CPU.
 
     Args:

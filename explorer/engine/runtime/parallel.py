@@ -1,4 +1,4 @@
-"""Independent pieces of work side by side, on as many threads as there are processors.
+"""Thread pool: independent pieces of work side by side, on as many threads as there are processors.
 
 Threads, not processes: a model and its activations are large and already here, and what takes the time
 (onnxruntime, BLAS, numpy) leaves Python's lock. The libraries' own threads would get in each other's way:
@@ -33,7 +33,7 @@ _TICK = 0.1
 """Seconds after which the caller hears of what goes on."""
 
 
-class Share(Struct, frozen=True):
+class ThreadShare(Struct, frozen=True):
     """What a work gets.
 
     Attributes:
@@ -59,7 +59,7 @@ def within_limit(most: int) -> int:
 
 
 @contextmanager
-def beside(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
+def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
     """A work that goes on in a thread of its own; None for none, and where there is but one processor."""
     if work is None or processors() < 2:
         yield None
@@ -79,7 +79,7 @@ def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
     return work
 
 
-def awaited(work: Future[_T], stopped: Callable[[], bool]) -> _T:
+def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
     """What a work gives; `Cancelled` if it is no longer wanted."""
     return ended(work, stopped).result()
 
@@ -93,7 +93,7 @@ def give_back() -> None:
 
 
 def side_by_side(
-    works: Sequence[Callable[[Share], _T]],
+    works: Sequence[Callable[[ThreadShare], _T]],
     sizes: Sequence[int],
     most: int,
     *,
@@ -121,10 +121,10 @@ def side_by_side(
     count = processors()
     width = min(count, _MOST, len(works))
     if width < 2:
-        return _in_turn(works, Share(count, cancel if cancel is not None else lambda: False), told)
+        return _in_turn(works, ThreadShare(count, cancel if cancel is not None else lambda: False), told)
     most = within_limit(most)
     stop = threading.Event()
-    share = Share(count // width, lambda: stop.is_set() or (cancel is not None and cancel()))
+    share = ThreadShare(count // width, lambda: stop.is_set() or (cancel is not None and cancel()))
     running: dict[Future[_T], int] = {}
     begun: list[Future[_T]] = []
     with (
@@ -151,7 +151,9 @@ def side_by_side(
     return _results(begun)
 
 
-def _in_turn(works: Sequence[Callable[[Share], _T]], alone: Share, told: Callable[[int], None]) -> list[_T]:
+def _in_turn(
+    works: Sequence[Callable[[ThreadShare], _T]], alone: ThreadShare, told: Callable[[int], None]
+) -> list[_T]:
     """The results of works that run one after the other in this thread."""
     results = []
     for done, work in enumerate(works):

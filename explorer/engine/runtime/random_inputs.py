@@ -1,4 +1,4 @@
-"""Inputs to try a model on: seeded, of the declared type and shape, in a range that means something.
+"""Random inputs to try a model on: seeded, of the declared type and shape, in a range that means something.
 
 An embedding fed with random 64-bit numbers fails, and one fed with zeros proves nothing: an integer
 input is followed to the table that it indexes and drawn below its height.
@@ -30,7 +30,7 @@ _PASSING = frozenset((
 _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
-class Drawn(Struct, frozen=True):
+class RandomInput(Struct, frozen=True):
     """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given."""
 
     name: str
@@ -52,7 +52,7 @@ class Drawn(Struct, frozen=True):
 
 def plan_inputs(
     model: Model, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
-) -> tuple[Drawn, ...]:
+) -> tuple[RandomInput, ...]:
     """How each input of the model is drawn.
 
     Args:
@@ -70,7 +70,7 @@ def plan_inputs(
 
 def given_inputs(
     model: Model, given: InputArrays, input_shapes: InputShapes | None = None
-) -> tuple[Drawn, ...]:
+) -> tuple[RandomInput, ...]:
     """The inputs of the model as a file has them.
 
     Args:
@@ -90,13 +90,13 @@ def given_inputs(
         ]
     )
     return tuple(
-        Drawn(v.name, str(a.dtype), a.shape, why=f"from {given.path}", values=a)
+        RandomInput(v.name, str(a.dtype), a.shape, why=f"from {given.path}", values=a)
         for v in model.graph.feeds
         for a in (arrays[v.name],)
     )
 
 
-def sizes_of(model: Model, drawn: tuple[Drawn, ...]) -> dict[str, int]:
+def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
     """The sizes that symbolic dimensions of the model have with these inputs."""
     shapes = {d.name: d.shape for d in drawn}
     return {
@@ -151,7 +151,7 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
 
 def _planned(
     model: Model, value: Value, dims: Mapping[str, int], given: tuple[str | None, Shape] | None
-) -> Drawn:
+) -> RandomInput:
     dtype = (given[0] if given else None) or value.dtype
     if dtype is None or dtype == "string":
         raise Misuse(f"input '{value.name}' is no tensor of numbers, so no value can be drawn for it")
@@ -171,27 +171,27 @@ def _planned(
         shape = _bound(value.shape, dims)
     kind = np.dtype(dtype).kind if dtype in np.sctypeDict else "V"
     if dtype == "bfloat16" or kind in "fc":
-        return Drawn(value.name, dtype, shape, why="standard normal")
+        return RandomInput(value.name, dtype, shape, why="standard normal")
     if kind == "b":
-        return Drawn(value.name, dtype, shape, 0, 2, "at random")
+        return RandomInput(value.name, dtype, shape, 0, 2, "at random")
     if kind not in "iu":
         raise Misuse(f"input '{value.name}' is of type {dtype}, for which no value can be drawn")
     height = _table_height(model, value.name)
     if height:
-        return Drawn(value.name, dtype, shape, 0, height, "rows of the table it indexes")
+        return RandomInput(value.name, dtype, shape, 0, height, "rows of the table it indexes")
     if np.dtype(dtype).itemsize == 1:
         info = np.iinfo(dtype)
-        return Drawn(value.name, dtype, shape, int(info.min), int(info.max) + 1, "the whole range")
+        return RandomInput(value.name, dtype, shape, int(info.min), int(info.max) + 1, "the whole range")
     if int(np.prod(shape)) <= 1:
-        return Drawn(value.name, dtype, shape, 1, 2)
-    return Drawn(value.name, dtype, shape, 0, 2, "as a mask")
+        return RandomInput(value.name, dtype, shape, 1, 2)
+    return RandomInput(value.name, dtype, shape, 0, 2, "as a mask")
 
 
 def _bound(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else dims.get(d or "", 1) for d in shape)
 
 
-def draw(inputs: tuple[Drawn, ...], seed: int) -> dict[str, Array]:
+def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
     """One set of input values; the same seed gives the same values, where they are not given."""
     generator = np.random.default_rng(seed)
     values: dict[str, Array] = {}

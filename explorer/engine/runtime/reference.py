@@ -1,4 +1,4 @@
-"""Models of bfloat16, which onnxruntime has no kernels for on a CPU, run by onnx's reference evaluator."""
+"""Reference evaluator of onnx: runs models of bfloat16, which onnxruntime has no kernels for on a CPU."""
 
 from __future__ import annotations
 

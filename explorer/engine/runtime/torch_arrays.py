@@ -1,4 +1,4 @@
-"""Arrays as torch's tensors and back, in the types that only one of numpy and torch has, too."""
+"""Tensor conversion: arrays as torch's tensors and back, in types that only one of the two has, too."""
 
 from __future__ import annotations
 

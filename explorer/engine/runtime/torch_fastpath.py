@@ -1,4 +1,4 @@
-"""Modules as they were found, and attention without torch's fused fast path meanwhile.
+"""Fast path of torch's attention, switched off for a while, and modules put back as they were found.
 
 The fast path computes whole encoder layers without calling their modules: nothing can be counted, watched
 or exported in it. It is one switch for the process, and two sessions may need it at the same time in two
@@ -42,7 +42,7 @@ def without_fastpath() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
+def restoring_modes(modules: Iterable[nn.Module]) -> Iterator[None]:
     """No fast path inside; the train or eval state of each of `modules` is put back afterwards."""
     states = [(module, module.training) for module in modules]
     try:

@@ -1,9 +1,9 @@
 """Shapes of every value of an ONNX model: declared, inferred, observed, and which of them is believed.
 
-`inference` goes through a model with the rules of `operators.registry`, follows the
-contents of small values (`contents`), and hands what is left to onnx (`onnx_pass`). Dimensions that are
-not numbers are expressions (`expressions`, their text in `notation`). `observed` runs the model. What is
-known meanwhile is a `table`, and becomes facts in `told`.
+`inference` goes through a model with the rules of `operators.registry`, follows the contents of small values
+(`constants`), and hands what is left to onnx (`onnx_pass`). Dimensions that are not numbers are expressions
+(`engine.symbolic`). `observed` runs the model. What is known meanwhile is a table (`known`), and becomes
+facts in `provenance`.
 """
 
 from explorer.engine.shapes.binding import InputShapes, bind_inputs

@@ -1,4 +1,4 @@
-"""The inputs of a graph as the user wants them: symbolic dimensions bound, shapes overruled."""
+"""Input binding: inputs of a graph as the user wants them, symbolic dimensions bound, shapes overruled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of functions, branches and loops: what they take from around them, what a call puts into them."""
+"""Subgraph bodies: what functions, branches and loops take from around them, what a call puts into them."""
 
 from __future__ import annotations
 

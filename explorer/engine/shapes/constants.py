@@ -1,4 +1,4 @@
-"""What is in small values: shapes, axes, scalars, and the arithmetic that exporters do on them.
+"""Constant contents: shapes, axes, scalars, and the arithmetic that exporters do on them.
 
 `folding` computes with numbers; here the same operators are followed when some elements are expressions
 (`N`, `N*H`) or not known at all. An array of objects holds ints, floats, expressions and None.
@@ -199,7 +199,7 @@ def _tried(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -
     """An element; None if an argument is not known or the answer depends on a size."""
     try:
         return rule(values, dtype or "int64")
-    except (dims.Undecided, TypeError, ValueError, ZeroDivisionError, OverflowError):
+    except (dims.UndecidedSize, TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
 
 

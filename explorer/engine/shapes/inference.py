@@ -1,4 +1,4 @@
-"""Shapes of one model: the main graph at once, bodies when asked for, each once.
+"""Shape inference of one model: the main graph at once, bodies when asked for, each once.
 
 The rules go first, node by node, with a memo on (operator, attributes, types): a graph of twenty
 thousand nodes has a few dozen distinct ones. What they leave open goes to onnx's inference; what that

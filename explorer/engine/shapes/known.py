@@ -1,4 +1,4 @@
-"""What is known of the values of one graph while it is inferred, and how knowledge is put together."""
+"""Shape table: what is known of a graph's values while it is inferred, and how knowledge is put together."""
 
 from __future__ import annotations
 

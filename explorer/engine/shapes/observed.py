@@ -1,4 +1,4 @@
-"""Shapes seen in a run: what no inference can know, asked of onnxruntime.
+"""Observed shapes, seen in a run: what no inference can know, asked of onnxruntime.
 
 Beside every value of the main graph a Shape node is exposed, not the value itself, and only as many at a
 time as fit into a bound on memory: the runtime keeps a value alive until its Shape has run. Where the
@@ -16,7 +16,7 @@ from explorer.base.errors import ExplorerError
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, dtype_code, subgraphs
 from explorer.engine.operators.call import Type
 from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.batching import batches
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Dim, Progress, Shape, TensorInfo
@@ -72,7 +72,7 @@ def observe(
         chosen = {name: tried[at % len(tried)] for at, name in enumerate(open_)}
         found: dict[str, Type] = {}
         nbytes = {name: _bytes(values.get(name), chosen) for name in names}
-        for chunk in portions(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
+        for chunk in batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
             stop_if(cancel)
             if on_progress is not None:
                 on_progress(Progress("observing shapes", len(found), len(names)))
@@ -145,7 +145,7 @@ def _run(
         ExplorerError: The runtime cannot load or run the model, or no input can be drawn for it.
     """
     # onnxruntime takes a third of a second to import; only who asks for a run waits for it
-    from explorer.engine.runtime.onnxruntime import Session, expose
+    from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
     from explorer.engine.runtime.random_inputs import draw, plan_inputs
 
     types: dict[str, str | None] = {}
@@ -153,7 +153,7 @@ def _run(
     unknown = [n for n in names if n not in types]
     if unknown:
         # a sequence has no shape, and only the runtime knows what an operator of its own makes
-        types.update(Session(expose(model, unknown), what="the model", optimise=False).types())
+        types.update(RuntimeSession(expose(model, unknown), what="the model", optimise=False).types())
     shapes = [Node("Shape", [name], [f"{_PREFIX}{name}"]) for name in names if types.get(name)]
     if not shapes:
         return {}
@@ -162,7 +162,7 @@ def _run(
         nodes=(*model.graph.nodes, *shapes),
         outputs=tuple(Value(node.outputs[0], "int64", None) for node in shapes),
     )
-    session = Session(replace(model, graph=graph), what="the model", optimise=False)
+    session = RuntimeSession(replace(model, graph=graph), what="the model", optimise=False)
     seen = session.run(draw(plan_inputs(model, sizes), 0))
     found: dict[str, Type] = {}
     for node in shapes:

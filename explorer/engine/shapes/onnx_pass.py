@@ -1,4 +1,4 @@
-"""onnx's own shape inference, asked about those nodes that the rules here leave open.
+"""onnx.shape_inference, asked about those nodes that the rules here leave open.
 
 It runs on a skeleton of just these nodes, with what is known of their inputs declared; names and
 expressions go through it as opaque names. What a file declares in its `value_info` is never shown to it:
@@ -127,7 +127,7 @@ class OnnxPass(Struct):
         model = Model(some, opsets, max(self.ir_version, 10))
         try:
             return onnx_subprocess.infer(writer.skeleton(model))
-        except onnx_subprocess.Died as error:
+        except onnx_subprocess.InferenceDied as error:
             # to look for the node that it dies of would take a second each time
             self._dead = True
             return error

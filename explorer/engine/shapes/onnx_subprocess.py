@@ -1,4 +1,4 @@
-"""onnx's shape inference, in a process of its own.
+"""Subprocess for onnx.shape_inference.
 
 It is native code, and a graph that nobody would write ends it: an index beyond a list aborts the process,
 a count of 2^62 keeps it busy for good. Neither can be caught, so it runs where its end is only an answer
@@ -25,11 +25,11 @@ SECOND_PER = 1 << 16
 _HEAD = 8
 
 
-class Refused(Exception):
+class GraphRefused(Exception):
     """Inference says that the graph is wrong."""
 
 
-class Died(Exception):
+class InferenceDied(Exception):
     """Inference ended without an answer, or took too long."""
 
 
@@ -59,7 +59,7 @@ class _Child:
                 answer = None
             if answer is None:
                 self.end()
-                raise Died
+                raise InferenceDied
             return json.loads(answer)
 
     def end(self) -> None:
@@ -91,7 +91,7 @@ def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None]]:
     """
     answer = _CHILD.ask(model)
     if isinstance(answer, str):
-        raise Refused(answer)
+        raise GraphRefused(answer)
     return [(name, code, shape) for name, code, shape in answer]
 
 

@@ -1,4 +1,4 @@
-"""What inference found as facts: where a shape comes from, what it is at most, and what contradicts it."""
+"""Shape provenance, as facts: where a shape comes from, what it is at most, and what contradicts it."""
 
 from __future__ import annotations
 
@@ -168,5 +168,5 @@ def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:
         return False
     try:
         return not dims.equal(dims.expression(a), dims.expression(b))
-    except dims.Undecided:
+    except dims.UndecidedSize:
         return False

@@ -1,4 +1,4 @@
-"""The graphs inside a model: the main one, the bodies of its branches and loops, its functions.
+"""Subgraphs of a model: the main graph, the bodies of its branches and loops, its functions.
 
 A product may stand in any of them. What it sees there (stored tensors and values of the graphs around it) is
 put together here once, for who looks for products and, apart from it, for who proves them.

@@ -1,4 +1,4 @@
-"""Shapes of a TensorFlow Lite model: what the file declares, and what follows where it leaves a size open.
+"""TensorFlow Lite shapes: what the file declares, and what follows where it leaves a size open.
 
 The file declares the shape of every tensor, which is what the interpreter takes, so nothing is inferred of a
 model whose sizes are fixed. Where an input may be resized, the file marks all sizes that come to depend on

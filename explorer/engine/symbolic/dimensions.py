@@ -1,4 +1,4 @@
-"""Arithmetic on dimensions, each an int, the text of an expression, or None where nothing is known."""
+"""Symbolic dimensions, each an int, the text of an expression, or None where nothing is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from explorer.engine.symbolic.expressions import (
     Expression,
-    Undecided,
+    UndecidedSize,
     atoms,
     compared,
     divided,
@@ -24,7 +24,7 @@ from explorer.facts import Dim, Shape
 
 __all__ = [
     "Expression",
-    "Undecided",
+    "UndecidedSize",
     "add",
     "canonical",
     "ceil_div",
@@ -80,7 +80,7 @@ def dim(value: Expression | int) -> Dim:
         return None
     try:
         return value.text
-    except Undecided:
+    except UndecidedSize:
         return None
 
 
@@ -96,7 +96,7 @@ def _applied(a: Dim, b: Dim, sign: str) -> Dim:
         x, y = expression(a), expression(b)
         value = x + y if sign == "+" else x - y if sign == "-" else x * y
         return dim(value)
-    except Undecided:
+    except UndecidedSize:
         return None
 
 
@@ -139,7 +139,7 @@ def floor_div(a: Dim, b: Dim) -> Dim:
         return a // b
     try:
         return dim(floor(expression(a), expression(b)))
-    except Undecided:
+    except UndecidedSize:
         return None
 
 
@@ -158,7 +158,7 @@ def quotient(a: Dim, b: Dim) -> Dim:
         exact = divided(expression(a), expression(b))
         # what is divided without a remainder may be rounded without harm
         return dim(exact if exact is not None and exact.over == 1 else floor(expression(a), expression(b)))
-    except Undecided:
+    except UndecidedSize:
         return None
 
 
@@ -168,7 +168,7 @@ def greatest(a: Dim, b: Dim) -> Dim:
         return None
     try:
         return dim(compared("max", expression(a), expression(b)))
-    except Undecided:
+    except UndecidedSize:
         return None
 
 
@@ -178,7 +178,7 @@ def least(a: Dim, b: Dim) -> Dim:
         return None
     try:
         return dim(compared("min", expression(a), expression(b)))
-    except Undecided:
+    except UndecidedSize:
         return None
 
 
@@ -214,7 +214,7 @@ def substituted(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
         return value
     try:
         return dim(_replaced(expression(value), sizes))
-    except Undecided:
+    except UndecidedSize:
         return None
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic on dimensions that may be names: what `N+3`, `2*N` and `floor((H-1)/2)+1` mean.
+"""Symbolic expressions of dimensions: what `N+3`, `2*N` and `floor((H-1)/2)+1` mean.
 
 A dimension is an int, a text, or None. A text is an expression in canonical form, so that two dimensions
 are known to be equal if and only if their texts are, and facts stay plain strings. sympy can do this and
@@ -26,7 +26,7 @@ MAX_TEXT = 160
 Monomial = tuple[tuple[str, int], ...]
 
 
-class Undecided(ArithmeticError):
+class UndecidedSize(ArithmeticError):
     """What is asked depends on the size of a name."""
 
 
@@ -43,7 +43,7 @@ class Expression:
     def __init__(self, terms: Mapping[Monomial, int], over: int = 1) -> None:
         kept = {m: c for m, c in terms.items() if c}
         if len(kept) > MAX_TERMS:
-            raise Undecided("an expression of too many terms")
+            raise UndecidedSize("an expression of too many terms")
         if over != 1:
             shared = math.gcd(over, *kept.values())
             if shared > 1:
@@ -137,7 +137,7 @@ class Expression:
 
 
 def _undecided(what: Expression) -> NoReturn:
-    raise Undecided(what.text)
+    raise UndecidedSize(what.text)
 
 
 def lifted(value: Expression | int | float) -> Expression:
@@ -154,7 +154,7 @@ def lifted(value: Expression | int | float) -> Expression:
     # a fraction counts only if it is one in binary as well: 0.1 is not a tenth
     scaled = number * 1024
     if scaled != int(scaled):
-        raise Undecided(f"{value} is rounded")
+        raise UndecidedSize(f"{value} is rounded")
     return Expression({(): int(scaled)}, 1024)
 
 
@@ -165,7 +165,7 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
     for atom, power in b:
         powers[atom] = powers.get(atom, 0) + power
     if max(powers.values()) > MAX_POWER:
-        raise Undecided("a power too high")
+        raise UndecidedSize("a power too high")
     return tuple(sorted(powers.items()))
 
 
@@ -190,7 +190,7 @@ def _order(monomial: Monomial) -> tuple[int, Monomial]:
 def divided(a: Expression, b: Expression) -> Expression | None:
     """A / b if that is an expression again (with whole powers of names), by long division."""
     if not b.terms:
-        raise Undecided("a division by zero")
+        raise UndecidedSize("a division by zero")
     if set(b.terms) == {()}:
         sign = 1 if b.terms[()] > 0 else -1
         return Expression({m: c * b.over * sign for m, c in a.terms.items()}, a.over * abs(b.terms[()]))
@@ -267,7 +267,7 @@ _MADE: dict[str, tuple[str, Expression, Expression]] = {}
 
 def _atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
     if len(text) > MAX_TEXT:
-        raise Undecided("an expression too long to read")
+        raise UndecidedSize("an expression too long to read")
     _MADE[text] = kind, a, b
     return Expression({((text, 1),): 1})
 
@@ -405,5 +405,5 @@ def _text(value: Expression) -> str:
     if value.over > 1:
         text = f"({text})/{value.over}" if len(pieces) > 1 else f"{text}/{value.over}"
     if len(text) > MAX_TEXT:
-        raise Undecided("an expression too long to read")
+        raise UndecidedSize("an expression too long to read")
     return text

@@ -1,4 +1,4 @@
-"""Dimensions as text: reading what files write (`s0 + 1`, `past//2`) and what expressions print."""
+"""Parser of dimensions as text: reading what files write (`s0 + 1`, `past//2`) and what expressions print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import math
 import re
 from functools import lru_cache
 
-from explorer.engine.symbolic.expressions import MAX_POWER, MAX_TEXT, Expression, Undecided, compared, floor
+from explorer.engine.symbolic.expressions import (
+    MAX_POWER,
+    MAX_TEXT,
+    Expression,
+    UndecidedSize,
+    compared,
+    floor,
+)
 
 _NAME = r"[A-Za-z_][\w.:]*"
 _TOKEN = re.compile(rf"\s*(?:(\d+)|(floor|ceil|max|min|Max|Min)(?=\()|({_NAME})|'([^']*)'|(//|[-+*/^(),]))")
@@ -22,7 +29,7 @@ def parsed(text: str) -> Expression:
         return _Parser(text).whole()
     except ValueError:  # a name of a file's, of signs that no name has
         return Expression({((text, 1),): 1})
-    except Undecided:
+    except UndecidedSize:
         if _PLAIN.match(text) or text.startswith("'"):
             return Expression({((text, 1),): 1})
         raise
@@ -164,7 +171,7 @@ class _Parser:
                 below = self.power()
                 if self.peek() == ")":
                     return top, below
-        except (Undecided, ValueError):
+        except (UndecidedSize, ValueError):
             pass
         self.at = start
         return self.sum(), Expression({(): 1})

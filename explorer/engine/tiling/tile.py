@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, held
-from explorer.engine.graph.tile_metadata import DOMAIN, carrying
+from explorer.engine.graph.tile_metadata import DOMAIN, with_plan
 from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
 from explorer.engine.tiling.sites import Site
@@ -74,7 +74,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         ir_version=max(model.ir_version, 8),  # local functions came with IR version 8
         # what is called stands before what calls it, which onnx's own evaluator wants
         functions={**{f.key: f for f in emission.functions.values()}, **own},
-        metadata=carrying(model.metadata, plan),
+        metadata=with_plan(model.metadata, plan),
         path="",
     )
 

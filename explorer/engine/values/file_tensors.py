@@ -1,4 +1,4 @@
-"""The numbers of tensors that lie in files, a slab at a time: mapped, looked at, given back to the kernel."""
+"""Tensors that lie in files, their numbers a slab at a time: mapped, looked at, given back to the kernel."""
 
 from __future__ import annotations
 

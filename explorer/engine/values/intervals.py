@@ -1,4 +1,4 @@
-"""Where numbers lie: in which interval of a histogram, and at which rank a quantile is."""
+"""Histogram and quantiles: in which interval a number lies, and at which rank a quantile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of a tensor as everything here sees them: a slab at a time, whatever they are kept in."""
+"""Slabs: the numbers of a tensor as everything here sees them, whatever they are kept in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values inside an ONNX graph: node outputs made outputs of the model, and run in onnxruntime.
+"""Activations of an ONNX graph: node outputs made outputs of the model, and run in onnxruntime.
 
 As many at a time as fit in a budget, because onnxruntime hands all outputs over together; the model runs
 again for the rest. The weights stay where they lie, so a model above 2 GiB runs as well.
@@ -19,13 +19,13 @@ from explorer.base.errors import BadModel
 from explorer.engine import shapes
 from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
-from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.input_files import InputSpec
-from explorer.engine.runtime.onnxruntime import Session, expose
+from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
-from explorer.engine.values.weights import Paths, chosen
+from explorer.engine.values.weights import GroupPaths, select
 from explorer.facts import Layer, TensorInfo
 
 BUDGET = 1 << 28
@@ -117,7 +117,7 @@ def _hand_over(
         BadModel: It did, and yet gives not all of them.
     """
     done = 0
-    for chunk in portions(wanted, lambda output: _bytes(output.info), BUDGET):
+    for chunk in batches(wanted, lambda output: _bytes(output.info), BUDGET):
         asked.step(done, len(wanted))
         try:
             results = _results(model, chunk, feeds)
@@ -141,7 +141,7 @@ def _results(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array
     """These outputs by name, as onnxruntime hands them over."""
     names = {o.info.name: o.info.name for o in outputs}
     part = _seen(model, outputs, names)
-    results = Session(part, what="the model", optimise=False).run(feeds)
+    results = RuntimeSession(part, what="the model", optimise=False).run(feeds)
     return {name: results[shown] for name, shown in names.items()}
 
 
@@ -220,10 +220,10 @@ def _wanted(
     inner = [
         layer for layer in layers if not layer.group and layer.kind != "Constant" and layer.path not in shown
     ]
-    around = Paths(layers)
+    around = GroupPaths(layers)
     entries = [(o.info.name, around.around(o.layer)) for o in outputs]
     entries += [(layer.path, around.around(layer.path)) for layer in inner]
-    picked = chosen(globs, entries, "layer")
+    picked = select(globs, entries, "layer")
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
         for layer, wanted in zip(inner, picked[len(outputs) :], strict=True)

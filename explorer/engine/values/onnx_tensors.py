@@ -1,4 +1,4 @@
-"""What an ONNX model stores, tensor by tensor, with the values left where they lie.
+"""Stored tensors of an ONNX model, one by one, with the values left where they lie.
 
 Initializers of the graph and of the bodies in it, Constant nodes, sparse tensors. A slab is cut out of the
 mapped file, looked at, and given back to the kernel.

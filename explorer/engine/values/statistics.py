@@ -15,7 +15,7 @@ import numpy as np
 from explorer.engine.progress import Cancel
 from explorer.engine.values.intervals import edges_of, places, quantiles
 from explorer.engine.values.numbers import Array, Numbers, chunks
-from explorer.engine.values.wide import NOTHING, Wide
+from explorer.engine.values.wide import NOTHING, WideStatistics
 from explorer.facts import TensorInfo
 from explorer.facts.values import Histogram, TensorStats
 
@@ -48,7 +48,7 @@ def measure(
     elif kind.itemsize <= 2:
         found = _by_value(numbers, kind, bins, cancel)
     else:
-        found = Wide(numbers, kind, bins, cancel).figures()
+        found = WideStatistics(numbers, kind, bins, cancel).figures()
     return TensorStats(
         TensorInfo(numbers.name, numbers.dtype, numbers.shape, origin),
         numbers.layer,

@@ -1,4 +1,4 @@
-"""The values inside an nn.Module: forward hooks on its modules, while it runs on real weights.
+"""Activations of an nn.Module: forward hooks on its modules, while it runs on real weights.
 
 A value is measured inside the hook, before a later module can overwrite it in place, and forgotten there.
 """
@@ -23,11 +23,11 @@ from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
-from explorer.engine.runtime.random_inputs import Drawn, draw
-from explorer.engine.runtime.torch_fastpath import undisturbed
+from explorer.engine.runtime.random_inputs import RandomInput, draw
+from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_tensors import materialised, numbers_of
-from explorer.engine.values.weights import chosen
+from explorer.engine.values.weights import select
 from explorer.facts import Layer, TensorInfo
 from explorer.host.optional_packages import said
 
@@ -132,7 +132,7 @@ _IN_FILES = frozenset(
 )  # fmt: skip
 
 
-def _drawn(info: TensorInfo, height: int) -> Drawn:
+def _drawn(info: TensorInfo, height: int) -> RandomInput:
     """How an input is drawn: as for ONNX, so the same seed gives both the same values.
 
     Args:
@@ -144,16 +144,16 @@ def _drawn(info: TensorInfo, height: int) -> Drawn:
     if kind.is_floating_point or kind.is_complex:
         # what numpy has no type for is drawn in float32 and rounded by torch
         name = dtype_name(kind) if kind in _IN_FILES else "float32"
-        return Drawn(info.name, name, shape, why="standard normal")
+        return RandomInput(info.name, name, shape, why="standard normal")
     if kind == torch.bool:
-        return Drawn(info.name, "bool", shape, 0, 2, "at random")
+        return RandomInput(info.name, "bool", shape, 0, 2, "at random")
     dtype = dtype_name(kind)
     if height:
-        return Drawn(info.name, dtype, shape, 0, height, "rows of the table it indexes")
+        return RandomInput(info.name, dtype, shape, 0, height, "rows of the table it indexes")
     if kind.itemsize == 1:
         limits = torch.iinfo(kind)
-        return Drawn(info.name, dtype, shape, int(limits.min), int(limits.max) + 1, "the whole range")
-    return Drawn(info.name, dtype, shape, 0, 2, "as a mask")
+        return RandomInput(info.name, dtype, shape, int(limits.min), int(limits.max) + 1, "the whole range")
+    return RandomInput(info.name, dtype, shape, 0, 2, "as a mask")
 
 
 def _told(loaded: LoadedModule, given: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -269,7 +269,7 @@ def record(
     wanted, skipped = _wanted(named, asked.layers, layers)
     watch = _Watch({id(named[path]): path for path in wanted}, asked)
     with ExitStack() as stack:
-        stack.enter_context(undisturbed(module.modules()))
+        stack.enter_context(restoring_modes(module.modules()))
         module.eval()
         for path, part in named.items():
             if isinstance(part, torch.jit.ScriptModule):
@@ -315,7 +315,7 @@ def _wanted(
     if not globs:
         return [p for p, m in named.items() if is_leaf(m) and not p.startswith(whole)], []
     others = [layer.path for layer in layers if layer.path not in named]
-    picked = chosen(globs, [(path, ()) for path in (*named, *others)], "layer")
+    picked = select(globs, [(path, ()) for path in (*named, *others)], "layer")
     hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted]
     return [path for path in hit if path in named], [
         (path, "it is an operator that its module calls, and only modules can be watched")

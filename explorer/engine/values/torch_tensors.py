@@ -1,4 +1,4 @@
-"""What an nn.Module stores, and torch's tensors as numpy slabs.
+"""Stored tensors of an nn.Module, and torch's tensors as numpy slabs.
 
 torch has types that numpy has not, and tensors that do not lie in one piece: both are dealt with here, a
 slab at a time, so that statistics and files see plain arrays.

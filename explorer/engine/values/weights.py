@@ -1,4 +1,4 @@
-"""Statistics of what a model stores, and which of its tensors are the same.
+"""Weight statistics: of what a model stores, and which of its tensors are the same.
 
 Two names of one stored tensor are tied: training one changes the other. Two tensors that happen to hold
 the same bytes are duplicates: one of them could be left out of the file. They look alike in the numbers
@@ -22,7 +22,7 @@ from explorer.facts import Layer, Progress
 from explorer.facts.values import TensorStats, Weights
 
 
-class Paths:
+class GroupPaths:
     """The groups around a layer, so that a glob can name a block and mean what is in it."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -46,7 +46,7 @@ class Paths:
         return found
 
 
-def chosen(globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], what: str) -> list[bool]:
+def select(globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], what: str) -> list[bool]:
     """Which of `named` a user's globs mean; all of them if there are no globs.
 
     Args:
@@ -114,8 +114,8 @@ def weights(
     tensors = [
         t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors
     ]
-    paths = Paths(layers)
-    picked = chosen(names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer")
+    paths = GroupPaths(layers)
+    picked = select(names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer")
     aliases: dict[Hashable, list[str]] = {}
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:

@@ -1,4 +1,4 @@
-"""Figures of numbers of four or eight bytes, of any count, without sorting them.
+"""Quantiles and moments of numbers of four or eight bytes, of any count, without sorting them.
 
 Moments are merged in float64 by the update of Chan, Golub and LeVeque (1983). Quantiles are found digit by
 digit: the first pass counts the upper 16 bits of every number, and each pass after that the next 16 bits of
@@ -36,7 +36,7 @@ NOTHING: Mapping[str, Any] = {
 """Figures of a tensor of which nothing can be said."""
 
 
-class Wide:
+class WideStatistics:
     """Figures of numbers of four or eight bytes."""
 
     def __init__(self, numbers: Numbers, kind: np.dtype[Any], bins: int, cancel: Cancel) -> None:

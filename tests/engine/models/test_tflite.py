@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel, ExplorerError, MissingExtra, Misuse
 from explorer.base.outline import OutlineRow
 from explorer.engine.formats.tflite.graph import BATCH, read
 from explorer.engine.formats.tflite.outline import outline
-from explorer.engine.formats.tflite.reader import File
+from explorer.engine.formats.tflite.reader import TfliteFile
 from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.registry import open_model, recognise
 from explorer.facts import Layer
@@ -788,7 +788,7 @@ def test_a_file_of_many_tensors_costs_what_it_is_long(tmp_path: Path) -> None:
     content = build(Sub(tensors, ops, [0], [2000]))
     tracemalloc.start()
     try:
-        file = File(content)
+        file = TfliteFile(content)
         file.subgraph(0)
         assert tracemalloc.get_traced_memory()[1] < 30 * len(content)
     finally:

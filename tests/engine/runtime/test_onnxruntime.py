@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
-from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from tests.engine.proof import tiled as t
 
 
@@ -31,11 +31,11 @@ def spoiled_by_optimisation(path: Path) -> Model:
 
 def test_a_model_that_optimisation_spoils_runs_at_a_lower_level(tmp_path: Path) -> None:
     model = spoiled_by_optimisation(tmp_path / "m.onnx")
-    session = Session(model, what="the model")
+    session = RuntimeSession(model, what="the model")
     assert session.level == "basic"
-    assert Session(model, what="the model", optimise=False).level == ""
+    assert RuntimeSession(model, what="the model", optimise=False).level == ""
     x = t.weight(2, 6)
-    plain = Session(model, what="the model", optimise=False).run({"x": x})
+    plain = RuntimeSession(model, what="the model", optimise=False).run({"x": x})
     assert np.array_equal(session.run({"x": x})["y"], plain["y"])
     assert verify(model, model).passed
 
@@ -50,4 +50,4 @@ def test_what_loads_at_no_level_is_refused_in_the_words_of_the_highest(tmp_path:
         dtypes={"x": TensorProto.UINT16, "y": TensorProto.UINT16},
     )
     with pytest.raises(BadModel, match=r"cannot load the model: .*BitShift"):
-        Session(model, what="the model")
+        RuntimeSession(model, what="the model")

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_info
 
 from explorer.base.errors import Cancelled
 from explorer.engine.runtime import parallel
-from explorer.engine.runtime.parallel import Share, awaited, beside, processors, side_by_side
+from explorer.engine.runtime.parallel import ThreadShare, in_background, processors, side_by_side, wait_for
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def four(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "processors", lambda: 4)
 
 
-def value(number: int, seconds: float = 0.0) -> Callable[[Share], int]:
-    def work(share: Share) -> int:
+def value(number: int, seconds: float = 0.0) -> Callable[[ThreadShare], int]:
+    def work(share: ThreadShare) -> int:
         time.sleep(seconds)
         return number
 
@@ -46,7 +46,7 @@ def test_works_run_at_the_same_time() -> None:
 def test_no_more_memory_is_in_use_than_was_said_and_a_work_above_it_runs_alone(size: int, most: int) -> None:
     lock, running, seen = threading.Lock(), [], []
 
-    def work(share: Share) -> None:
+    def work(share: ThreadShare) -> None:
         with lock:
             running.append(None)
             seen.append(len(running))
@@ -64,7 +64,7 @@ def test_under_a_limit_of_memory_less_runs_side_by_side(monkeypatch: pytest.Monk
     running: list[None] = []
     most = 0
 
-    def work(share: Share) -> None:
+    def work(share: ThreadShare) -> None:
         nonlocal most
         running.append(None)
         most = max(most, len(running))
@@ -77,12 +77,12 @@ def test_under_a_limit_of_memory_less_runs_side_by_side(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("four")
 def test_the_first_failure_in_order_is_told_and_ends_the_others() -> None:
-    def waits(share: Share) -> None:
+    def waits(share: ThreadShare) -> None:
         while not share.stopped():
             time.sleep(0.001)
         raise Cancelled
 
-    def fails(share: Share) -> None:
+    def fails(share: ThreadShare) -> None:
         raise ValueError("mine")
 
     begun = []
@@ -114,7 +114,7 @@ def test_the_caller_hears_in_its_own_thread_how_far_it_is_and_may_stop_it(
 def test_what_the_user_says_reaches_every_work() -> None:
     said = threading.Event()
 
-    def work(share: Share) -> None:
+    def work(share: ThreadShare) -> None:
         said.set()
         assert share.stopped()
         raise Cancelled
@@ -150,18 +150,18 @@ def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
     four: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
-    with beside(lambda: go.wait(60)) as going:
+    with in_background(lambda: go.wait(60)) as going:
         assert going is not None
         assert not going.done()
         go.set()
-        assert awaited(going, lambda: False)
+        assert wait_for(going, lambda: False)
     go.clear()
-    with beside(lambda: go.wait(60)) as going:
+    with in_background(lambda: go.wait(60)) as going:
         assert going is not None
         with pytest.raises(Cancelled):
-            awaited(going, lambda: True)
+            wait_for(going, lambda: True)
     assert not going.done()
     go.set()
     monkeypatch.setattr(parallel, "processors", lambda: 1)
-    with beside(go.wait) as nothing:
+    with in_background(go.wait) as nothing:
         assert nothing is None

@@ -240,7 +240,7 @@ def test_a_model_that_inference_refuses_keeps_what_is_declared(
     from explorer.engine.shapes import onnx_subprocess
 
     def refuse(_: bytes) -> None:
-        raise onnx_subprocess.Refused("no")
+        raise onnx_subprocess.GraphRefused("no")
 
     monkeypatch.setattr(onnx_subprocess, "infer", refuse)
     nodes = [Node("Det", ["x"], ["y"]), Node("Relu", ["x"], ["z"])]

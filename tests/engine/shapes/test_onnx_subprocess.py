@@ -27,7 +27,7 @@ def test_it_answers_with_types_and_shapes() -> None:
 
 
 def test_what_it_refuses_is_said_in_its_words() -> None:
-    with pytest.raises(onnx_subprocess.Refused, match="parse"):
+    with pytest.raises(onnx_subprocess.GraphRefused, match="parse"):
         onnx_subprocess.infer(b"no model at all")
     assert onnx_subprocess.infer(encoded("Relu"))
 

@@ -77,14 +77,14 @@ def test_a_model_runs_again_for_what_did_not_fit(sample: Sample, monkeypatch: py
     with Session(sample("lenet")) as session:
         whole = session.activations().tensors
         runs = []
-        real = onnx_activations.Session
+        real = onnx_activations.RuntimeSession
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             runs.append(1)
             return real(*args, **kwargs)
 
         monkeypatch.setattr(onnx_activations, "BUDGET", 4096)
-        monkeypatch.setattr(onnx_activations, "Session", counted)
+        monkeypatch.setattr(onnx_activations, "RuntimeSession", counted)
         assert session.activations().tensors == whole
         assert len(runs) > 2
 

@@ -14,8 +14,8 @@ from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of
-from explorer.engine.runtime.onnxruntime import Session
-from explorer.engine.runtime.random_inputs import Drawn
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import said, silence
@@ -56,7 +56,7 @@ def prove(
     job: ConversionJob,
     model: Model,
     module: Any,
-    cases: Sequence[Sequence[Drawn]],
+    cases: Sequence[Sequence[RandomInput]],
     what: str = "the torch model",
 ) -> Verification:
     """Runs the model in onnxruntime and in torch on the same random inputs, and compares.
@@ -72,7 +72,7 @@ def prove(
         BadModel: One of the two cannot be run.
         Cancelled: `job.cancel` said so.
     """
-    session = Session(model, what="the ONNX file")
+    session = RuntimeSession(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
     after = call_of(module, [v.name for v in model.graph.feeds], what)
     layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if is_quantized(model) else None

@@ -1,4 +1,4 @@
-"""Models side by side: their totals, and how each comes to differ from the first.
+"""Model comparison: totals side by side, and how each comes to differ from the first.
 
 The same model has many forms: a module, its export, a file whose batch norms a tool folded away. A
 difference is explained when something that is seen in both accounts for it to the last unit, and open
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from explorer.base.units import shape_text
 from explorer.engine.costs.compare.rewrites import (
-    Needless,
+    IdleLayers,
+    idle_layers,
     leaves,
-    needless,
     rewritten,
     sizes_computed,
     tile_sums,
@@ -48,7 +48,7 @@ def compare(
     differences: list[Difference] = []
     agree = True
     for at, other in enumerate(analyses[1:], start=1):
-        idle = needless(first, other, (schedules[0], schedules[at])) if schedules else None
+        idle = idle_layers(first, other, (schedules[0], schedules[at])) if schedules else None
         found, same = _against(first, other, at, idle, (zeros[0], zeros[at]) if zeros else ())
         differences += found
         agree = agree and same
@@ -56,7 +56,7 @@ def compare(
 
 
 def _against(
-    first: Analysis, other: Analysis, at: int, idle: Needless | None, zeros: Sequence[Zeros]
+    first: Analysis, other: Analysis, at: int, idle: IdleLayers | None, zeros: Sequence[Zeros]
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are settled."""
     causes = weight_causes(first, other, idle.paths if idle is not None else frozenset(), zeros)
@@ -140,7 +140,7 @@ def _inputs_text(first: Analysis, other: Analysis) -> str:
 
 
 def _work(
-    first: Analysis, other: Analysis, at: int, figure: str, idle: Needless | None = None
+    first: Analysis, other: Analysis, at: int, figure: str, idle: IdleLayers | None = None
 ) -> list[Difference]:
     """Differences of a figure that grows with the inputs."""
     a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
@@ -185,7 +185,7 @@ def _where(first: Analysis, other: Analysis, figure: str) -> str:
 
 
 def _elementwise(
-    first: Analysis, other: Analysis, at: int, folds: bool, idle: Needless | None
+    first: Analysis, other: Analysis, at: int, folds: bool, idle: IdleLayers | None
 ) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, other.info.totals.elementwise_ops

@@ -1,4 +1,4 @@
-"""The same work written in other operators: an export of modules, a tiling of an export.
+"""Operator rewrites, the same work in other operators: an export of modules, a tiling of an export.
 
 What a module does in one piece, an export writes as several operators, and names the module with each; what
 a product does within itself, a tiling writes as tile products and their sums, under the product's name. So
@@ -173,7 +173,7 @@ def tile_sums(first: Analysis, other: Analysis, figure: str) -> list[tuple[str, 
     return found
 
 
-class Needless(Struct, frozen=True):
+class IdleLayers(Struct, frozen=True):
     """Layers of modules whose work no output needs, and which their graph leaves out.
 
     Attributes:
@@ -197,7 +197,7 @@ class Needless(Struct, frozen=True):
         return [(f"{names}{rest}: no output of the graph needs it, which leaves it out", self.sign * work)]
 
 
-def needless(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> Needless | None:
+def idle_layers(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> IdleLayers | None:
     """The layers of modules that no output of their graph needs; None if the two are not one of each.
 
     A graph that has fewer outputs is taken to have the first ones: what only later ones need goes, too.
@@ -228,4 +228,4 @@ def needless(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> Ne
         for y in idle
         if y.name.startswith(y.kind) or not any(f"{s}.".startswith(f"{y.path}.") for s in scopes)
     ]
-    return Needless(tuple(idle), -sign) if idle else None
+    return IdleLayers(tuple(idle), -sign) if idle else None

@@ -20,7 +20,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, MissingExtra
 from explorer.base.units import printable
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.runtime.torch_fastpath import undisturbed
+from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
 from explorer.host.optional_packages import TORCH, said
@@ -83,7 +83,7 @@ def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
     model = loaded.meta() if device == "meta" else loaded.materialise()
     args, kwargs = bound.arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
-    with loaded.quiet(), undisturbed(model.modules()):
+    with loaded.quiet(), restoring_modes(model.modules()):
         try:
             return torchinfo.summary(
                 model,

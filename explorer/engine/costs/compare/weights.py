@@ -1,4 +1,4 @@
-"""Which stored tensors two models have in common, and what the others are.
+"""Weight matching: which stored tensors two models have in common, and what the others are.
 
 The parameters of two models differ by exactly the tensors that one has and the other has not. So the
 tensors of both are matched, by name, then by shape (transposed ones too), then by what a layer has in

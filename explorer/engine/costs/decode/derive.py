@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from explorer.engine.costs.decode.sequence_scaling import TwoTexts
 from explorer.engine.costs.layer_tree import Bounds, summed
 from explorer.engine.costs.memory.liveness import (
+    AnalysisResult,
     Detail,
-    Examined,
     ExecutionStep,
     Schedule,
     described,
@@ -29,7 +29,7 @@ from explorer.facts import Analysis, Layer, ModelInfo, Shape, TensorInfo, is_ass
 __all__ = ["derive"]
 
 
-def derive(long: Examined, other: Examined, tokens: int, length: int) -> Examined:
+def derive(long: AnalysisResult, other: AnalysisResult, tokens: int, length: int) -> AnalysisResult:
     """One decode step, the last of `tokens` positions.
 
     Args:
@@ -63,7 +63,7 @@ class _Row(Struct):
 class _Derivation(TwoTexts):
     """The facts of a step, from two passes that were checked."""
 
-    def result(self) -> Examined:
+    def result(self) -> AnalysisResult:
         """The step."""
         for at in range(len(self.steps)):
             self.check(at)
@@ -74,7 +74,7 @@ class _Derivation(TwoTexts):
                 self.book(at, step, pair, rows.setdefault(row, _Row()), at in whole)
         layers = self.layers(rows)
         order = self.schedule(whole)
-        return Examined.of(self.analysis(layers, rows, order), order, _bounds(layers))
+        return AnalysisResult.of(self.analysis(layers, rows, order), order, _bounds(layers))
 
     def book(self, at: int, step: ExecutionStep, pair: tuple[Detail, Detail], row: _Row, whole: bool) -> None:
         """Adds what a step takes of an operator to its row."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.position_roles import FACTORS, HIDING, LOOKUPS, ROLES
-from explorer.engine.costs.memory.liveness import Detail, Examined, ExecutionStep, TensorAccess
+from explorer.engine.costs.memory.liveness import AnalysisResult, Detail, ExecutionStep, TensorAccess
 from explorer.engine.operators.operator import Role
 from explorer.facts import Shape
 
@@ -42,7 +42,7 @@ class TwoTexts:
         masks: How many attentions are taken to be causal for their mask.
     """
 
-    def __init__(self, long: Examined, other: Examined, tokens: int, length: int) -> None:
+    def __init__(self, long: AnalysisResult, other: AnalysisResult, tokens: int, length: int) -> None:
         self.long, self.other = long, other
         self.tokens, self.length = tokens, length
         self.steps = list(long.schedule.steps)

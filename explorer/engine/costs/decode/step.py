@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import kv_cache
 from explorer.engine.costs.decode.derive import derive
-from explorer.engine.costs.memory.liveness import Detail, Examined, TensorAccess
+from explorer.engine.costs.memory.liveness import AnalysisResult, Detail, TensorAccess
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext, parameter_places, traffic
 from explorer.engine.graph.model import Model, Node
@@ -35,12 +35,12 @@ class _Examine(Protocol):
 
     def __call__(
         self, *, dims: Mapping[str, int], input_shapes: Inputs, look: Look | None = None
-    ) -> Examined: ...
+    ) -> AnalysisResult: ...
 
 
 def step_of_graph(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
-) -> Examined:
+) -> AnalysisResult:
     """Everything known of one decode step of an ONNX model.
 
     Args:
@@ -58,9 +58,11 @@ def step_of_graph(
     if cache.slots:
         step = kv_cache.bind(model, cache, past, dims, input_shapes)
         both = examine(dims=dims, input_shapes=step.input_shapes)
-        return Examined.of(kv_cache.with_cache(both.analysis, cache, step, past), both.schedule, both.bounds)
+        return AnalysisResult.of(
+            kv_cache.with_cache(both.analysis, cache, step, past), both.schedule, both.bounds
+        )
 
-    def of(tokens: int) -> Examined:
+    def of(tokens: int) -> AnalysisResult:
         shapes = kv_cache.whole_text(model, tokens, dims, input_shapes)
         leaves: list[OperatorLeaf] = []
         found = examine(dims=dims, input_shapes=shapes, look=lambda seen, _: leaves.extend(seen))
@@ -74,7 +76,7 @@ def _check(past: int) -> None:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
 
 
-def _step(of: Callable[[int], Examined], past: int) -> Examined:
+def _step(of: Callable[[int], AnalysisResult], past: int) -> AnalysisResult:
     """The step behind `past` tokens of a model that `of` analyses over a text of some length."""
     tokens = past + 1
     if past:
@@ -98,7 +100,7 @@ def step_of_module(
     dims: Mapping[str, int],
     input_shapes: Inputs,
     **told: Any,
-) -> Examined:
+) -> AnalysisResult:
     """Everything known of one decode step of an nn.Module that runs over whole texts.
 
     Args:
@@ -124,7 +126,7 @@ def step_of_module(
         raise Misuse("it does not take a text", where=name, hint="a text is ids (batch, length)")
     length = first[at]
 
-    def of(tokens: int) -> Examined:
+    def of(tokens: int) -> AnalysisResult:
         shapes = {}
         for index, info in enumerate(inputs):
             sizes = tuple(_stretched(d, length, tokens, i >= at) for i, d in enumerate(info.shape or ()))
@@ -149,7 +151,7 @@ def _with(sizes: tuple[int, ...], at: int, size: int) -> tuple[int, ...]:
     return (*sizes[:at], size, *sizes[at + 1 :])
 
 
-def _detailed(found: Examined, leaves: Sequence[OperatorLeaf]) -> Examined:
+def _detailed(found: AnalysisResult, leaves: Sequence[OperatorLeaf]) -> AnalysisResult:
     """The execution order of a graph with what each of its operators does."""
     steps = [
         replace(step, detail=_detail(leaves[step.leaf])) if step.leaf >= 0 else step

@@ -1,4 +1,4 @@
-"""The smallest arena that a first-fit allocator needs for tensors whose lives are known beforehand.
+"""Memory arena: the smallest that a first-fit allocator needs for tensors whose lives are known beforehand.
 
 To find the optimum is NP-hard (dynamic storage allocation), so two orders of placement are tried and the
 better one is taken: in the order of birth, as an allocator that cannot look ahead does it, and by

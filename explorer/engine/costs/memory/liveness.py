@@ -1,4 +1,4 @@
-"""Which tensors are alive when: activation memory over an execution order.
+"""Liveness, which tensors are alive when: activation memory over an execution order.
 
 A tensor lives from the step that makes it to the end of the last step that uses it; inputs and outputs
 of a step are alive together. Weights are not counted: they are resident anyway. The peak in the totals
@@ -120,7 +120,7 @@ class Schedule(Struct, frozen=True):
     hint: str = "open the code or the graph that the weights are for"
 
 
-class Examined:
+class AnalysisResult:
     """What one run of an analysis gives: the totals, and the rest when somebody asks for it.
 
     Args:
@@ -147,7 +147,9 @@ class Examined:
         self.rows = cache(rows)
 
     @classmethod
-    def of(cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str, int] = (0, "", 0)) -> Examined:
+    def of(
+        cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str, int] = (0, "", 0)
+    ) -> AnalysisResult:
         """What is there already."""
         return cls(analysis.info, lambda: (analysis.layers, lambda: order), bounds)
 
@@ -161,13 +163,13 @@ class Examined:
         """The execution order."""
         return self.rows()[1]()
 
-    def with_info(self, info: Info) -> Examined:
+    def with_info(self, info: Info) -> AnalysisResult:
         """The same, but for what is said of the whole model."""
-        return Examined(info, self.rows, self.bounds)
+        return AnalysisResult(info, self.rows, self.bounds)
 
-    def with_schedule(self, order: Schedule) -> Examined:
+    def with_schedule(self, order: Schedule) -> AnalysisResult:
         """The same in another order."""
-        return Examined(self.info, lambda: (self.rows()[0], lambda: order), self.bounds)
+        return AnalysisResult(self.info, lambda: (self.rows()[0], lambda: order), self.bounds)
 
 
 def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[Life]:
@@ -263,7 +265,7 @@ def schedule(
     return Schedule(steps, keep, rows, failed)
 
 
-def memory(examined: Examined) -> Memory:
+def memory(examined: AnalysisResult) -> Memory:
     """Activation memory over the execution order of an analysed model.
 
     The arena is laid out by first fit, in the order of birth and by decreasing size, and the smaller one

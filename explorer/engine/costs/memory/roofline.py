@@ -1,4 +1,4 @@
-"""Every layer against what a machine can compute and what it can move: the roofline model.
+"""Roofline model: every layer against what a machine can compute and what it can move.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
 architectures" (2009). A layer takes at least the time of its multiply-accumulates at the machine's peak,

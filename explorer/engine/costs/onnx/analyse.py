@@ -1,4 +1,4 @@
-"""An ONNX model to facts: the layer tree with every figure, and the totals."""
+"""Analysis of an ONNX model as facts: the layer tree with every figure, and the totals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.engine.costs import layer_tree
 from explorer.engine.costs.layer_rows import build
-from explorer.engine.costs.memory.liveness import Examined, Schedule, live_peak, schedule, settled
+from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule, live_peak, schedule, settled
 from explorer.engine.costs.onnx import tile_coverage, visitor
 from explorer.engine.costs.onnx.boundaries import boundaries
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
@@ -48,7 +48,7 @@ def examine(
     format: str = "onnx",
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-) -> Examined:
+) -> AnalysisResult:
     """Everything that can be known of a model without running it.
 
     Args:
@@ -89,7 +89,9 @@ def examine(
     if observe:
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
     rows = partial(_rows, model, visited, look)
-    examined = Examined(replace(info, tiled=tiled), rows, layer_tree.bounds(visited.leaves, visited.groups))
+    examined = AnalysisResult(
+        replace(info, tiled=tiled), rows, layer_tree.bounds(visited.leaves, visited.groups)
+    )
     if look is not None:
         examined.rows()
     return examined

@@ -1,4 +1,4 @@
-"""Nodes that carry graphs: branches of If, bodies of Loop, Scan and SequenceMap, modifiers of attention.
+"""Control flow: branches of If, bodies of Loop, Scan and SequenceMap, modifiers of attention.
 
 If counts the costliest of its branches, unless it is known which one runs. A body counts as often as it
 runs: that is a bound if a condition may end it earlier, and unknown if it depends on the data.
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.costs.layer_tree import GroupFacts, Scope, summed
 from explorer.engine.costs.memory.liveness import live_peak
 from explorer.engine.costs.onnx.scopes import ScopedName
-from explorer.engine.costs.onnx.sequences import Elements
+from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
 from explorer.engine.costs.onnx.values import GraphContext, nbytes, scaled
 from explorer.engine.graph.model import Graph, Node, subgraphs
@@ -189,7 +189,7 @@ def _sequence_map(carrier: Carrier) -> None:
     _repeat(carrier, "SequenceMap", body, shapes, trips)
     for name, value in zip(node.outputs, body.outputs, strict=False):
         if name:
-            state.sequences[context.key(name)] = Elements(trips, shapes.values.get(value.name))
+            state.sequences[context.key(name)] = SequenceElements(trips, shapes.values.get(value.name))
 
 
 def _modified_attention(carrier: Carrier) -> None:

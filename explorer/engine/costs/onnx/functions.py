@@ -1,4 +1,4 @@
-"""Calls of local functions: opened into their bodies, or summed up where they would open into too much.
+"""Function calls: opened into their bodies, or summed up where they would open into too much.
 
 A file of a few hundred bytes can describe billions of calls, so what would open into too many rows stays
 one row, with the same figures, which are computed once per function and kinds of arguments.

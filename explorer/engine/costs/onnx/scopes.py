@@ -1,4 +1,4 @@
-"""The module hierarchy behind a flat ONNX graph, read back from what its exporter left.
+"""Module scopes: the hierarchy behind a flat ONNX graph, read back from what its exporter left.
 
 Four kinds of files are met: torch's TorchScript exporter writes paths into names
 (`/features/features.0/Conv`), its dynamo exporter writes them into metadata

@@ -1,4 +1,4 @@
-"""How many tensors a sequence holds and what they look like, as far as the nodes that make it tell.
+"""Sequence lengths: how many tensors one holds and what they look like, as far as its makers tell.
 
 Shape inference knows the type of a sequence, not its length; a SequenceMap costs its body that often.
 """
@@ -22,7 +22,7 @@ MAKERS = frozenset((
 """Operators whose result is a sequence of known length if their input is."""
 
 
-class Elements(Struct, frozen=True):
+class SequenceElements(Struct, frozen=True):
     """What a sequence holds.
 
     Attributes:
@@ -34,20 +34,22 @@ class Elements(Struct, frozen=True):
     each: TensorInfo | None = None
 
 
-def remember(known: MutableMapping[Hashable, Elements], context: GraphContext, node: Node) -> None:
+def remember(known: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node) -> None:
     """Notes what the sequence that `node` makes holds, if it makes one and that can be told."""
     made = _made(known, context, node)
     if made is not None and node.outputs and node.outputs[0]:
         known[context.key(node.outputs[0])] = made
 
 
-def _made(known: Mapping[Hashable, Elements], context: GraphContext, node: Node) -> Elements | None:
+def _made(
+    known: Mapping[Hashable, SequenceElements], context: GraphContext, node: Node
+) -> SequenceElements | None:
     if node.op == "SequenceEmpty":
-        return Elements(0)
+        return SequenceElements(0)
     if not node.inputs:
         return None
     if node.op == "SequenceConstruct":
-        return Elements(len(node.inputs), _alike([context.info(n) for n in node.inputs]))
+        return SequenceElements(len(node.inputs), _alike([context.info(n) for n in node.inputs]))
     if node.op == "SplitToSequence":
         return _split(context, node)
     before = known.get(context.key(node.inputs[0]))
@@ -56,7 +58,7 @@ def _made(known: Mapping[Hashable, Elements], context: GraphContext, node: Node)
     if node.op == "SequenceInsert" and len(node.inputs) > 1:
         new = context.info(node.inputs[1])
         each = new if before.length == 0 else None if before.each is None else _alike([before.each, new])
-        return Elements(_more(before.length, 1), each)
+        return SequenceElements(_more(before.length, 1), each)
     if node.op == "SequenceErase":
         return replace(before, length=_more(before.length, -1))
     return before
@@ -72,7 +74,7 @@ def _more(length: Dim, by: int) -> Dim:
     return max(length + by, 0) if isinstance(length, int) else None
 
 
-def _split(context: GraphContext, node: Node) -> Elements:
+def _split(context: GraphContext, node: Node) -> SequenceElements:
     """Pieces along an axis: of one by default, of a given size, or of given sizes."""
     source = context.info(node.inputs[0])
     given = node.inputs[1] if len(node.inputs) > 1 else ""
@@ -80,22 +82,22 @@ def _split(context: GraphContext, node: Node) -> Elements:
     shape = source.shape
     axis = node.attributes.get("axis", 0)
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        return Elements(int(sizes.size) if sizes is not None and sizes.ndim else None)
+        return SequenceElements(int(sizes.size) if sizes is not None and sizes.ndim else None)
     at = axis % len(shape)
     size = shape[at]
     if not given:
         keep = node.attributes.get("keepdims", 1)
         rest = (*shape[:at], 1, *shape[at + 1 :]) if keep else (*shape[:at], *shape[at + 1 :])
-        return Elements(size, replace(source, shape=rest))
+        return SequenceElements(size, replace(source, shape=rest))
     if sizes is None:
-        return Elements(None)
+        return SequenceElements(None)
     if sizes.ndim:
         widths = [int(s) for s in sizes]
         even = len(set(widths)) == 1
         piece = (*shape[:at], widths[0], *shape[at + 1 :]) if even else None
-        return Elements(len(widths), replace(source, shape=piece) if even else None)
+        return SequenceElements(len(widths), replace(source, shape=piece) if even else None)
     width = int(sizes)
     if not isinstance(size, int) or width < 1:
-        return Elements(None)
+        return SequenceElements(None)
     piece = (*shape[:at], width, *shape[at + 1 :])
-    return Elements(-(-size // width), replace(source, shape=piece) if size % width == 0 else None)
+    return SequenceElements(-(-size // width), replace(source, shape=piece) if size % width == 0 else None)

@@ -19,7 +19,7 @@ from explorer.engine.costs.memory.liveness import ExecutionStep
 from explorer.engine.costs.onnx.boundaries import Edge
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
-from explorer.engine.costs.onnx.sequences import Elements
+from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.tile_coverage import TileLabels
 from explorer.engine.costs.onnx.values import SHOWN, GraphContext, nbytes, shown, stored_in
 from explorer.engine.graph.model import Graph, Node
@@ -114,7 +114,7 @@ class VisitState(Struct):
     inference: Inference
     result: VisitResult
     memory_of: dict[Hashable, Hashable]
-    sequences: dict[Hashable, Elements] = field(default_factory=dict)
+    sequences: dict[Hashable, SequenceElements] = field(default_factory=dict)
     contexts: int = 0
     paths: Counter[str] = field(default_factory=Counter)
 

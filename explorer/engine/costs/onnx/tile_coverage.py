@@ -1,4 +1,4 @@
-"""Which share of a model's MACs tile products do, counted in the graph.
+"""Tile coverage: which share of a model's MACs tile products do, counted in the graph.
 
 A tile product is a call of a local function `2DMM_<TM>x<TK>x<TN>` of the tiles' domain that is one matrix
 product within these sizes, or a batched product that is marked as one of tiles and whose matrices are no

@@ -1,4 +1,4 @@
-"""What the values in a graph or body are: who they are, whether they are stored, what moving them costs.
+"""Graph values, in the main graph or a body: who they are, whether they are stored, what moving them costs.
 
 The visit of a model (`visitor`) goes through functions, branches and loops, in which the same value has
 other names. A `GraphContext` keeps track of that, and of which values are parameters in one guise or another.

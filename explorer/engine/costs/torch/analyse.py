@@ -70,7 +70,7 @@ def examine(
     detailed: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-) -> liveness.Examined:
+) -> liveness.AnalysisResult:
     """Everything known of a loaded model, and its execution order.
 
     Args:
@@ -123,7 +123,7 @@ def examine_module(
     detailed: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-) -> liveness.Examined:
+) -> liveness.AnalysisResult:
     """Everything known of `model`, whose parameters live on the meta device, for one set of inputs.
 
     Args:
@@ -160,7 +160,7 @@ def examine_module(
     given = inputs if inputs is not None else described(list(args), "input")
     made = described(seen.result, "output")
     info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))
-    return liveness.Examined.of(
+    return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
         liveness.schedule(
             steps, seen.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"

@@ -41,7 +41,7 @@ from explorer.engine.costs.torch.records import (
 )
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
 from explorer.engine.operators import formulas
-from explorer.engine.runtime.torch_fastpath import undisturbed
+from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo, is_assumed
 
 __all__ = ["trace"]
@@ -606,7 +606,7 @@ def _bytes(value: Any) -> int:
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     modules = watch.named.values()
-    with undisturbed(modules), listening(watch):
+    with restoring_modes(modules), listening(watch):
         if any(module.training for module in modules):
             model.eval()
         yield

@@ -1,4 +1,4 @@
-"""An ONNX file to a `Model`, without reading its weights.
+"""ONNX reader: a file to a `Model`, without reading its weights.
 
 The file is mapped and walked by its length prefixes; a weight becomes the place where its bytes lie.
 Files come from strangers: lengths and nesting are checked here, sizes and external paths in `onnx_tensor`,

@@ -1,4 +1,4 @@
-"""The tensors of an ONNX file: what each is, and where its bytes lie.
+"""TensorProto: the tensors of an ONNX file, what each is, and where its bytes lie.
 
 A tensor is written in one of many ways: raw, in a typed field, packed or one element a field, in a file
 beside the model, or sparse. None of its bytes is read here; what must be decoded is put off until somebody

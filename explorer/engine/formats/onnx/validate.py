@@ -1,4 +1,4 @@
-"""Is this graph one that can be run at all? Asked once, right after a model is read.
+"""Graph validation: can this graph be run at all? Asked once, right after a model is read.
 
 Analysis, transforms and diff walk graphs in order and look values up by name. They may do so without
 a thought only if every value is defined exactly once, every name leads to a definition, and nothing

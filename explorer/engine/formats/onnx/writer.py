@@ -1,4 +1,4 @@
-"""A `Model` to an ONNX file, as one stream of bytes.
+"""ONNX writer: a `Model` to a file, as one stream of bytes.
 
 Untouched nodes and tensors are copied as they stand in their source; a computed payload (the tiles of
 a weight) is made a slab at a time while it is written. Nothing holds a second copy of the weights.

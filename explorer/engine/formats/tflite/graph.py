@@ -1,4 +1,4 @@
-"""A .tflite file as a `Model`: what analysis, statistics and comparison work on.
+"""TensorFlow Lite file (.tflite) as a `Model`: what analysis, statistics and comparison work on.
 
 An operator keeps the schema's name and stands in the domain `tflite` (a custom one in `tflite.custom`).
 What runs other subgraphs becomes what the engine knows already: IF and WHILE carry graphs as ONNX's If and
@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import schema as schema
 from explorer.engine.formats.tflite.loops import trips_of
 from explorer.engine.formats.tflite.options import custom_options
-from explorer.engine.formats.tflite.reader import File, Subgraph, TfliteOperator
+from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator
 from explorer.engine.formats.tflite.reader import TfliteTensor as FileTensor
 from explorer.engine.graph.model import (
     DTYPES,
@@ -126,7 +126,7 @@ class _Maker:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.file = File(source.map)
+        self.file = TfliteFile(source.map)
         self.opsets = {DOMAIN: self.file.version, CUSTOM: 1}
         self.bodies: dict[int, _Body] = {}
         self.sizes: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""How often a loop of TensorFlow Lite runs, where that is written in the file.
+"""Trip counts: how often a loop of TensorFlow Lite runs, where that is written in the file.
 
 A WHILE has a subgraph that asks whether to go on and one that runs. Keras' recurrent layers become such
 loops, with conditions like `i < 28`: without their number nothing would be known of what they cost.

@@ -1,4 +1,4 @@
-"""Options of custom operators: a map in FlexBuffers, as converters write them; else so many bytes.
+"""Custom options of TensorFlow Lite operators: a map in FlexBuffers; else so many bytes.
 
 A map of numbers, texts and short lists is told by its keys. Anything else, and what contradicts itself, is
 told by its size: nobody but the operator knows what its options mean.

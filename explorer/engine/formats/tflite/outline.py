@@ -1,11 +1,11 @@
-"""The outline of a TensorFlow Lite file: operators and tensors, without the engine and without numpy."""
+"""Outline of a TensorFlow Lite file: operators and tensors, without the engine and without numpy."""
 
 from __future__ import annotations
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
-from explorer.engine.formats.tflite.reader import File, Subgraph, TfliteOperator, TfliteTensor
+from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator, TfliteTensor
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
 TYPE_CHECKING = False
@@ -24,13 +24,13 @@ def outline(source: str) -> Outline:
     """
     data = mapped(source)
     try:
-        found = File(data)
+        found = TfliteFile(data)
     except BadModel as error:
         raise BadModel(error.what, where=source, hint=error.hint) from None
     return Outline("tflite", source, len(data), _facts(found), _rows(source, found))
 
 
-def _facts(file: File) -> Sequence[tuple[str, str]]:
+def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
     facts = [("schema", str(file.version))]
     if file.description:
         facts.append(("description", file.description))
@@ -43,7 +43,7 @@ def _facts(file: File) -> Sequence[tuple[str, str]]:
     return facts
 
 
-def _rows(source: str, file: File) -> Iterator[OutlineRow]:
+def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
     """Every subgraph: what goes in, operators, what comes out, then the tensors that are stored."""
     for at in range(file.count):
         try:

@@ -1,4 +1,4 @@
-"""What a .tflite file says, part by part, every index and offset checked: tensors, operators, buffers.
+"""TensorFlow Lite reader: what a file says, every index and offset checked: tensors, operators, buffers.
 
 The structure is read over the map, payloads stay where they are: inside the flatbuffer, or behind it, where
 files above 2 GiB keep them. An outline is made of this alone; `tflite_graph` makes a model of it.
@@ -191,7 +191,7 @@ class Subgraph:
 
     __slots__ = ("inputs", "name", "operators", "outputs", "tensors")
 
-    def __init__(self, table: FlatTable, file: File) -> None:
+    def __init__(self, table: FlatTable, file: TfliteFile) -> None:
         self.name = table.text(4)
         tables = table.tables(0)
         self.tensors = [TfliteTensor(t, file.buffer(t.number(2, "I"))) for t in tables]
@@ -221,7 +221,7 @@ class Subgraph:
                 raise BadModel(f"subgraph '{self.name}' names tensor {number:,}, and there are {count:,}")
 
 
-class File:
+class TfliteFile:
     """A file's structure.
 
     Args:

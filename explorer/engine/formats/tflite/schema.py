@@ -1,4 +1,4 @@
-"""TensorFlow Lite's schema, as far as names go: the `tflite` package, taken apart.
+"""TensorFlow Lite schema, as far as names go: the `tflite` package, taken apart.
 
 The package is what flatc makes of the schema: an enumeration is a module that holds numbers, a table a
 module of accessors. Importing the package imports all of its 180 modules and numpy; one enumeration alone

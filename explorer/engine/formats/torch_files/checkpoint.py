@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.record import record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.torch_files.pickle_machine import Broken, ByteSpan, ReducedObject
+from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, PickleError, ReducedObject
 from explorer.engine.formats.torch_files.pickle_steps import load
 from explorer.engine.formats.torch_files.tensors import BYTES, StorageRef, broken, lenient
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -100,7 +100,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     try:
         form = _legacy if head.startswith(MAGIC) else _plain
         return form(source, content, size)
-    except Broken as error:
+    except PickleError as error:
         raise broken(error, source) from error
 
 
@@ -116,7 +116,7 @@ def _zip(source: str, places: bool) -> SavedFile:
     machine = lenient(archive.read("data.pkl"), more=_MORE)
     try:
         root = load(machine)
-    except Broken as error:
+    except PickleError as error:
         raise broken(error, source) from error
     swapped = archive.big_endian
 
@@ -149,7 +149,7 @@ def _legacy(source: str, content: Content, size: int) -> SavedFile:
     keys = lenient(content, machine.at)
     order = load(keys)
     if protocol != _PROTOCOL or not isinstance(system, dict) or not isinstance(order, list):
-        raise Broken("it is not laid out as torch does")
+        raise PickleError("it is not laid out as torch does")
     places = _places(source, storages, [str(key) for key in order], keys.at, size)
 
     def place(ref: StorageRef) -> int | None:
@@ -174,7 +174,7 @@ def _places(
         dtype, elements = storages.get(key, ("uint8", 0))
         width = BYTES.get(dtype)
         if key in found or width is None:
-            raise Broken(f"the storage '{printable(key)[:40]}' has no place")
+            raise PickleError(f"the storage '{printable(key)[:40]}' has no place")
         found[key] = at + 8
         at += 8 + elements * width
     if at > size:

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of: the model's tensors, a pickled module's tree, and what lies beside them.
+"""Contents of a checkpoint: the model's tensors, a pickled module's tree, and what lies beside them.
 
 People save what they like: a state_dict, a dictionary of the model, the optimizer and the epoch, a whole
 module, or modules inside dictionaries. All of it is one walk over what the pickle describes. Tensors are

@@ -1,4 +1,4 @@
-"""What an exported program (.pt2) is made of: operators with shapes, the modules they ran in, source lines.
+"""Exported program (.pt2), what it is made of: operators with shapes, the modules they ran in, source lines.
 
 All of it is JSON in the archive. It is read here with the standard library alone, as far as an outline and
 a layer tree without torch need it; who rebuilds the program reads it more closely (`torch_graph`).
@@ -107,7 +107,7 @@ class ProgramCall:
 
 
 @record
-class Described:
+class ProgramDescription:
     """What an exported program is made of.
 
     Attributes:
@@ -171,7 +171,7 @@ class Described:
         return part
 
 
-def described(path: str, why: str, *, exported: bool = False, places: bool = True) -> Described:
+def described(path: str, why: str, *, exported: bool = False, places: bool = True) -> ProgramDescription:
     """What an exported program is made of.
 
     Args:
@@ -185,7 +185,7 @@ def described(path: str, why: str, *, exported: bool = False, places: bool = Tru
     """
     archive = ZipArchive(path)
 
-    def make(found: dict[str, Any]) -> Described:
+    def make(found: dict[str, Any]) -> ProgramDescription:
         if exported:
             _settle(found["graph_module"]["graph"]["tensor_values"])
         else:
@@ -234,10 +234,10 @@ def _not_a_program(archive: ZipArchive) -> BadModel:
     return BadModel("the archive holds no exported program", where=archive.path)
 
 
-def _described(archive: ZipArchive, found: dict[str, Any], why: str, places: bool) -> Described:
+def _described(archive: ZipArchive, found: dict[str, Any], why: str, places: bool) -> ProgramDescription:
     module = found["graph_module"]
     graph, signature = module["graph"], module["signature"]
-    made = Described()
+    made = ProgramDescription()
     known: dict[str, Any] = graph["tensor_values"]
     trained = _signature(made, signature, known)
     for node in graph["nodes"]:
@@ -292,7 +292,7 @@ def _name_batch(found: dict[str, Any]) -> None:
     """Calls the batch what it is called everywhere else."""
     graph, signature = found["graph_module"]["graph"], found["graph_module"]["signature"]
     known, ranges = graph["tensor_values"], found.get("range_constraints") or {}
-    given = Described()
+    given = ProgramDescription()
     _signature(given, signature, known)
     shapes = [shape for _, _, shape in given.inputs if shape]
     names = {symbol_of(str(symbol)): symbol for symbol in ranges}
@@ -312,7 +312,9 @@ def _opsets(found: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in list(found.items())[:8])
 
 
-def _signature(made: Described, signature: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, bool]:
+def _signature(
+    made: ProgramDescription, signature: Mapping[str, Any], known: Mapping[str, Any]
+) -> dict[str, bool]:
     """Notes inputs, outputs and stored tensors.
 
     Returns:
@@ -421,7 +423,7 @@ def _line(trace: str) -> str:
 
 
 def _tensors(
-    archive: ZipArchive, made: Described, trained: Mapping[str, bool], places: bool
+    archive: ZipArchive, made: ProgramDescription, trained: Mapping[str, bool], places: bool
 ) -> Iterator[StoredTensor]:
     """Every stored tensor, as the two lists in the archive describe it."""
     first: dict[Any, str] = {}
@@ -500,7 +502,7 @@ def outline(source: str) -> Outline:
     return Outline(said.format, source, said.file_bytes, facts, _rows(found))
 
 
-def _rows(found: Described) -> Iterator[OutlineRow]:
+def _rows(found: ProgramDescription) -> Iterator[OutlineRow]:
     for name, dtype, shape in found.inputs:
         yield OutlineRow(name, "input", dtype or "", shape)
     yield from outline_rows(found.parts(), found.notes)

@@ -1,4 +1,4 @@
-"""State of a pickle machine that runs no code: its stack and memo, and what it makes in place of objects.
+"""Pickle machine that runs no code: its stack and memo, and what it makes in place of objects.
 
 A pickle is a program for a small stack machine, and two of its instructions call whatever function it
 names. Python's own machine can be told which names to allow, and no more than that: a pickle of twenty
@@ -36,11 +36,11 @@ KEY = 16
 """Parts of a tuple that can be a key."""
 
 
-class Broken(Exception):
+class PickleError(Exception):
     """It is no pickle, or does what no pickle of a model does; the text says what."""
 
 
-class Cut(Broken):
+class TruncatedPickle(PickleError):
     """It ends before it should."""
 
 
@@ -99,7 +99,7 @@ class ReducedObject:
         return self.kind.qualname if isinstance(self.kind, Global) else ""
 
 
-class Ordered(dict):  # type: ignore[type-arg]
+class PickledDict(dict):  # type: ignore[type-arg]
     """A dictionary that can have attributes, as torch gives one to a state_dict (`_metadata`)."""
 
     __slots__ = ("state",)
@@ -121,9 +121,9 @@ def checked_key(key: Any) -> Any:
     """
     if isinstance(key, tuple):
         if len(key) > KEY or not all(isinstance(part, (*PLAIN, Global)) for part in key):
-            raise Broken("a key of a dictionary is nested")
+            raise PickleError("a key of a dictionary is nested")
     elif not isinstance(key, (*PLAIN, Global, ReducedObject)):
-        raise Broken(f"a {type(key).__name__} cannot be a key")
+        raise PickleError(f"a {type(key).__name__} cannot be a key")
     return key
 
 
@@ -166,7 +166,7 @@ class Pickle:
         start = self.at
         self.at = start + size
         if size < 0 or self.at > len(self.content):
-            raise Cut("it is cut off")
+            raise TruncatedPickle("it is cut off")
         return self.content[start : self.at]
 
     def number(self, size: int) -> int:
@@ -178,8 +178,8 @@ class Pickle:
         end = self.content.find(b"\n", self.at, self.at + LINE)
         if end < 0:
             if self.at + LINE > len(self.content):
-                raise Cut("it is cut off")
-            raise Broken("a line of it is too long")
+                raise TruncatedPickle("it is cut off")
+            raise PickleError("a line of it is too long")
         start, self.at = self.at, end + 1
         return self.content[start:end]
 
@@ -198,13 +198,13 @@ class Pickle:
     def called(self, func: Any, args: Any) -> Any:
         """What stands for a call."""
         if not isinstance(args, tuple):
-            raise Broken("it calls something without arguments")
+            raise PickleError("it calls something without arguments")
         if isinstance(func, Global):
             self.named[func.qualname] = self.named.get(func.qualname, 0) + 1
             if func.make is not None:
                 return func.make(*args)
         elif not isinstance(func, ReducedObject):
-            raise Broken(f"it calls a {type(func).__name__}")
+            raise PickleError(f"it calls a {type(func).__name__}")
         return ReducedObject(func, args)
 
     def named_as(self, module: str, name: str) -> Any:

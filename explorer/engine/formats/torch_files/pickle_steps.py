@@ -1,4 +1,4 @@
-"""Instructions of a pickle, and reading one as data: what each does to the machine (`pickle_machine`).
+"""Pickle opcodes, and reading a pickle as data: what each does to the machine (`pickle_machine`).
 
 A table from the byte of an instruction to a function; their codes and meanings are those of Python's
 pickletools. Those that every tensor of a checkpoint takes are written out where a call less counts.
@@ -13,13 +13,13 @@ from explorer.engine.formats.torch_files.pickle_machine import (
     LONG,
     MARKS,
     PLAIN,
-    Broken,
     ByteSpan,
-    Cut,
     Global,
-    Ordered,
     Pickle,
+    PickledDict,
+    PickleError,
     ReducedObject,
+    TruncatedPickle,
     checked_key,
 )
 
@@ -70,7 +70,7 @@ def _long(size: int) -> Callable[[Pickle], int]:
     def value(m: Pickle) -> int:
         length = m.number(size)
         if length > DIGITS:
-            raise Broken("a number of it has too many digits")
+            raise PickleError("a number of it has too many digits")
         return int.from_bytes(m.take(length), "little", signed=True)
 
     return value
@@ -81,7 +81,7 @@ def _unicode(m: Pickle) -> None:
     content, at = m.content, m.at + 4
     end = at + _from_bytes(content[at - 4 : at], "little")
     if end > len(content):
-        raise Cut("it is cut off")
+        raise TruncatedPickle("it is cut off")
     m.at = end
     m.stack.append(content[at:end].decode("utf-8", "surrogatepass"))
 
@@ -97,7 +97,7 @@ def _bytes(size: int) -> Callable[[Pickle], Any]:
             return m.take(length)
         start = m.at
         if length > len(m.content) - start:
-            raise Cut("it is cut off")
+            raise TruncatedPickle("it is cut off")
         m.at = start + length
         return ByteSpan(m.content, start, length)
 
@@ -111,14 +111,14 @@ def _int_line(m: Pickle) -> int | bool:
 
 def _digits(text: str) -> int:
     if len(text) > DIGITS:
-        raise Broken("a number of it has too many digits")
+        raise PickleError("a number of it has too many digits")
     return int(text.removesuffix("L"))
 
 
 def _quoted(m: Pickle) -> str:
     text = m.raw_line()
     if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
-        raise Broken("a text of it has no quotes")
+        raise PickleError("a text of it has no quotes")
     return text[1:-1].decode("unicode_escape")
 
 
@@ -131,7 +131,7 @@ def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
     def value(m: Pickle) -> tuple[Any, ...]:
         stack = m.stack
         if len(stack) < count:
-            raise Broken("it takes what is not there")
+            raise PickleError("it takes what is not there")
         found = tuple(stack[-count:])
         del stack[-count:]
         return found
@@ -149,8 +149,8 @@ def _tuple_of_one(m: Pickle) -> None:
     m.stack[-1] = (m.stack[-1],)
 
 
-def _dict(m: Pickle) -> Ordered:
-    made = Ordered()
+def _dict(m: Pickle) -> PickledDict:
+    made = PickledDict()
     _fill(made, m.marked())
     return made
 
@@ -158,7 +158,7 @@ def _dict(m: Pickle) -> Ordered:
 def _fill(target: Any, flat: list[Any]) -> None:
     """Sets keys and values, which lie in turn."""
     if len(flat) % 2:
-        raise Broken("a key has no value")
+        raise PickleError("a key has no value")
     if isinstance(target, dict):
         for at in range(0, len(flat), 2):
             key = flat[at]
@@ -166,7 +166,7 @@ def _fill(target: Any, flat: list[Any]) -> None:
     elif isinstance(target, ReducedObject):
         target.pairs.extend(zip(flat[::2], flat[1::2], strict=True))
     else:
-        raise Broken(f"it sets an item of a {type(target).__name__}")
+        raise PickleError(f"it sets an item of a {type(target).__name__}")
 
 
 def _extend(target: Any, values: list[Any]) -> None:
@@ -175,14 +175,14 @@ def _extend(target: Any, values: list[Any]) -> None:
     elif isinstance(target, ReducedObject):
         target.items.extend(values)
     else:
-        raise Broken(f"it appends to a {type(target).__name__}")
+        raise PickleError(f"it appends to a {type(target).__name__}")
 
 
 def _set_item(m: Pickle) -> None:
     stack = m.stack
     value = stack.pop()
     key = stack.pop()
-    if type(stack[-1]) is Ordered and type(key) is str:
+    if type(stack[-1]) is PickledDict and type(key) is str:
         stack[-1][key] = value
     else:
         _fill(stack[-1], [key, value])
@@ -217,7 +217,7 @@ def _mark(m: Pickle) -> None:
     below = m.below
     below.append(m.stack)
     if len(below) > MARKS:
-        raise Broken("it is nested deeper than any model")
+        raise PickleError("it is nested deeper than any model")
     m.stack = []
 
 
@@ -261,7 +261,7 @@ def _global(m: Pickle) -> Any:
 def _stack_global(m: Pickle) -> Any:
     module, name = _last(2)(m)
     if not isinstance(module, str) or not isinstance(name, str):
-        raise Broken("a name in it is no text")
+        raise PickleError("a name in it is no text")
     return m.named_as(module, name)
 
 
@@ -279,7 +279,7 @@ def _reduce(m: Pickle) -> None:
 def _new_with_names(m: Pickle) -> Any:
     kind, args, named = _last(3)(m)
     if not isinstance(named, dict):
-        raise Broken("it calls something without arguments")
+        raise PickleError("it calls something without arguments")
     return m.called(kind, args if not named else (*args, named))
 
 
@@ -291,17 +291,17 @@ def _instance(m: Pickle) -> Any:
 def _object(m: Pickle) -> Any:
     parts = m.marked()
     if not parts:
-        raise Broken("it takes what is not there")
+        raise PickleError("it takes what is not there")
     return m.called(parts[0], tuple(parts[1:]))
 
 
 def _build(m: Pickle) -> None:
     (state,) = _last(1)(m)
     target = m.stack[-1]
-    if isinstance(target, (ReducedObject, Ordered)):
+    if isinstance(target, (ReducedObject, PickledDict)):
         target.state = state
     elif isinstance(target, (list, tuple, Global, *PLAIN)):
-        raise Broken(f"it restores a {type(target).__name__}")
+        raise PickleError(f"it restores a {type(target).__name__}")
     # of what stands for a call (a tensor) the description is whole already
 
 
@@ -311,7 +311,7 @@ def _outside(m: Pickle) -> None:
 
 def _persistent(m: Pickle, pid: Any) -> Any:
     if m.outside is None:
-        raise Broken("it refers to what is outside of it")
+        raise PickleError("it refers to what is outside of it")
     return m.outside(pid)
 
 
@@ -320,7 +320,7 @@ def _extension(size: int) -> Callable[[Pickle], Any]:
 
 
 def _unknown(m: Pickle) -> None:
-    raise Broken(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
+    raise PickleError(f"byte {m.content[m.at - 1]} at {m.at - 1:,} is no instruction")
 
 
 _STEPS: dict[bytes, Step] = {
@@ -351,7 +351,7 @@ _STEPS: dict[bytes, Step] = {
     # containers
     b")": lambda m: m.stack.append(()),
     b"]": lambda m: m.stack.append([]),
-    b"}": lambda m: m.stack.append(Ordered()),
+    b"}": lambda m: m.stack.append(PickledDict()),
     b"\x8f": _push(lambda m: ReducedObject(_SET)),
     b"t": _tuple,
     b"l": _push(lambda m: m.marked()),
@@ -422,13 +422,15 @@ def load(machine: Pickle) -> Any:
                     return machine.stack.pop()
                 table[code](machine)
             if len(machine.memo) > MEMO or len(machine.stack) + sum(map(len, machine.below)) > STACK:
-                raise Broken("it holds more objects than any model")
-    except Broken:
+                raise PickleError("it holds more objects than any model")
+    except PickleError:
         raise
     except IndexError:
         cut_off = machine.at >= len(content)
-        raise (Cut("it is cut off") if cut_off else Broken("it takes what is not there")) from None
+        raise (
+            TruncatedPickle("it is cut off") if cut_off else PickleError("it takes what is not there")
+        ) from None
     except KeyError:
-        raise Broken("it refers to what is not there") from None
+        raise PickleError("it refers to what is not there") from None
     except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-        raise Broken(str(error)[:200] or type(error).__name__) from error
+        raise PickleError(str(error)[:200] or type(error).__name__) from error

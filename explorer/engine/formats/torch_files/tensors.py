@@ -1,4 +1,4 @@
-"""What the pickles of torch describe: tensors as places in storages, without torch and without running any.
+"""Tensors in pickles of torch, as places in storages, without torch and without running any.
 
 A TorchScript file may only name a few constructors (`strict`), each of which makes a plain description.
 A checkpoint may name anything, as whoever saved it had classes of their own (`lenient`): what is not known
@@ -13,7 +13,13 @@ from operator import mul
 from explorer.base.errors import BadModel
 from explorer.base.record import record
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.pickle_machine import Broken, Global, Ordered, Pickle, ReducedObject
+from explorer.engine.formats.torch_files.pickle_machine import (
+    Global,
+    Pickle,
+    PickledDict,
+    PickleError,
+    ReducedObject,
+)
 from explorer.engine.formats.torch_files.pickle_steps import load
 
 TYPE_CHECKING = False
@@ -257,7 +263,7 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
         )
     },
     ("torch", "device"): Device,
-    ("collections", "OrderedDict"): Ordered,
+    ("collections", "OrderedDict"): PickledDict,
 }
 """What stands for a call in any pickle of torch's: each makes a description and touches nothing else."""
 
@@ -305,27 +311,27 @@ def _persistent(pid: Any) -> Any:
     if isinstance(pid, tuple) and len(pid) >= 2 and pid[0] == "module" and isinstance(pid[1], Global):
         return pid[1]
     if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
-        raise Broken("it refers to an entry of unknown kind")
+        raise PickleError("it refers to an entry of unknown kind")
     _, kind, key, _, elements = pid[:5]
     if type(elements) is not int or not isinstance(key, (str, int)):
-        raise Broken("it refers to an entry of unknown kind")
+        raise PickleError("it refers to an entry of unknown kind")
     if isinstance(kind, _Storage):
         dtype = kind.dtype
     elif isinstance(kind, Global) and kind.name.endswith("Storage"):
         # of four bits or two: a type that nobody but torch can unpack
         dtype = kind.name.removesuffix("Storage").lower()
     else:
-        raise Broken("it refers to an entry of unknown kind")
+        raise PickleError("it refers to an entry of unknown kind")
     start = 0
     view = pid[5] if len(pid) > 5 else None
     if isinstance(view, tuple) and len(view) == 3:
         if type(view[1]) is not int or type(view[2]) is not int or not 0 <= view[1] <= elements - view[2]:
-            raise Broken("a view lies outside its storage")
+            raise PickleError("a view lies outside its storage")
         start, elements = view[1], view[2]
     return StorageRef(str(key), dtype, elements, start)
 
 
-def broken(error: Broken, where: str) -> BadModel:
+def broken(error: PickleError, where: str) -> BadModel:
     """What is wrong with a pickle, for a person."""
     return BadModel(
         f"its pickle is broken ({printable(str(error))})", where=where, hint="fetch or save the file again"
@@ -359,7 +365,7 @@ def strict(content: bytes, where: str) -> Any:
             where=where,
             hint="save the model as TorchScript, .pt2 or ONNX from code that you trust",
         ) from refused
-    except Broken as error:
+    except PickleError as error:
         raise broken(error, where) from error
 
 

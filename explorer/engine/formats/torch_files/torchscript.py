@@ -1,4 +1,4 @@
-"""What a TorchScript file is made of: its modules, their classes and tensors, and the calls of its code.
+"""TorchScript file, what it is made of: its modules, their classes and tensors, and the calls of its code.
 
 The tree is in a pickle, the classes are in text. Both are read as data, and the text not even parsed: a
 line says what it declares or calls, so a large model's code is looked through in milliseconds, without
@@ -149,7 +149,7 @@ class _Code:
 
 
 @record
-class Script:
+class ScriptDescription:
     """What a TorchScript file is made of.
 
     Attributes:
@@ -172,7 +172,7 @@ class _Reader:
         self.archive = archive
         self.places = places
         self.code = _Code(archive)
-        self.found = Script()
+        self.found = ScriptDescription()
         self.tensors: list[StoredTensor] = []
         self.first: dict[Any, str] = {}
 
@@ -296,7 +296,7 @@ _FIRST = dict.fromkeys((
 """Settings that say most, in the order of torch's constructors."""
 
 
-def script(path: str, why: str, *, places: bool = True) -> Script:
+def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
     """What a TorchScript file is made of.
 
     Args:
@@ -350,7 +350,7 @@ def outline(source: str) -> Outline:
     return Outline(said.format, source, said.file_bytes, said.facts, _rows(found))
 
 
-def _rows(found: Script) -> Iterator[OutlineRow]:
+def _rows(found: ScriptDescription) -> Iterator[OutlineRow]:
     for name, dtype, shape in found.inputs:
         yield OutlineRow(name, "input", dtype or "", shape)
     yield from outline_rows(found.parts, found.notes)

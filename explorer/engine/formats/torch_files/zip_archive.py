@@ -1,4 +1,4 @@
-"""The zip archives that torch writes, read without trusting them: where every entry lies, and its bytes.
+"""Zip archives that torch writes, read without trusting them: where every entry lies, and its bytes.
 
 The standard library's reader makes an object of every entry and is slow to import; and it leaves to its
 user what matters with files of strangers: two entries of one name (of which every reader sees another),

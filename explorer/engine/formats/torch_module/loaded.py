@@ -24,7 +24,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import sharing_values, without_values
-from explorer.engine.formats.torch_module.meta_init import Unfilled, UninitialisedOnMeta
+from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
 from explorer.host.optional_packages import require, said, search_here, silence
 
 
@@ -72,7 +72,7 @@ class LoadedModule(Struct):
         else:
             for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
                 try:
-                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), Unfilled():  # type: ignore[no-untyped-call]
+                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), UnfilledTensors():  # type: ignore[no-untyped-call]
                         torch.manual_seed(self.seed)
                         made = self.build()
                 except ExplorerError:
@@ -95,7 +95,7 @@ class LoadedModule(Struct):
         """
         if self.trained or self._real is not None:
             return without_values(self.materialise(), numbers=True).eval()
-        with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), Unfilled():  # type: ignore[no-untyped-call]
+        with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():  # type: ignore[no-untyped-call]
             torch.manual_seed(self.seed)
             made = self.build()
         return without_values(made, numbers=True).eval()

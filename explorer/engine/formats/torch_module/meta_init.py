@@ -22,7 +22,7 @@ _FILLS = frozenset(
 )  # fmt: skip
 
 
-class Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class UnfilledTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Leaves tensors of the meta device as they are where they would be filled."""
 
     @classmethod

@@ -117,14 +117,14 @@ class GraphReplay:
             return _float(value)
         if kind == "as_graph":
             return value["graph"]
-        raise operators.Unknown(f"an argument of the kind {kind} is not supported")
+        raise operators.UnknownOperator(f"an argument of the kind {kind} is not supported")
 
     def _call(self, target: str, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
         found = _TARGET.fullmatch(target)
         if found is None:
             function = _PLAIN.get(target)
             if function is None:
-                raise operators.Unknown(f"the function {target} is not one that a program needs")
+                raise operators.UnknownOperator(f"the function {target} is not one that a program needs")
             return function(*args, **kwargs)
         library, name = found.group(1), found.group(2)
         if library == "higher_order":
@@ -144,7 +144,7 @@ class GraphReplay:
             return self._graph(args[1] if bool(args[0]) else args[2], args[3])
         at = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
-            raise operators.Unknown(f"the operator higher_order::{name} is not supported")
+            raise operators.UnknownOperator(f"the operator higher_order::{name} is not supported")
         return self._graph(args[at], args[at + 1 :])
 
     def _graph(self, graph: Mapping[str, Any], given: Sequence[Any]) -> Any:

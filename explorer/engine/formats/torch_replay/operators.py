@@ -29,7 +29,7 @@ DTYPES: tuple[torch.dtype, ...] = (
 """Types by the number that TorchScript has for them."""
 
 
-class Unknown(Exception):
+class UnknownOperator(Exception):
     """There is no such operator, or it may not be called."""
 
 
@@ -72,7 +72,7 @@ def tensors(
         Unknown: It is not known, or may not be called.
     """
     if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
-        raise Unknown(f"the operator {library}::{name} is not known, or not one that a model needs")
+        raise UnknownOperator(f"the operator {library}::{name} is not known, or not one that a model needs")
     whole = _WHOLE.get(name) if library == "aten" else None
     if whole is not None:
         return whole(*args, **kwargs)
@@ -80,7 +80,7 @@ def tensors(
         _load_torchvision()
     found = getattr(getattr(torch.ops, library), name, None)
     if found is None:
-        raise Unknown(f"the operator {library}::{name} is not known")
+        raise UnknownOperator(f"the operator {library}::{name} is not known")
     given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     if given:
         if device.type == "meta" and all(tensor.device.type == "cpu" for tensor in given):
@@ -112,7 +112,7 @@ def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         made = None  # it fails, or what it makes depends on the values, of which it makes no more
     made_of = made if isinstance(made, (list, tuple)) else [made]
     if taken + sum(m.numel() for m in made_of if isinstance(m, torch.Tensor)) > LARGEST_CONSTANT:
-        raise Unknown("its code computes more constants than a model has")
+        raise UnknownOperator("its code computes more constants than a model has")
 
 
 LARGEST_CONSTANT = 1 << 26
@@ -134,7 +134,7 @@ def _load_torchvision() -> None:
     try:
         import torchvision  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:
-        raise Unknown("it uses torchvision's operators, and torchvision is not installed") from error
+        raise UnknownOperator("it uses torchvision's operators, and torchvision is not installed") from error
 
 
 # -- operators that torch itself has as one function for whole layers
@@ -350,22 +350,22 @@ WIDEST = 4096
 
 def _add(left: Any, right: Any, *rest: Any) -> Any:
     if isinstance(left, (list, str)) and len(left) + len(right) > LONGEST:
-        raise Unknown("its code makes a list without an end")
+        raise UnknownOperator("its code makes a list without an end")
     return left + right
 
 
 def _mul(left: Any, right: Any) -> Any:
     for items, times in ((left, right), (right, left)):
         if isinstance(items, (list, str, tuple)) and len(items) * int(times) > LONGEST:
-            raise Unknown("its code makes a list without an end")
+            raise UnknownOperator("its code makes a list without an end")
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > WIDEST:
-        raise Unknown("its code makes a number without an end")
+        raise UnknownOperator("its code makes a number without an end")
     return left * right
 
 
 def _pow(base: Any, power: Any) -> Any:
     if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > WIDEST:
-        raise Unknown("its code makes a number without an end")
+        raise UnknownOperator("its code makes a number without an end")
     return base**power
 
 
@@ -402,7 +402,7 @@ def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if found is None:
         found = _NUMBERS.get(name)
     if found is None:
-        raise Unknown(f"the operator prim::{name} is not known")
+        raise UnknownOperator(f"the operator prim::{name} is not known")
     return found(*args, **kwargs)
 
 

@@ -395,5 +395,5 @@ class _Host:
             raise ScriptError(_PACKED)
         try:
             return operators.call(name, args, kwargs, self.device)
-        except operators.Unknown as error:
+        except operators.UnknownOperator as error:
             raise ScriptError(str(error)) from None

@@ -14,7 +14,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.base.outline import Outline
-    from explorer.engine.models.opened import Opened, OpenOptions
+    from explorer.engine.models.opened import OpenedModel, OpenOptions
 
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
@@ -50,7 +50,7 @@ def _check(source: str) -> None:
         )
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
+def _open(source: str, options: OpenOptions) -> OpenedModel:
     _check(source)
     from explorer.engine.models.torch.described import open_checkpoint
 

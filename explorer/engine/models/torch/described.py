@@ -21,7 +21,7 @@ from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.formats.torch_files.checkpoint import read
 from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
-from explorer.engine.models.opened import Opened, OpenOptions
+from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
@@ -31,7 +31,7 @@ from explorer.host.optional_packages import TORCH, require
 if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
 
-Grown = tuple[list[LayerLeaf], dict[str, GroupFacts]]
+DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
 """Leaves in order, and what is known of the groups around them."""
 
 
@@ -52,7 +52,7 @@ class DescribedFile(TensorFile):
         self,
         contents: TensorIndex,
         options: OpenOptions,
-        grow: Callable[[], Grown],
+        grow: Callable[[], DescribedLeaves],
         *,
         strides: Mapping[str, tuple[int, ...]] | None = None,
         hint: str = "",
@@ -68,8 +68,8 @@ class DescribedFile(TensorFile):
         self._outputs = outputs
         self._counted = counted
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> liveness.Examined:
-        """See `Opened`."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> liveness.AnalysisResult:
+        """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with uncollected():
             leaves, groups = self._grow()
@@ -84,7 +84,7 @@ class DescribedFile(TensorFile):
         info = replace(examined.info, totals=totals, model=model)
         why = f"{self.contents.why}: the order of execution is not known"
         order = liveness.Schedule((), (), (), why, self._hint)
-        return liveness.Examined(info, lambda: (layers, lambda: order))
+        return liveness.AnalysisResult(info, lambda: (layers, lambda: order))
 
     def _activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
         """What modules put out, and beside it what operators outside of them do."""
@@ -106,7 +106,7 @@ class DescribedFile(TensorFile):
         return sum(elements for identity, elements in used.items() if trained[identity])
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         found, notes = super().tensors()
         unread = {tensor.name for tensor in self.contents.tensors if tensor.unread}
         # what lies at its place in the file, if it has one, is not its numbers
@@ -145,7 +145,7 @@ def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
 # -- the tree of a description
 
 
-def leaves_of(parts: Sequence[ModulePart], why: str) -> Grown:
+def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     """A leaf for every module without modules inside, for every tensor that stands alone, and for what lies
     beside the model, whose tensors are no parameters.
 
@@ -238,7 +238,7 @@ def _row(
 _NO_TORCH = "its code is analysed with torch, which cannot be had here"
 
 
-def open_script(source: str, options: OpenOptions) -> Opened:
+def open_script(source: str, options: OpenOptions) -> OpenedModel:
     """A TorchScript file.
 
     Raises:
@@ -263,7 +263,7 @@ def open_script(source: str, options: OpenOptions) -> Opened:
     return rebuilt.open_script(source, options)
 
 
-def open_checkpoint(source: str, options: OpenOptions) -> Opened:
+def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
     """A checkpoint; with `options.trust` a module in it is loaded, and whatever code is in the file runs.
 
     Raises:

@@ -12,10 +12,16 @@ from explorer.base.errors import MissingExtra
 from explorer.engine.costs.aten.table import exported_cost
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
-from explorer.engine.formats.torch_files.exported_program import Described, ProgramCall, described
+from explorer.engine.formats.torch_files.exported_program import ProgramCall, ProgramDescription, described
 from explorer.engine.formats.torch_files.tensors import BYTES
-from explorer.engine.models.opened import Opened, OpenOptions
-from explorer.engine.models.torch.described import DescribedFile, Grown, declared, refuse_sizes, weights_of
+from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.torch.described import (
+    DescribedFile,
+    DescribedLeaves,
+    declared,
+    refuse_sizes,
+    weights_of,
+)
 from explorer.engine.operators import formulas
 from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import TORCH, require
@@ -30,7 +36,7 @@ _COUNTED = (
 )
 
 
-def open_program(source: str, options: OpenOptions) -> Opened:
+def open_program(source: str, options: OpenOptions) -> OpenedModel:
     """An exported program: rebuilt with torch, and by its description where torch cannot be had."""
     try:
         require("torch", source)
@@ -41,7 +47,7 @@ def open_program(source: str, options: OpenOptions) -> Opened:
     return rebuilt.open_program(source, options)
 
 
-def open_described(source: str, options: OpenOptions) -> Opened:
+def open_described(source: str, options: OpenOptions) -> OpenedModel:
     """An exported program by its description.
 
     Raises:
@@ -62,7 +68,7 @@ def open_described(source: str, options: OpenOptions) -> Opened:
     )
 
 
-def _grown(found: Described) -> Grown:
+def _grown(found: ProgramDescription) -> DescribedLeaves:
     """Leaves in the order of their first operator."""
     inner = {path.rpartition(".")[0] for ran in found.nodes for _, path, _ in ran.stack if path}
     runs: dict[str, list[ProgramCall]] = {}
@@ -93,7 +99,7 @@ def _scopes(ran: ProgramCall, merged: bool) -> tuple[Scope, ...]:
 
 
 def _row(
-    found: Described, nodes: Sequence[ProgramCall], merged: bool, stored: Mapping[str, StoredTensor]
+    found: ProgramDescription, nodes: Sequence[ProgramCall], merged: bool, stored: Mapping[str, StoredTensor]
 ) -> tuple[Layer, list[StoredTensor]]:
     """A module with all that ran in it, or one operator; and the parameters that it uses."""
     costs = [
@@ -140,7 +146,7 @@ def _row(
     return layer, used
 
 
-def _given(nodes: Sequence[ProgramCall], found: Described) -> list[Tensor]:
+def _given(nodes: Sequence[ProgramCall], found: ProgramDescription) -> list[Tensor]:
     """Tensors that come in from outside and are not stored."""
     made = {name for r in nodes for name, _, _ in r.operator.outputs}
     taken: dict[str, Tensor] = {}

@@ -16,7 +16,7 @@ from torch import nn
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.step import step_of_module
-from explorer.engine.costs.memory.liveness import Examined
+from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import StepGradients as StepGradients
@@ -49,11 +49,11 @@ class TorchModel:
         self._graph: Model | None = None
 
     def names(self) -> tuple[list[str], list[str]] | None:
-        """See `Opened`; a module checks the names itself when it is given its inputs."""
+        """See `OpenedModel`; a module checks the names itself when it is given its inputs."""
         return None
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
-        """See `Opened`."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """See `OpenedModel`."""
         dims, shapes = self.options.dims, self.options.input_shapes
         examine = partial(analyse.examine, self.loaded)
         if self.options.past is not None:
@@ -68,7 +68,7 @@ class TorchModel:
         return replace(found, model=about, assumptions=assumptions)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         if self._graph is None:
             from explorer.engine.models.torch.onnx_export import exported_graph
 
@@ -83,7 +83,7 @@ class TorchModel:
         return bind(self.loaded, self.options.input_shapes, self.options.dims)
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
 
     @property
@@ -93,12 +93,12 @@ class TorchModel:
         return f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         model = torch_tensors.materialised(self.loaded, self._bound)
         return torch_tensors.stored(model), (self.weights_note,)
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         from explorer.engine.values import torch_activations
 
         shapes, dims = self.options.input_shapes, self.options.dims
@@ -107,7 +107,7 @@ class TorchModel:
     def training(
         self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> StepGradients:
-        """See `Opened`."""
+        """See `OpenedModel`."""
         return training.step(
             self.loaded,
             batch=batch,

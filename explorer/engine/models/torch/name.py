@@ -6,7 +6,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from explorer.engine.models.opened import Opened, OpenOptions
+    from explorer.engine.models.opened import OpenedModel, OpenOptions
 
 
 def is_code(source: str) -> bool:
@@ -24,7 +24,7 @@ def _recognise(probe: SourceProbe) -> bool:
     return all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")) if part)
 
 
-def _open(source: str, options: OpenOptions) -> Opened:
+def _open(source: str, options: OpenOptions) -> OpenedModel:
     from explorer.host.optional_packages import require
 
     require("torch", source)

@@ -9,11 +9,11 @@ import torch
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.costs.memory.liveness import Examined
+from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
 from explorer.engine.formats.torch_module.loaded import LoadedModule, of
 from explorer.engine.formats.torch_replay import exported_program, torchscript
-from explorer.engine.models.opened import Opened, OpenOptions
+from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.host.optional_packages import said, search_here, silence
@@ -39,25 +39,25 @@ class RebuiltModule(TorchModel):
         self.loaded = loaded
         self._graph = None
 
-    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Examined:
-        """See `Opened`."""
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         info = examined.info
         model = replace(info.model, format=self.format, file_bytes=os.path.getsize(self.source))
         return examined.with_info(replace(info, model=model))
 
 
-def open_script(source: str, options: OpenOptions) -> Opened:
+def open_script(source: str, options: OpenOptions) -> OpenedModel:
     """A TorchScript file: its code is read as data and never run, but for what `options.trust` allows."""
     return RebuiltModule("torchscript", source, options, torchscript.load(source, trust=options.trust))
 
 
-def open_program(source: str, options: OpenOptions) -> Opened:
+def open_program(source: str, options: OpenOptions) -> OpenedModel:
     """An exported program: its graph is read as data."""
     return RebuiltModule("torch.export", source, options, exported_program.load(source))
 
 
-def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened:
+def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> OpenedModel:
     """The module in a checkpoint, loaded as torch loads it: whatever code is in the file runs.
 
     Raises:

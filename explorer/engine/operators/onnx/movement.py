@@ -250,7 +250,7 @@ def _cut(size: Dim, start: Any, end: Any, step: Any) -> Dim:
         if (dims.known_least(length) or -1) < 0 and length != 0:
             length = dims.greatest(length, 0)
         return dims.ceil_div(length, step)
-    except dims.Undecided:
+    except dims.UndecidedSize:
         return None
 
 
@@ -279,7 +279,7 @@ def _clamped(place: Any, size: dims.Expression) -> dims.Expression:
     # n - 1 for an n of which only n >= 1 is known, and the like
     if low is not None and low >= -1 and dims.less(zero, place + 2):
         return dims.compared("min", dims.compared("max", place, zero), size)
-    raise dims.Undecided
+    raise dims.UndecidedSize
 
 
 def _expand(call: Call) -> Answer:

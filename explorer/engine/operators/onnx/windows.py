@@ -83,7 +83,7 @@ def _scaled(size: Dim, scale: Any) -> Dim:
         return math.floor(size * scale)
     try:
         return dims.dim(dims.floored(dims.expression(size) * dims.lifted(scale)))
-    except dims.Undecided:
+    except dims.UndecidedSize:
         return None
 
 

@@ -34,9 +34,9 @@ from explorer.engine.proof.regions.trials import (
     without_zeros,
 )
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
-from explorer.engine.runtime.batching import portions
-from explorer.engine.runtime.onnxruntime import Array, Session, expose
-from explorer.engine.runtime.random_inputs import Drawn
+from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
+from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import Progress, TensorInfo
 
 __all__ = ["BUDGET", "Cancel", "OnProgress", "LayerProbe"]
@@ -72,8 +72,8 @@ class _Alone(Struct, frozen=True):
         dtypes: Of what the second model's layers are given.
     """
 
-    first: Session
-    second: Session
+    first: RuntimeSession
+    second: RuntimeSession
     outputs: Mapping[str, str]
     outputs_after: Mapping[str, str]
     read: tuple[str, ...]
@@ -119,7 +119,7 @@ class LayerProbe:
         after: Model,
         inputs: Mapping[str, str],
         ends: Sequence[Pair],
-        drawn: tuple[Drawn, ...],
+        drawn: tuple[RandomInput, ...],
         feeds: Sequence[Feeds],
         *,
         without: Mapping[str, str] | None = None,
@@ -144,9 +144,11 @@ class LayerProbe:
         known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
         pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*_SEEN, None)]
         self.tell("loading the original")
-        self._first = Session(expose(before, [p.before for p in pairs]), what="the original", optimise=False)
+        self._first = RuntimeSession(
+            expose(before, [p.before for p in pairs]), what="the original", optimise=False
+        )
         self.tell("loading the other model")
-        self._second = Session(
+        self._second = RuntimeSession(
             expose(after, [p.after for p in pairs]), what="the other model", optimise=False
         )
         types, types_after = self._first.types(), self._second.types()
@@ -202,7 +204,7 @@ class LayerProbe:
         for chunk in self._chunks():
             self.chunks += 1
             old = self._whole(chunk, done)
-            for group in portions(chunk, _nodes, _NODES):
+            for group in batches(chunk, _nodes, _NODES):
                 self.tell("running layers alone", done, len(self.places))
                 self._alone(group, old)
                 done += len(group)
@@ -298,7 +300,7 @@ class LayerProbe:
                 else {name: self._dtypes[name] for name in read}
             )
             model, outputs = cut_out(wiring, regions, dtypes)
-            sides.append((Session(model, what=what, optimise=False), outputs, dtypes))
+            sides.append((RuntimeSession(model, what=what, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
         alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
         self._try(group, given, alone)

@@ -30,8 +30,8 @@ from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.random_inputs import (
-    Drawn,
     InputShapes,
+    RandomInput,
     check_names,
     draw,
     fixed_shapes,
@@ -161,7 +161,7 @@ def _looked(
     plan: Plan | None,
     seeds: tuple[int, ...],
     asked: _How,
-    drawn: tuple[Drawn, ...],
+    drawn: tuple[RandomInput, ...],
 ) -> Blame:
     """The answer for inputs of one size."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}

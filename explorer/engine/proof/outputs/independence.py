@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import DTYPES, Model, Node
-from explorer.engine.runtime.random_inputs import Drawn
+from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.shapes import Inference
 
 __all__ = ["independent"]
@@ -39,7 +39,7 @@ _EXACT = frozenset(
 _FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
 
 
-def independent(model: Model, drawn: Sequence[Drawn]) -> dict[str, int]:
+def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
     """For each output how few numbers carry everything that it is made of, at some place on the way to it.
 
     Only places count that have at least half of the roundings behind them: what the layers after it round

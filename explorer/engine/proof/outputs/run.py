@@ -21,7 +21,7 @@ from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.tolerance import within
 from explorer.engine.proof.structure.probes import Pair
-from explorer.engine.runtime.onnxruntime import Array, Session
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 from explorer.facts import OutputEvidence
 from explorer.facts.verification import Tolerance
 
@@ -181,7 +181,7 @@ def run_all(
     Raises:
         BadModel: onnxruntime cannot load or run it.
     """
-    session = Session(model, what=what, threads=threads, sparing=sparing)
+    session = RuntimeSession(model, what=what, threads=threads, sparing=sparing)
 
     def call(one: Feeds) -> tuple[Any, ...]:
         results = session.run(one)
@@ -193,7 +193,7 @@ def run_all(
     # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
     # passes the first quantiser: it is moved by more, and another order of additions is tried
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
-    plain = Session(model, what=what, optimise=False, threads=threads).run(feeds[0])
+    plain = RuntimeSession(model, what=what, optimise=False, threads=threads).run(feeds[0])
     changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
     return replace(run, sensitivity=moved, level=session.level)

@@ -31,8 +31,15 @@ from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise
 from explorer.engine.proof.sites.proof import LARGE, matrices
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import Share, awaited, beside, processors, side_by_side, within_limit
-from explorer.engine.runtime.random_inputs import Drawn
+from explorer.engine.runtime.parallel import (
+    ThreadShare,
+    in_background,
+    processors,
+    side_by_side,
+    wait_for,
+    within_limit,
+)
+from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import OutputEvidence, Plan, TensorInfo
 from explorer.facts.verification import Tolerance
 from explorer.host import scratch
@@ -75,7 +82,7 @@ class Pairing(Struct, frozen=True):
     after: Model
     names: Mapping[str, str]
     feeds: Sequence[Mapping[str, Array]]
-    drawn: Sequence[Drawn]
+    drawn: Sequence[RandomInput]
     plan: Plan | None
     found: Mapping[str, Original]
     shapes: Mapping[str, TensorInfo]
@@ -92,11 +99,11 @@ def run_ahead(
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
     if plan is None or _unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
-        return beside(None)
+        return in_background(None)
     threads = max(1, processors() // 2)
     sparing = max(map(matrices, plan.sites), default=0) > LARGE
     run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
-    return beside(run)
+    return in_background(run)
 
 
 class Runs:
@@ -121,13 +128,13 @@ class Runs:
         self._steps: list[None] = []
         self._total = 2 * len(pairing.feeds)
 
-    def step(self, share: Share | None = None) -> None:
+    def step(self, share: ThreadShare | None = None) -> None:
         """Counts a run; stops here if the user wants to stop."""
         if share is not None and share.stopped():
             raise Cancelled
         self._steps.append(None)
 
-    def original(self, share: Share, *, shake: bool = False, feeds: int | None = None) -> ModelOutputs:
+    def original(self, share: ThreadShare, *, shake: bool = False, feeds: int | None = None) -> ModelOutputs:
         """The original on every input, or the first few; `shake` as in `outputs.run_all`."""
         given = self.pairing.feeds[:feeds]
         step = partial(self.step, share)
@@ -135,16 +142,16 @@ class Runs:
             self.pairing.before, given, "the original", step, shake=shake, threads=share.threads
         )
 
-    def other(self, share: Share) -> tuple[ModelOutputs, str]:
+    def other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         """The other model on every input, run once, and what is to be said of how it was run."""
         if self._other is None and self._ahead is not None:
-            self._other = awaited(self._ahead, share.stopped), ""
+            self._other = wait_for(self._ahead, share.stopped), ""
             self.step()
         elif self._other is None:
             self._other = self._made(share)
         return self._other
 
-    def _made(self, share: Share) -> tuple[ModelOutputs, str]:
+    def _made(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         pair = self.pairing
         what = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
@@ -152,13 +159,13 @@ class Runs:
             step = partial(self.step, share)
             return outputs.run_all(model, renamed, what, step, threads=share.threads), note
 
-    def float64(self, at: int, share: Share) -> tuple[list[dict[str, Array]], str]:
+    def float64(self, at: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
         """The original in float64 on one input; nothing and why, where it cannot be run so."""
         return outputs.reference(
             self.pairing.halfway, [self.pairing.feeds[at]], share.stopped, partial(self.step, share)
         )
 
-    def together(self, *works: Callable[[Share], Any]) -> list[Any]:
+    def together(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
         """Results of several runs, made side by side where memory allows."""
         self._total = max(self._total, len(self._steps) + len(works))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
@@ -269,7 +276,7 @@ def _sure(evidence: OutputEvidence) -> bool:
 
 
 @contextlib.contextmanager
-def _runnable(pair: Pairing, share: Share) -> Iterator[tuple[Model, str]]:
+def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
     """The other model, or, where it has too many nodes for a session, its stand-in (`stand_in`)."""
     model: Model | None = None
     plan = pair.plan

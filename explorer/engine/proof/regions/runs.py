@@ -30,8 +30,8 @@ from explorer.engine.proof.regions.float64_layers import in_float64
 from explorer.engine.proof.regions.observability import NodeContents, controls
 from explorer.engine.proof.regions.trials import FLOATS
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
-from explorer.engine.runtime.onnxruntime import Array, Session, expose
-from explorer.engine.runtime.random_inputs import Drawn, draw
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
+from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.facts import OutputEvidence, RegionEvidence
 
 __all__ = ["RegionResult", "settle"]
@@ -84,7 +84,7 @@ class RegionResult(Struct, frozen=True):
 
 def settle(
     found: Correspondence,
-    tries: Sequence[tuple[Drawn, ...]],
+    tries: Sequence[tuple[RandomInput, ...]],
     seed: int,
     tell: Callable[[int, int], None],
     cancel: Cancel,
@@ -206,13 +206,13 @@ class _Runner:
     def __init__(
         self,
         found: Correspondence,
-        tries: Sequence[tuple[Drawn, ...]],
+        tries: Sequence[tuple[RandomInput, ...]],
         seed: int,
         cancel: Cancel,
     ) -> None:
         self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
         self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)
-        self._session: Session | None = None
+        self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
         live = self.one.live, self.other.live
         self.contents = NodeContents(found.before, found.after, found.same_content, live)
@@ -223,9 +223,9 @@ class _Runner:
         if wanted - self._exposed:
             self._exposed |= wanted
             model = expose(self.found.before, sorted(self._exposed))
-            self._session = Session(model, what="the original", optimise=False)
+            self._session = RuntimeSession(model, what="the original", optimise=False)
 
-    def own(self, names: Sequence[str], one: tuple[Drawn, ...], seed: int) -> Feeds:
+    def own(self, names: Sequence[str], one: tuple[RandomInput, ...], seed: int) -> Feeds:
         """The original's own values."""
         feeds = draw(one, seed)
         wanted = [name for name in names if name not in feeds]
@@ -334,7 +334,7 @@ class _Runner:
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         own: Feeds,
-        one: tuple[Drawn, ...],
+        one: tuple[RandomInput, ...],
         *,
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
@@ -436,7 +436,7 @@ class _Runner:
             return found
         given = {n: pairs[0][2][n] for n in region.before.given}
         part = _part(self.one, region.before, {n: str(v.dtype) for n, v in given.items()})
-        few = independent(part, [Drawn(n, str(v.dtype), v.shape) for n, v in given.items()])
+        few = independent(part, [RandomInput(n, str(v.dtype), v.shape) for n, v in given.items()])
         noise = replace(
             noise, independent=dict.fromkeys(name, min(few.values(), default=old.draws[0][0].size))
         )
@@ -445,7 +445,7 @@ class _Runner:
 
 def _alone(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Callable[[Feeds], Array]:
     model, names = cut_out(wiring, [region], {name: types[name] for name in region.given})
-    session = Session(model, what="a changed region alone", optimise=False)
+    session = RuntimeSession(model, what="a changed region alone", optimise=False)
     return lambda values: session.run(values)[names[region.value]]
 
 

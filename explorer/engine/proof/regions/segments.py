@@ -13,7 +13,7 @@ import numpy as np
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.sites.run import run_nodes
-from explorer.engine.runtime.onnxruntime import Array, Session, expose
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 
 __all__ = ["run_in_pieces"]
 
@@ -68,5 +68,5 @@ def _whole(
     """A whole run for each portion."""
     for names in wanted:
         made = [name for name in dict.fromkeys(names) if name not in feeds]
-        values = Session(expose(model, made), what=what, optimise=False).run(feeds) if made else {}
+        values = RuntimeSession(expose(model, made), what=what, optimise=False).run(feeds) if made else {}
         yield {**{name: feeds[name] for name in names if name in feeds}, **values}

@@ -28,10 +28,17 @@ from explorer.engine.proof.sites.original import find_original
 from explorer.engine.proof.sites.run import Sessions, SiteRun, run_part, run_site
 from explorer.engine.proof.structure.walk import walk
 from explorer.engine.proof.symbolic.blocks import NotTiled
-from explorer.engine.runtime.batching import portions
+from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import Share, awaited, beside, ended, give_back, side_by_side
-from explorer.engine.runtime.random_inputs import Drawn, any_values, draw
+from explorer.engine.runtime.parallel import (
+    ThreadShare,
+    ended,
+    give_back,
+    in_background,
+    side_by_side,
+    wait_for,
+)
+from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
@@ -70,7 +77,7 @@ class SiteProof:
         self,
         before: Model,
         after: Model,
-        tried: list[tuple[Drawn, ...]],
+        tried: list[tuple[RandomInput, ...]],
         seed: int,
         tell: Callable[[str, int, int], None],
         cancel: Cancel,
@@ -143,7 +150,7 @@ class SiteProof:
 
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            groups = list(portions(moved, alone, _EXPOSED))
+            groups = list(batches(moved, alone, _EXPOSED))
             runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
             for group in groups:
                 try:
@@ -185,7 +192,7 @@ class SiteProof:
         )
 
     def _observed(
-        self, shown: Sequence[Sequence[Original]], drawn: tuple[Drawn, ...]
+        self, shown: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
     ) -> Iterator[dict[str, Array]]:
         """What goes into and comes out of the sites in one run of the original, portion by portion."""
         wanted = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in shown]
@@ -202,9 +209,9 @@ class SiteProof:
         site: SitePlan,
         original: Original,
         values: Mapping[str, Array],
-        drawn: tuple[Drawn, ...],
+        drawn: tuple[RandomInput, ...],
         wiring: Wiring,
-        share: Share,
+        share: ThreadShare,
     ) -> SiteEvidence:
         after: Model | None = self.after
         try:
@@ -227,17 +234,17 @@ class SiteProof:
         unrunnable = ""
         sessions = self._sessions.setdefault(key_of(site), {}) if site.dynamic else None
         # a walk holds Python's lock, a run hardly ever does
-        with beside(step if share.threads > 1 else None) as walking:
+        with in_background(step if share.threads > 1 else None) as walking:
             try:
                 ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
             except BadModel as error:
                 unrunnable = str(error)
-            tiles, structure = step() if walking is None else awaited(walking, share.stopped)
+            tiles, structure = step() if walking is None else wait_for(walking, share.stopped)
         self.forget()
         return site_evidence(site, tiles, structure, ran, unrunnable)
 
     def _within(
-        self, site: SitePlan, original: Original, drawn: tuple[Drawn, ...], threads: int
+        self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
     ) -> dict[str, Array]:
         """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
         known = next((p.example for p in self._places(drawn) if p.path == site.place), {})
@@ -256,7 +263,7 @@ class SiteProof:
         values.update(run_part(seen, [original.output], values, what, threads))
         return values
 
-    def _places(self, drawn: tuple[Drawn, ...]) -> list[SubgraphView]:
+    def _places(self, drawn: tuple[RandomInput, ...]) -> list[SubgraphView]:
         """Every graph of the original, with shapes at the sizes of these inputs."""
         if id(drawn) not in self._known_places:
             shapes = {d.name: (d.dtype, d.shape) for d in drawn}

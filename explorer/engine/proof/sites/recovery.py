@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.graph.model import Model
-from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier
+from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier_plans
 from explorer.facts import Plan, SitePlan
 
 __all__ = ["recover_plan", "with_earlier"]
@@ -29,7 +29,7 @@ def recover_plan(model: Model) -> Plan | None:
 
 def with_earlier(plan: Plan, model: Model) -> Plan:
     """A plan with the sites, sizes and parts of those that a model carries from before it."""
-    for other in filter(None, map(_read, earlier(model))):
+    for other in filter(None, map(_read, earlier_plans(model))):
         plan = replace(
             plan,
             sites=plan.sites + other.sites,

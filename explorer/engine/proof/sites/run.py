@@ -28,8 +28,8 @@ from explorer.engine.proof.float64.evaluator import product
 from explorer.engine.proof.meanings import Original, ProductSpec, Rows
 from explorer.engine.proof.outputs.compare import SLAB, OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.exact import compare_exact, dense_integers
-from explorer.engine.runtime.onnxruntime import Array, Session
-from explorer.engine.runtime.parallel import Share
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
+from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 __all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "fault_of", "run_nodes", "run_part", "run_site"]
@@ -63,7 +63,7 @@ _TOGETHER = 1024
 """Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
 
 
-Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], Session]
+Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], RuntimeSession]
 """Sessions of the parts of a site whose sizes are open, by what goes in and comes out."""
 
 
@@ -103,7 +103,7 @@ def run_site(
     inputs: Sequence[Array],
     y: Array,
     seed: int,
-    share: Share,
+    share: ThreadShare,
     wiring: Wiring,
     sessions: Sessions | None = None,
 ) -> SiteRun:
@@ -197,7 +197,7 @@ def _part(
     what: str,
     threads: int | None,
     sparing: bool = False,
-) -> Session:
+) -> RuntimeSession:
     """A session of some nodes of a model by themselves, with the weights that they read."""
     read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
     initializers = model.graph.initializers
@@ -209,7 +209,7 @@ def _part(
         initializers={n: initializers[n] for n in read if n in initializers},
     )
     part = replace(model, graph=graph, functions=_called(model, nodes), metadata={}, extra=())
-    return Session(part, what=what, optimise=False, threads=threads, sparing=sparing)
+    return RuntimeSession(part, what=what, optimise=False, threads=threads, sparing=sparing)
 
 
 def _called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
@@ -441,7 +441,7 @@ class _Runner:
         after: Model,
         site: SitePlan,
         original: Original,
-        share: Share,
+        share: ThreadShare,
         wiring: Wiring,
         sessions: Sessions | None,
     ) -> None:
@@ -503,7 +503,7 @@ class _Runner:
         varying = [n for n in shared if id(n) in moving]
         if varying:
             self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)
-        sessions: dict[Any, Session] = {}
+        sessions: dict[Any, RuntimeSession] = {}
         for part, nodes in zip(parts, columns, strict=True):
             if self.share.stopped():
                 raise Cancelled
@@ -512,7 +512,11 @@ class _Runner:
         self._stage(tail, [self.site.output], values)
 
     def _column(
-        self, part: str, nodes: Sequence[Node], values: list[dict[str, Array]], sessions: dict[Any, Session]
+        self,
+        part: str,
+        nodes: Sequence[Node],
+        values: list[dict[str, Array]],
+        sessions: dict[Any, RuntimeSession],
     ) -> None:
         """One column, in the session of the first column that is like it."""
         names: dict[str, str] = {}
@@ -568,7 +572,9 @@ class _Runner:
             for known, made in zip(values, pool.map(session.run, feeds), strict=True):
                 known.update(made)
 
-    def _session(self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]) -> Session:
+    def _session(
+        self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
+    ) -> RuntimeSession:
         what = f"site '{self.site.name}'"
         large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
         threads = self.share.threads if large_products else 1

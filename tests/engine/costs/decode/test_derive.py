@@ -13,7 +13,7 @@ import pytest
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.step import step_of_graph
-from explorer.engine.costs.memory.liveness import Examined, memory
+from explorer.engine.costs.memory.liveness import AnalysisResult, memory
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.graph.model import Model, Node
 
@@ -24,7 +24,7 @@ E, H, D, V = 8, 2, 4, 32
 """Width, heads, width of a head, vocabulary of the graphs."""
 
 
-def rows(found: Examined) -> Rows:
+def rows(found: AnalysisResult) -> Rows:
     return {layer.path: layer for layer in found.analysis.layers}
 
 
@@ -94,7 +94,7 @@ def decoder(build: Build, *, cache: bool, mask: str = "Trilu", extra: Node | Non
     return build(nodes, inputs=inputs, outputs=outputs, weights=weights)
 
 
-def step(model: Model, past: int, dims: Mapping[str, int] | None = None) -> Examined:
+def step(model: Model, past: int, dims: Mapping[str, int] | None = None) -> AnalysisResult:
     return step_of_graph(model, past, dims or {}, {}, partial(examine, model))
 
 
@@ -433,7 +433,7 @@ def gpt(torch: Any) -> Any:
 
 def step_of(
     make: Callable[[Any], Any], past: int, *, batch: int = 1, length: int = 8, dtype: str = "float32"
-) -> Examined:
+) -> AnalysisResult:
     torch = pytest.importorskip("torch")
     from explorer.engine.costs.decode.step import step_of_module
     from explorer.engine.formats.torch_module.loaded import LoadedModule

@@ -11,7 +11,7 @@ import pytest
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import kv_cache
 from explorer.engine.costs.decode.step import step_of_graph
-from explorer.engine.costs.memory.liveness import Examined, memory
+from explorer.engine.costs.memory.liveness import AnalysisResult, memory
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.graph.model import Model, Node, Value
 
@@ -104,7 +104,7 @@ def exported(build: Build) -> Callable[..., Model]:
     return make
 
 
-def step(model: Model, past: int, dims: Mapping[str, int] | None = None, **shapes: Any) -> Examined:
+def step(model: Model, past: int, dims: Mapping[str, int] | None = None, **shapes: Any) -> AnalysisResult:
     return step_of_graph(model, past, dims or {}, shapes, partial(examine, model))
 
 

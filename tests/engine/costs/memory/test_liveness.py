@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from explorer import Session, TileSpec
 from explorer.engine.costs import layer_tree
-from explorer.engine.costs.memory.liveness import Examined, ExecutionStep, Schedule, live_peak, memory
+from explorer.engine.costs.memory.liveness import AnalysisResult, ExecutionStep, Schedule, live_peak, memory
 from explorer.engine.costs.onnx import analyse, visitor
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value
@@ -80,7 +80,7 @@ def test_only_the_largest_tensors_are_named() -> None:
 # -- the timeline --------------------------------------------------------------------------------
 
 
-def examined(model: Any, **options: Any) -> Examined:
+def examined(model: Any, **options: Any) -> AnalysisResult:
     return analyse.examine(model, **options)
 
 
@@ -247,7 +247,7 @@ def test_the_timeline_is_what_its_definition_says(
 
     by_hand = [sum(size for key, size in sizes.items() if alive_at(key, at)) for at in range(len(plan))]
     analysis = Analysis(Info(ModelInfo("m", "onnx", (), ()), {}, layer_tree.totals([])), ())
-    found = memory(Examined.of(analysis, Schedule(steps, keep, [None] * len(steps))))
+    found = memory(AnalysisResult.of(analysis, Schedule(steps, keep, [None] * len(steps))))
     assert [s.live_bytes for s in found.steps] == by_hand
     peak = live_peak(steps, keep)
     assert peak.bytes == found.peak_bytes == max(by_hand, default=0)
@@ -442,7 +442,7 @@ def test_a_function_that_is_not_opened_reads_the_same_weights(
 # -- modules -------------------------------------------------------------------------------------
 
 
-def module(make: Callable[[Any], Any], *shape: int) -> Examined:
+def module(make: Callable[[Any], Any], *shape: int) -> AnalysisResult:
     torch = pytest.importorskip("torch")
     from explorer.engine.costs.torch.analyse import examine_module
 

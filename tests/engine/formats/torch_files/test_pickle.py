@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from explorer.engine.formats.torch_files.pickle_machine import (
-    Broken,
     ByteSpan,
-    Cut,
     Global,
     Pickle,
+    PickleError,
     ReducedObject,
+    TruncatedPickle,
 )
 from explorer.engine.formats.torch_files.pickle_steps import load
 
@@ -72,7 +72,7 @@ def test_every_instruction_of_pickle_is_known() -> None:
         machine = Pickle(code.code.encode("latin-1") + b"1\n1\n" + bytes(9))
         try:
             load(machine)
-        except Broken as error:
+        except PickleError as error:
             if "no instruction" in str(error) and error.args[0].endswith("at 0 is no instruction"):
                 unknown.append(code.name)
     assert unknown == []
@@ -154,7 +154,7 @@ BOMBS: dict[str, bytes] = {
 def test_a_bomb_is_refused_before_it_takes_memory(name: str) -> None:
     tracemalloc.start()
     try:
-        with pytest.raises(Broken):
+        with pytest.raises(PickleError):
             read(BOMBS[name])
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
@@ -187,7 +187,7 @@ def _real() -> bytes:
 def test_a_pickle_cut_anywhere_is_cut_and_nothing_else() -> None:
     content = _real()
     for length in range(len(content)):
-        with pytest.raises(Cut):
+        with pytest.raises(TruncatedPickle):
             read(content[:length])
 
 
@@ -199,7 +199,7 @@ def test_whatever_a_byte_becomes_it_is_read_or_refused() -> None:
             changed[draw.randrange(len(changed))] = draw.randrange(256)
         try:
             read(bytes(changed))
-        except Broken:
+        except PickleError:
             refused += 1
     assert 0 < refused < 4000
 

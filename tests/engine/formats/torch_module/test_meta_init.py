@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from explorer.engine.formats.torch_module.meta_init import Unfilled  # noqa: E402
+from explorer.engine.formats.torch_module.meta_init import UnfilledTensors  # noqa: E402
 from tests.bench.analysis import LLAMA  # noqa: E402
 
 ROOT = Path(__file__).parents[4]
@@ -41,17 +41,17 @@ def test_a_model_of_70_billion_parameters_needs_torch_and_no_more(tmp_path: Path
 
 
 def test_what_has_no_values_is_not_filled_and_what_has_is() -> None:
-    with torch.device("meta"), Unfilled():
+    with torch.device("meta"), UnfilledTensors():
         bare = nn.Linear(4, 3)
         assert torch.empty(2, 3).normal_().shape == (2, 3)
     assert bare.weight.is_meta
     assert bare.weight.shape == (3, 4)
-    with Unfilled():
+    with UnfilledTensors():
         assert torch.full((3,), 2.0).tolist() == [2.0] * 3
         assert torch.empty(3).fill_(5.0).tolist() == [5.0] * 3
         assert len(set(torch.empty(50).uniform_().tolist())) > 1
 
 
 def test_a_constructor_that_fails_fails_the_same() -> None:
-    with torch.device("meta"), Unfilled(), pytest.raises(ValueError, match="fewer than 2 dimensions"):
+    with torch.device("meta"), UnfilledTensors(), pytest.raises(ValueError, match="fewer than 2 dimensions"):
         nn.init.kaiming_uniform_(torch.empty(3))

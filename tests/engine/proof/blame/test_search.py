@@ -20,7 +20,7 @@ from explorer.engine.proof.blame import probe
 from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.compare import OutputComparison
-from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import TileSpec
 from explorer.facts.blame import Blame, Probe
 from tests.engine.proof import tiled as t
@@ -192,7 +192,7 @@ def test_the_noise_is_that_of_the_original_run_in_float64(tmp_path: Path) -> Non
     fact = blame(before, as_float16(before, tmp_path / "h.onnx"), budget=8000)
     x = {"x": np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)}
     true = evaluator.run(before, x)["y"]
-    old = Session(before, what="it", optimise=False).run(x)["y"]
+    old = RuntimeSession(before, what="it", optimise=False).run(x)["y"]
     last = fact.probes[-1]
     noise = np.sqrt(np.mean((old - true) ** 2) / np.mean(old.astype(float) ** 2))
     assert last.noise == pytest.approx(noise, rel=1e-6)
@@ -403,13 +403,13 @@ def test_deep_layers_of_one_group_are_tried_together(tmp_path: Path, monkeypatch
     ]
     before = validate(t.model(tmp_path / "a.onnx", nodes, {"x": (1, 2048)}, weights))
     made = []
-    real = probe.Session
+    real = probe.RuntimeSession
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         made.append(kwargs["what"])
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(probe, "Session", counted)
+    monkeypatch.setattr(probe, "RuntimeSession", counted)
     fact = blame(before, written(t.with_array(before, "u", one_off), tmp_path / "b.onnx"))
     assert first_of(fact).layer == "three"
     assert len(made) == 4

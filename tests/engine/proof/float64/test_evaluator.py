@@ -17,7 +17,7 @@ from explorer.base.errors import Cancelled
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from tests.engine.proof import tiled as t
 
@@ -25,7 +25,7 @@ from tests.engine.proof import tiled as t
 def agrees(model: Model, tolerance: float = 2e-6, **dims: int) -> None:
     feeds = draw(plan_inputs(model, dims), 0)
     true = evaluator.run(model, feeds)
-    for name, value in Session(model, what="it").run(feeds).items():
+    for name, value in RuntimeSession(model, what="it").run(feeds).items():
         assert true[name].dtype == np.float64
         assert true[name].shape == value.shape
         scale = max(float(np.abs(value).max()), 1e-30)
