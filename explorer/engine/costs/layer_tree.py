@@ -19,6 +19,7 @@ from explorer.base.units import printable
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
 
 __all__ = [
+    "UNPLACED",
     "Bounds",
     "CostFigures",
     "GroupFacts",
@@ -31,6 +32,10 @@ __all__ = [
     "totals",
     "whole",
 ]
+
+
+UNPLACED: Mapping[str, Any] = {"id": 0, "parent": None, "depth": 0, "group": False}
+"""The fields of a `Layer` that is no row of a tree yet."""
 
 
 class Scope(NamedTuple):

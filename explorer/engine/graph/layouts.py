@@ -1,4 +1,4 @@
-"""Where the channels of images stand: second, as ONNX has it, or last.
+"""Channels-last or second, as ONNX has it: where the channels of images stand.
 
 onnxruntime's optimizer writes operators with channels last into files
 (`SessionOptions.optimized_model_filepath`). Rules are written for channels that stand second: an image is

@@ -6,7 +6,8 @@ input is followed to the table that it indexes and drawn below its height.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
 
 import numpy as np
 from msgspec import Struct
@@ -169,22 +170,38 @@ def _planned(
         )
     else:
         shape = _bound(value.shape, dims)
+    rule = by_type(value.name, dtype, shape, lambda: _table_height(model, value.name))
+    return RandomInput(value.name, dtype, shape, 1, 2) if rule.why == _MASK and prod(shape) <= 1 else rule
+
+
+_MASK = "as a mask"
+
+
+def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], int]) -> RandomInput:
+    """How an input is drawn of which only the type is known.
+
+    Args:
+        name: Of the input.
+        dtype: Of numpy's, or bfloat16.
+        shape: Of the input.
+        height: Rows of the table that an integer indexes; 0 if it indexes none.
+
+    Raises:
+        Misuse: No value can be drawn for the type.
+    """
     kind = np.dtype(dtype).kind if dtype in np.sctypeDict else "V"
     if dtype == "bfloat16" or kind in "fc":
-        return RandomInput(value.name, dtype, shape, why="standard normal")
+        return RandomInput(name, dtype, shape, why="standard normal")
     if kind == "b":
-        return RandomInput(value.name, dtype, shape, 0, 2, "at random")
+        return RandomInput(name, dtype, shape, 0, 2, "at random")
     if kind not in "iu":
-        raise Misuse(f"input '{value.name}' is of type {dtype}, for which no value can be drawn")
-    height = _table_height(model, value.name)
-    if height:
-        return RandomInput(value.name, dtype, shape, 0, height, "rows of the table it indexes")
+        raise Misuse(f"input '{name}' is of type {dtype}, for which no value can be drawn")
+    if rows := height():
+        return RandomInput(name, dtype, shape, 0, rows, "rows of the table it indexes")
     if np.dtype(dtype).itemsize == 1:
         info = np.iinfo(dtype)
-        return RandomInput(value.name, dtype, shape, int(info.min), int(info.max) + 1, "the whole range")
-    if int(np.prod(shape)) <= 1:
-        return RandomInput(value.name, dtype, shape, 1, 2)
-    return RandomInput(value.name, dtype, shape, 0, 2, "as a mask")
+        return RandomInput(name, dtype, shape, int(info.min), int(info.max) + 1, "the whole range")
+    return RandomInput(name, dtype, shape, 0, 2, _MASK)
 
 
 def _bound(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
-from explorer.engine.runtime.random_inputs import RandomInput, draw
+from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_tensors import materialised, numbers_of
@@ -141,19 +141,9 @@ def _drawn(info: TensorInfo, height: int) -> RandomInput:
     """
     kind = _kind(info)
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
-    if kind.is_floating_point or kind.is_complex:
-        # what numpy has no type for is drawn in float32 and rounded by torch
-        name = dtype_name(kind) if kind in _IN_FILES else "float32"
-        return RandomInput(info.name, name, shape, why="standard normal")
-    if kind == torch.bool:
-        return RandomInput(info.name, "bool", shape, 0, 2, "at random")
-    dtype = dtype_name(kind)
-    if height:
-        return RandomInput(info.name, dtype, shape, 0, height, "rows of the table it indexes")
-    if kind.itemsize == 1:
-        limits = torch.iinfo(kind)
-        return RandomInput(info.name, dtype, shape, int(limits.min), int(limits.max) + 1, "the whole range")
-    return RandomInput(info.name, dtype, shape, 0, 2, "as a mask")
+    # what numpy has no type for is drawn in float32 and rounded by torch
+    dtype = dtype_name(kind) if kind in _IN_FILES else "float32"
+    return by_type(info.name, dtype, shape, lambda: height)
 
 
 def _told(loaded: LoadedModule, given: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:

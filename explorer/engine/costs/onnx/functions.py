@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_tree import summed
+from explorer.engine.costs.layer_tree import UNPLACED, summed
 from explorer.engine.costs.memory.liveness import live_peak
 from explorer.engine.costs.onnx import tile_coverage
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
@@ -160,13 +160,10 @@ class FunctionCalls:
         read = [n for n in node.inputs if n and n not in context.stored]
         path = context.path(node)
         layer = Layer(
-            id=0,
-            parent=None,
+            **UNPLACED,
             path=path,
             name=name.name,
             kind=node.op,
-            depth=0,
-            group=False,
             calls=scale or 1,
             inputs=tuple(context.info(n) for n in read)[:SHOWN],
             outputs=tuple(outputs),

@@ -437,10 +437,7 @@ class _Reader(TensorReader):
         return name, value
 
     def function(self, start: int, stop: int) -> Function:
-        name = domain = overload = ""
-        inputs: list[str] = []
-        outputs: list[str] = []
-        attributes: list[str] = []
+        texts: dict[int, list[str]] = {number: [] for number in (1, 4, 5, 6, 10, 13)}
         defaults: dict[str, Any] = {}
         nodes: list[Node] = []
         opsets: dict[str, int] = {}
@@ -448,41 +445,34 @@ class _Reader(TensorReader):
         for number, wire, _, at, end in fields(self.data, start, stop):
             if wire != 2:
                 continue
-            if number == 1:
-                name = self.text(at, end)
-            elif number == 4:
-                inputs.append(self.text(at, end))
-            elif number == 5:
-                outputs.append(self.text(at, end))
-            elif number == 6:
-                attributes.append(self.text(at, end))
+            if number in texts:
+                texts[number].append(self.text(at, end))
             elif number == 7:
                 nodes.append(self.node(at, end, 1))
             elif number == 9:
                 key, version = messages.opset(self.data, at, end)
                 opsets[key] = version
-            elif number == 10:
-                domain = self.text(at, end)
             elif number == 11:
                 attribute, value = self.attribute(at, end, 1)
                 defaults[attribute] = value
-            elif number == 13:
-                overload = self.text(at, end)
             elif number == 14:
                 key_, value_ = self.pair(at, end)
                 metadata[key_] = value_
+        name, domain, overload = (texts[number][-1] if texts[number] else "" for number in (1, 10, 13))
+        inputs, outputs, attributes = (tuple(texts[number]) for number in (4, 5, 6))
+        record = self.span(start, stop)
         return Function(
             domain,
             name,
-            tuple(inputs),
-            tuple(outputs),
+            inputs,
+            outputs,
             tuple(nodes),
             opsets,
-            tuple(attributes),
+            attributes,
             defaults,
             overload,
             metadata,
-            self.span(start, stop),
+            record,
         )
 
     def value(self, start: int, stop: int) -> Value:

@@ -194,25 +194,17 @@ class _Encoder:
             parts.add(b"\x15" + struct.pack("<f", value))
         elif kind == 2:
             parts.add(tagged_varint(3, int(value)))
-        elif kind == 3:
-            parts.add(length_delimited(4, value if isinstance(value, bytes) else value.encode()))
-        elif kind == 4:
-            parts.message(5, self.tensor(value))
-        elif kind == 5:
-            parts.message(6, self.graph(value))
+        elif kind in (3, 8):
+            for item in value if kind == 8 else (value,):
+                parts.add(length_delimited(kind + 1, item if isinstance(item, bytes) else item.encode()))
+        elif kind in (4, 5, 9, 10):
+            encode = self.tensor if kind in (4, 9) else self.graph
+            for item in value if kind > 5 else (value,):
+                parts.message(kind + 1, encode(item))
         elif kind == 6:
             parts.add(length_delimited(7, struct.pack(f"<{len(value)}f", *value)))
         elif kind == 7:
             parts.add(length_delimited(8, b"".join(map(varint, value))))
-        elif kind == 8:
-            for item in value:
-                parts.add(length_delimited(9, item if isinstance(item, bytes) else item.encode()))
-        elif kind == 9:
-            for item in value:
-                parts.message(10, self.tensor(item))
-        elif kind == 10:
-            for item in value:
-                parts.message(11, self.graph(item))
         parts.add(varint(20 << 3) + varint(kind))
         return parts
 

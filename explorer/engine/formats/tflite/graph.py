@@ -229,9 +229,8 @@ class _Maker:
             for number, runs in body.runs.items():
                 for inner in map(self.bodies.__getitem__, runs):
                     if body.subgraph.operators[number].op in _CALLS:
-                        found.update(
-                            (inner.prefix + name, tensor) for name, tensor in self._constants(inner).items()
-                        )
+                        held = self._constants(inner, inner.names)
+                        found.update((inner.prefix + name, tensor) for name, tensor in held.items())
                     found.update(self._needed(inner))
             self.hoisted[key] = found
         return self.hoisted[key]
@@ -265,12 +264,12 @@ class _Maker:
             dims = tuple(named)
         return Value(name, tensor.dtype, dims)
 
-    def _constants(self, body: _Body) -> dict[str, Tensor]:
-        """The stored tensors of a subgraph by their names in it."""
+    def _constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:
+        """The stored tensors of a subgraph under these names of its values."""
         tensors = body.subgraph.tensors
         return {
-            body.names[number]: self._tensor(tensor, body.names[number], tensors)
-            for number, tensor in enumerate(tensors)
+            name: self._tensor(tensor, name, tensors)
+            for name, tensor in zip(names, tensors, strict=True)
             if tensor.stored
         }
 
@@ -327,11 +326,7 @@ class _Maker:
         nodes = tuple(
             [self._node(body, at, operator, names, labels) for at, operator in enumerate(subgraph.operators)]
         )
-        stored = {
-            names[at]: self._tensor(t, names[at], subgraph.tensors)
-            for at, t in enumerate(subgraph.tensors)
-            if t.stored
-        }
+        stored = self._constants(body, names)
         if inputs is None:
             # only the main graph's inputs are given from outside, under names for their sizes
             given = not body.prefix

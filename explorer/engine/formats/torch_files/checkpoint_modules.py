@@ -7,6 +7,8 @@ told apart by what they are for, so that an optimizer's moments do not count as 
 
 from __future__ import annotations
 
+from math import prod
+
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline
 from explorer.base.record import field, record
@@ -168,10 +170,14 @@ class _Walk:
         """A tensor that belongs to no module."""
         times = self.times[id(spec)] = self.times.get(id(spec), 0) + 1
         self.often(times)
+        self.beside(role, depth).append(self.tensor(path or "tensor", spec, role))
+
+    def beside(self, role: str, depth: int) -> list[StoredTensor]:
+        """Where a tensor goes that belongs to no module."""
         parts = self.found.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
             parts.append(ModulePart("", depth=depth, role=role))
-        parts[-1].parameters.append(self.tensor(path or "tensor", spec, role))
+        return parts[-1].parameters
 
     def module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
         """A pickled module.
@@ -265,25 +271,19 @@ class _Walk:
         dtype, swapped = array_type(state[2])
         if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
             return False
-        count = 1
-        for size in shape:
-            count *= size
         unread = "it is an array of numpy's that the file holds packed"
         offset, length = 0, len(held) if isinstance(held, bytes) else 0
         if isinstance(held, ByteSpan):
             length = held.size
             if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
                 offset, unread = self.saved.base + held.at, ""
-        if count * BYTES.get(dtype, 0) != length:
+        if prod(shape) * BYTES.get(dtype, 0) != length:
             return False
-        parts = self.found.parts
-        if not parts or parts[-1].kind or parts[-1].role != role:
-            parts.append(ModulePart("", depth=depth, role=role))
         name = self.unique(path or "array")
         if role:
             self.found.roles[name] = role
         stored = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
-        parts[-1].parameters.append(stored)
+        self.beside(role, depth).append(stored)
         self.tensors.append(stored)
         return True
 
@@ -316,8 +316,7 @@ def _name(key: Any) -> str:
 
 
 def _joined(above: str, key: str) -> str:
-    path = f"{above}.{key}" if above else key
-    return path if len(path) <= NAME else f"{path[: NAME // 2]}...{path[-NAME // 2 :]}"
+    return _name(f"{above}.{key}" if above else key)
 
 
 def _only_values(value: Any) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import MissingExtra, Misuse
 from explorer.engine.costs import layer_rows, layer_tree
-from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, summed
+from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope, summed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
@@ -214,13 +214,10 @@ def _row(
         attributes = {**attributes, "role": role, "bytes": size}
         why = f"{role}: it is no part of the model"
     return Layer(
-        id=0,
-        parent=None,
+        **UNPLACED,
         path=path,
         name=name,
         kind=kind,
-        depth=0,
-        group=False,
         weights=tuple(
             TensorInfo(
                 t.name if len(tensors) == 1 and t.name == path else t.last, t.dtype, t.shape, "declared"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from explorer.base.errors import MissingExtra
 from explorer.engine.costs.aten.table import exported_cost
-from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
+from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import ProgramCall, ProgramDescription, described
 from explorer.engine.formats.torch_files.tensors import BYTES
@@ -121,13 +121,10 @@ def _row(
     op = op.split(".")[1] if op.startswith("aten.") else op
     kind = first.stack[-1][2].rpartition(".")[2] if merged else op
     layer = Layer(
-        id=0,
-        parent=None,
+        **UNPLACED,
         path=path if merged else f"{path}.{own}" if path else own,
         name=path.rpartition(".")[2] if merged else own,
         kind=kind,
-        depth=0,
-        group=False,
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
         inputs=declared(_given(nodes, found)),
         outputs=declared(outputs),
@@ -191,13 +188,10 @@ def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
 def _unused(tensor: StoredTensor) -> Layer:
     """A parameter that no operator uses."""
     return Layer(
-        id=0,
-        parent=None,
+        **UNPLACED,
         path=tensor.name,
         name=tensor.name,
         kind="Parameter",
-        depth=0,
-        group=False,
         weights=(TensorInfo(tensor.name, tensor.dtype, tensor.shape, "declared"),),
         formula="0 (no operator uses it)",
     )
