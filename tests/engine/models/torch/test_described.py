@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -275,6 +276,32 @@ def test_elementwise_work_is_the_same_too(made: Any, monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, "torch", None)
             assert analysed(path).info.totals.elementwise_ops == there, name
+
+
+def test_a_program_in_core_operators_is_counted_whole_without_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run_decompositions` writes what torch runs in the end: other operators than those that were called."""
+    path = str(tmp_path / "core.pt2")
+    program = torch.export.export(Small().eval(), (torch.zeros(2, 1, 8, 8),)).run_decompositions()
+    assert any("_native_batch_norm_legit_no_training" in str(node.target) for node in program.graph.nodes)
+    torch.export.save(program, path)
+    there = analysed(path).info.totals
+    monkeypatch.setitem(sys.modules, "torch", None)
+    here = analysed(path).info.totals
+    assert (here.macs, here.elementwise_ops) == (there.macs, there.elementwise_ops)
+    assert here.coverage == 1
+
+
+def test_a_recurrent_layer_with_more_layers_than_weights_is_unknown_at_once(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = made("recurrent", "export")
+    path = str(tmp_path / "deep.pt2")
+    layers = re.compile(r'("name": "num_layers", "arg": \{"as_int": )\d+\}')
+    _changed(source, Path(path), lambda text: layers.sub(r"\g<1>1000000000}", text))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "fewer weights than layers" in next(r.reason for r in analysed(path).layers if r.reason)
 
 
 def test_an_operator_without_a_rule_is_unknown_and_named(
