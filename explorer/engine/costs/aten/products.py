@@ -199,10 +199,6 @@ TABLE: Mapping[str, OperatorRecord] = {
         ),
         OperatorRecord(_dynamic_linear),
     ),
-    # a trial of what an operator touches: x W^T, in a library of a user's own
-    "toy::projection": OperatorRecord(
-        lambda call: formulas.linear(call.shape("x"), call.shape("weight")[0]), _PAIR, "product"
-    ),
     "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
     "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
     "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, "attention", whole=True),
