@@ -11,18 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "BadModel",
-    "Cancelled",
-    "EngineDied",
-    "ExplorerError",
-    "MissingExtra",
-    "Misuse",
-    "UnknownShape",
-    "beyond",
-    "nearest",
-]
-
 
 class ExplorerError(Exception):
     """A failure with a place and a remedy.

@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["KINDS", "Outline", "OutlineRow"]
-
 KINDS = ("module", "operator", "tensor", "input", "output", "function", "model", "more")
 """What a row can be; 'more' says that there is more than is shown."""
 

@@ -10,24 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "MACS",
-    "bytes_text",
-    "count_text",
-    "dims_text",
-    "edges_text",
-    "exact_text",
-    "percent_text",
-    "printable",
-    "rate_text",
-    "runs_text",
-    "reached_text",
-    "rounding_text",
-    "seconds_text",
-    "seeds_text",
-    "shape_text",
-]
-
 MACS = "multiply-accumulates; 1 MAC = 2 FLOPs"
 """What a MAC is, said where MACs are shown first."""
 _SI = ("", " k", " M", " G", " T", " P", " E")

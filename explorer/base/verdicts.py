@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-__all__ = ["EXIT_CODES", "NOT_NEEDED", "VERDICTS", "VerdictKind", "weakest"]
-
 VerdictKind = Literal["equal", "evidence", "different", "unproven"]
 
 NOT_NEEDED = "none: not needed"

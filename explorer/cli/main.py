@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.cli.output.answer import Answer
 
-__all__ = ["main"]
-
 INTERRUPTED = 130
 
 

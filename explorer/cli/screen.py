@@ -14,8 +14,6 @@ from explorer.cli.output.printing import print_pieces
 from explorer.process import signals
 from explorer.session import headers
 
-__all__ = ["run"]
-
 
 def run(given: ParsedArgs) -> int:
     """Shows it until its user leaves; returns the exit code.

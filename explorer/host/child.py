@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["command", "end_with"]
-
 
 def command(module: str, *words: str) -> list[str]:
     """The command that runs the `main` of a module in a process of its own; `words` are in its `sys.argv`."""

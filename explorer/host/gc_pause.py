@@ -10,8 +10,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["uncollected"]
-
 _MANY = 700
 """New objects from which they are called old: as many as would set off a look through them."""
 

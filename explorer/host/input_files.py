@@ -11,8 +11,6 @@ from typing import Any
 
 from explorer.base.errors import Misuse
 
-__all__ = ["MOST_BYTES", "QUOTED", "content", "toml"]
-
 MOST_BYTES = 16 << 20
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
 """Texts of TOML, but for those of several lines."""

@@ -22,18 +22,6 @@ import sys
 from explorer.base.errors import ExplorerError
 from explorer.base.units import bytes_text
 
-__all__ = [
-    "apply",
-    "flush",
-    "in_force",
-    "is_met",
-    "keep_spare",
-    "machine",
-    "out_of_memory",
-    "says_so",
-    "words",
-]
-
 _SAID = re.compile(
     r"bad_?alloc|bad allocation|allocation (still )?failed"
     r"|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"

@@ -18,8 +18,6 @@ from typing import Any
 
 from explorer.base.errors import MissingExtra
 
-__all__ = ["TORCH", "require", "said", "search_here", "silence"]
-
 TORCH = "pip install 'explorer-nn[torch]'"
 
 

@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from explorer.base.errors import Misuse
 from explorer.host import scratch
 
-__all__ = ["Discarded", "atomic_write", "check_target", "clear_left", "listen"]
-
 
 def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
     """Refuses a target that would cost the user a file.

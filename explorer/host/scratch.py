@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import IO
 
-__all__ = [
-    "Folder",
-    "PRIVATE",
-    "claim",
-    "clear",
-    "clear_left",
-    "clear_temporary",
-    "folder",
-    "is_ours",
-    "made_private",
-    "ours",
-    "private",
-    "remove",
-]
-
 PRIVATE = 0o600
 """Of files that only the user may read, whatever umask says."""
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from explorer.facts import History, Progress
     from explorer.process.preview import ModelHeader
 
-__all__ = ["EngineJob", "EngineProcess", "Outlined"]
-
 _TEMPORARY = "temporary"
 """Folder, in the session's, for the temporary files of the engine and of the libraries that it uses."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
     from explorer.engine.costs.layer_tree import Scope
 
-__all__ = ["ModelHeader", "run", "send"]
-
 PENDING = "not analysed yet"
 _FIRST = 8 * PAGE
 """Rows before the tree is shown first; then it is shown with `_MORE` times as many, and so on."""

@@ -19,26 +19,6 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from explorer.facts import Layer
 
-__all__ = [
-    "ASSUMED",
-    "BOUND",
-    "COLUMNS",
-    "GROUP",
-    "PAGE",
-    "RANGE",
-    "SHARED",
-    "UNKNOWN",
-    "WIDE",
-    "Piece",
-    "Rows",
-    "Structure",
-    "close",
-    "narrow",
-    "packed",
-    "pieces",
-    "structure_of",
-]
-
 PAGE = 32
 """Rows a page. A screenful of closed groups lies in as many pages as it has rows: each must be cheap."""
 WIDE = 4_000

@@ -35,18 +35,6 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.facts import History, HistoryEntry
 from explorer.facts.roofline import Machine
 
-__all__ = [
-    "SessionStore",
-    "Opening",
-    "SavedSession",
-    "ScreenState",
-    "begin",
-    "clear_old",
-    "find",
-    "home",
-    "waiting",
-]
-
 VERSION = 1
 _FILE, _LOCK = "session.msgpack", "lock"
 _MOST_BYTES = 64 << 20

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from explorer.facts import History, Layer, Progress
     from explorer.session import Session
 
-__all__ = ["main"]
-
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
 

@@ -14,8 +14,6 @@ from typing import Any, NoReturn, TextIO
 
 from explorer.process import supervisor
 
-__all__ = ["answer_only", "calm_end"]
-
 
 @contextlib.contextmanager
 def calm_end() -> Iterator[None]:

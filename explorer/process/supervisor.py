@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["if_stopped", "noise", "run"]
-
 _GRACE = 0.5
 """Seconds that a child has for its answer once a result has its name; a second is what a user waits."""
 _MOVING = 5.0

@@ -13,8 +13,6 @@ from explorer.facts import Diff
 from explorer.facts.comparison import Comparison
 from explorer.session.models import Cancel, Models, OnProgress
 
-__all__ = ["Comparer"]
-
 
 class Comparer:
     """Holds the models of a session against each other, or those that it opened against another's."""

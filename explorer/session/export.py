@@ -25,8 +25,6 @@ from explorer.settings.parse import dynamic_words, opening_words, path_word
 if TYPE_CHECKING:
     from explorer.session.tiling import Tiler
 
-__all__ = ["Exporter"]
-
 
 class Exporter:
     """Writes down what a session has."""

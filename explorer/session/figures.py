@@ -18,8 +18,6 @@ from explorer.facts.training import Optimizer, Training
 from explorer.session.models import Cancel, InputShapes, Models, OnProgress
 from explorer.settings import filter
 
-__all__ = ["ModelFigures"]
-
 
 class ModelFigures:
     """What is computed from an analysis; nothing here changes a model."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.facts.verification import Tolerance
 
-__all__ = ["blame_files", "compare_files", "diff_files", "sweep_files", "verify_files"]
-
 _OF_A_SWEEP = (
     *("hardware", "order", "verify", "draws", "output", "scheduler", "workers", "layers"),
     *("first_seed", "on_progress", "cancel"),

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     KnownFormats = Sequence[tuple[Format, tuple[str, ...]]]
     """Formats, and what each can be converted to."""
 
-__all__ = ["check", "choices", "formats", "label", "outline"]
-
 
 def outline(source: str) -> Outline:
     """What the header of the file (or folder) `source` says; nothing in it runs, no weight is read.

@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.facts import History, HistoryEntry, Plan
 
-__all__ = ["LONGEST_NAME", "amended", "appended", "index_of", "label", "moved", "plan_between"]
-
 LONGEST_NAME = 200
 """Characters of a state's name."""
 

@@ -15,8 +15,6 @@ from explorer.facts import Plan, Verification
 from explorer.facts.blame import Blame
 from explorer.session.models import Dims, Models, OnProgress
 
-__all__ = ["Prover"]
-
 
 class Prover:
     """Runs two graphs with the options of the session of the first."""

@@ -20,8 +20,6 @@ from explorer.facts import HistoryEntry, TileSpec
 from explorer.settings.parse import opening_words, path_word, tied
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escaped
 
-__all__ = ["Step", "as_script", "tiling_words"]
-
 _MOST_CHARACTERS = 4_000
 """Of a command's sites; more go into a file."""
 _END = "END OF THE TILING"

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from explorer.session.torch_modules import ModuleTiler
     from explorer.session.values import ModelValues
 
-__all__ = ["Session", "reopen"]
-
 
 class Session:
     """A model, what is known of it, and what was made of it.

@@ -22,8 +22,6 @@ from explorer.host import input_files
 from explorer.session.models import Models, OnProgress
 from explorer.settings.parse import opening_words
 
-__all__ = ["is_results", "results", "sorted_by", "sweep"]
-
 _MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
 

@@ -32,8 +32,6 @@ from explorer.facts.settings import Settings
 from explorer.host import output_files
 from explorer.session.models import Cancel, Models, OnProgress
 
-__all__ = ["Prove", "Tiler"]
-
 Prove = Callable[[Model, Model, Plan], Verification]
 """The original, the tiled graph, what was tiled."""
 

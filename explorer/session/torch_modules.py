@@ -22,8 +22,6 @@ from explorer.session.models import Models, OnProgress
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ModuleTiler"]
-
 
 class ModuleTiler:
     """Makes tiled modules of the opened one."""

@@ -10,8 +10,6 @@ from explorer.engine.values import activations, weights
 from explorer.facts.values import Activations, Weights
 from explorer.session.models import Cancel, Models, OnProgress
 
-__all__ = ["ModelValues"]
-
 
 class ModelValues:
     """Statistics of stored tensors and of what layers put out."""

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer
 
-__all__ = ["FIGURES", "TEXTS", "matcher", "number", "search"]
-
 Test = Callable[[Layer, str], bool]
 
 

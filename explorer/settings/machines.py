@@ -36,19 +36,6 @@ from explorer.facts.roofline import Machine
 from explorer.host import input_files
 from explorer.settings.parse import parse_bytes
 
-__all__ = [
-    "Unit",
-    "as_hardware",
-    "completed",
-    "config_path",
-    "find",
-    "hardware",
-    "hardware_profiles",
-    "parse_rate",
-    "parse_setting",
-    "profiles",
-]
-
 Unit = Literal["macs", "bytes", "hertz"]
 
 _AMOUNT = re.compile(

@@ -16,29 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "InputShape",
-    "dynamic_words",
-    "opening_words",
-    "parse_bytes",
-    "parse_choice",
-    "parse_choices",
-    "parse_conditions",
-    "parse_count",
-    "parse_dim_sizes",
-    "parse_dims",
-    "parse_dynamic",
-    "parse_input_shapes",
-    "parse_limit",
-    "parse_memory",
-    "parse_names",
-    "parse_sizes",
-    "parse_tile",
-    "parse_tiles",
-    "path_word",
-    "tied",
-]
-
 InputShape = tuple[str | None, tuple[int, ...]]
 
 _SEPARATOR = re.compile(r"\s*[xX×,]\s*")

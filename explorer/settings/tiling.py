@@ -41,16 +41,6 @@ from explorer.facts.tiling import Grouped
 from explorer.host import input_files
 from explorer.settings.parse import parse_choice, parse_conditions, parse_tile
 
-__all__ = [
-    "COMMAND_LINE",
-    "as_toml",
-    "chosen_by_hand",
-    "escaped",
-    "read",
-    "read_text",
-    "spec_of",
-]
-
 COMMAND_LINE = "command line"
 """Origin of what was typed."""
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, SessionStore
 
-__all__ = ["is_remote", "run"]
-
 
 def is_remote(environment: Mapping[str, str]) -> bool:
     """Whether the terminal is at the other end of an SSH connection."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
     from explorer.tui.state.jobs import EngineProtocol
 
-__all__ = ["ChoosingApp", "ChoosingScreen", "ModelList", "choose"]
-
 _BATCH = 100
 _FORMAT, _SIZE = 14, 12
 """Columns of a row behind its name."""

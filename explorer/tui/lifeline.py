@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, ScreenState, SessionStore
     from explorer.tui.program import ExplorerApp
 
-__all__ = ["Lifeline"]
-
 _GRACE = 3.0
 """Seconds that the main thread has to end the process, once the terminal is gone."""
 _FAREWELL = (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from explorer.process.saved_sessions import ScreenState
     from explorer.tui.screen.saved_view import ViewKeeper
 
-__all__ = ["ExplorerApp"]
-
 
 class ExplorerApp(App[int]):
     """Shows one model.

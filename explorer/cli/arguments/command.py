@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-__all__ = ["MODEL_HELP", "Command", "ParsedArgs"]
-
 MODEL_HELP = (
     "a model's file or folder (explorer formats lists the kinds), the name of a\ntorchvision model, or"
     " package.module:callable that returns an nn.Module"

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 from explorer.cli.arguments.command import Command
 
-__all__ = ["EXIT_STATUS", "help_text"]
-
 EXIT_STATUS = (
     "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 3 not proved, 130 interrupted"
 )

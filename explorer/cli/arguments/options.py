@@ -13,20 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = [
-    "EDGES",
-    "FORMS",
-    "HARDWARE",
-    "MACHINE",
-    "OPENING",
-    "OPTIONS",
-    "PRINTING",
-    "SEVERAL_SIZES",
-    "TABLE",
-    "TILING",
-    "Option",
-]
-
 
 @record
 class Option:

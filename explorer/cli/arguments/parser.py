@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from explorer.cli.arguments.options import Option
 
-__all__ = ["read"]
-
 
 def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, ParsedArgs]:
     """The command (without a verb the screen's) and its options and models, read and checked.

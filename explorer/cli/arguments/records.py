@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.verification import Tolerance
 
-__all__ = ["hardware", "roofline_machine", "tile_spec", "tiles", "tolerance"]
-
 _FIELDS = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "grouped": "grouped"}
 """Options of a tiling, and the fields of `TileSpec` that they are."""
 

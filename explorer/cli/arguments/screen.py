@@ -5,8 +5,6 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command
 from explorer.cli.arguments.options import OPENING, Option
 
-__all__ = ["SCREEN", "WITH_RESUME"]
-
 SCREEN = Command(
     "",
     "Look inside a neural network, tile its matmuls to the size that hardware can do,\n"

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from explorer.report.blocks import Block
 
-__all__ = ["BAD_INPUT", "DIFFERENT", "DONE", "Answer", "document", "head", "present", "tool"]
-
 DONE, DIFFERENT, BAD_INPUT = 0, 1, 2
 
 

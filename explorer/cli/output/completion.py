@@ -8,8 +8,6 @@ from explorer.cli.arguments.command import Command
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen import SCREEN
 
-__all__ = ["SHELLS"]
-
 Verbs = Mapping[str, Command]
 
 

@@ -11,8 +11,6 @@ from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen import SCREEN
 from explorer.cli.output.answer import tool
 
-__all__ = ["man_page"]
-
 
 def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     """Lines of the page."""

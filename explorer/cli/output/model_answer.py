@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.session import Session
 
-__all__ = ["about", "fixed_sizes", "open_or_stored", "written"]
-
 
 def about(
     given: ParsedArgs,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.cli.output.answer import Answer
 
-__all__ = ["print_answer", "print_pieces"]
-
 _BATCH = 256
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from explorer.facts import Progress
 
-__all__ = ["ProgressLine"]
-
 _PERIOD_S = 0.1
 _SILENT_S = 0.3
 _COUNTABLE = 100_000

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from explorer.tui.tree.filter_line import FilterLine
     from explorer.tui.tree.widget import LayerTree
 
-__all__ = ["AT_ONCE", "CommandContext", "ScreenCommand"]
-
 T = TypeVar("T")
 
 Write = Callable[[str, bool], Coroutine[Any, Any, None]]

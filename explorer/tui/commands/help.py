@@ -13,8 +13,6 @@ from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 
-__all__ = ["KEYS", "help_dialog", "help_lines", "key_table"]
-
 KEYS: tuple[Key, ...] = (
     *LIST_KEYS,
     *PLOT_KEYS,

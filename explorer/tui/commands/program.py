@@ -7,8 +7,6 @@ from explorer.tui.commands import COMMANDS
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
 
-__all__ = ["ActionsCommand", "CopyCommand", "EscapeCommand", "PaletteCommand", "QuitCommand", "ReopenCommand"]
-
 
 class _Menu(ScreenCommand):
     """A list of commands."""

@@ -18,8 +18,6 @@ from explorer.tui.widgets.strips import Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
 
-__all__ = ["BLAME_KEYS", "BlameScreen"]
-
 _KEYS = " ←→ value · n p at fault · w worst · Enter layer · i how · Esc back"
 
 

@@ -21,19 +21,6 @@ from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import LONGEST, text_input
 
-__all__ = [
-    "ConfirmDialog",
-    "Dialog",
-    "EntryDialog",
-    "FormDialog",
-    "MenuItem",
-    "MessageDialog",
-    "PageDialog",
-    "PickDialog",
-    "SubScreen",
-    "ask_path",
-]
-
 T = TypeVar("T")
 
 

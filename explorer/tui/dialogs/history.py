@@ -22,8 +22,6 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-__all__ = ["HISTORY_KEYS", "DiffScreen", "HistoryRequest", "HistoryScreen"]
-
 _KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
 
 

@@ -15,8 +15,6 @@ from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import safe
 from explorer.tui.widgets.options import OptionField
 
-__all__ = ["MachineDialog"]
-
 _TYPED = "as typed"
 
 

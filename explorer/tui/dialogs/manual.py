@@ -12,8 +12,6 @@ from explorer.manual import page, titles
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog, PickDialog
 from explorer.tui.text.lines import BLANK, Line, cut, head, text, wrap
 
-__all__ = ["HelpDialog", "manual_lines"]
-
 
 class HelpDialog(PageDialog):
     """All keys; m opens the manual, a page of it over another."""

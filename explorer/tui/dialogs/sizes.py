@@ -12,8 +12,6 @@ from explorer.settings.parse import parse_count
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import middle, safe
 
-__all__ = ["SizesDialog"]
-
 _MOST = 64
 """Sizes that have a field; a model of more is opened with --dim."""
 _LABEL = 11

@@ -16,8 +16,6 @@ from explorer.settings.parse import parse_sizes, parse_tiles
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.options import OptionField
 
-__all__ = ["SweepDialog", "SweepRequest"]
-
 _EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
 
 

@@ -31,8 +31,6 @@ from explorer.tui.widgets.line_view import LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
-__all__ = ["SWEEP_KEYS", "SweepScreen", "SweepState"]
-
 BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
 _TALL = 19

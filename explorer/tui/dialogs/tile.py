@@ -30,8 +30,6 @@ from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import TextInput
 
-__all__ = ["AskCost", "AskPlan", "CostList", "TileDialog", "TilingResultDialog"]
-
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
 """The engine's cost of a spec on a machine; True has every site's formulas, None those of a single one."""

@@ -30,8 +30,6 @@ from explorer.tui.widgets.strips import Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
 
-__all__ = ["TILE_KEYS", "TileView"]
-
 
 # fmt: off
 TILE_KEYS = key_group(

@@ -10,8 +10,6 @@ from explorer.settings.parse import parse_count
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.options import OptionField
 
-__all__ = ["TrainingDialog", "TrainingRequest"]
-
 TrainingRequest = tuple[str, int | None, Optimizer]
 
 

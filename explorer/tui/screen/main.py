@@ -32,8 +32,6 @@ from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import ScreenState
 
-__all__ = ["MainScreen"]
-
 STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 _LATER = ("commands.change.tile", "tabs.model", "tabs.operators", "tabs.diff")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
 
-__all__ = ["ModelLoader"]
-
 
 class ModelLoader:
     """Puts a model on show.

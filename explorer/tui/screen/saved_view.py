@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
 
-__all__ = ["SavedView", "ViewKeeper"]
-
 _AFTER = 0.5
 """Seconds after a change when it is written down; a burst of keys is written once."""
 

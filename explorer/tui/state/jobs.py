@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, Progress
     from explorer.process.client import Outlined
 
-__all__ = ["EngineProtocol", "Jobs", "RunningJob"]
-
 
 class _Job(Protocol):
     """What the screen needs of `worker.Job`."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights
     from explorer.process.client import Outlined
 
-__all__ = ["OnDemandCache", "ScreenStore", "Topic"]
-
 Topic = Literal["model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said"]
 """What can change: the model on show, the history, what was computed on demand, the form of the numbers,
 the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word."""

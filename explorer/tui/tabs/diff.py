@@ -25,8 +25,6 @@ from explorer.tui.widgets.fold_list import FoldEntry, FoldList
 if TYPE_CHECKING:
     from explorer.facts import Diff, NodeDiff, OpDiff, Totals
 
-__all__ = ["DiffTab", "diff_entries", "diff_headline"]
-
 _MARKS = {
     "added": ("+", "good"),
     "removed": ("-", "bad"),

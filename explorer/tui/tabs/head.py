@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from explorer.tui.tabs import TabKey
 from explorer.tui.text.lines import Line, Span
 
-__all__ = ["tab_at", "tab_head"]
-
 
 def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[TabKey, str, str]]:
     """Every tab with its key and its word: the roomiest form that fits.

@@ -27,8 +27,6 @@ from explorer.tui.widgets.line_view import LineView
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = ["LayerTab", "layer_page"]
-
 
 class LayerTab(Tab[LineView]):
     """What is known of the layer under the cursor."""

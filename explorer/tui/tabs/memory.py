@@ -14,8 +14,6 @@ from explorer.tui.text.plot import area, columns_of, framed
 if TYPE_CHECKING:
     from explorer.facts.memory import Memory
 
-__all__ = ["MemoryTab", "memory_page", "step_at", "step_of"]
-
 
 class MemoryTab(PlotTab):
     """Memory over the steps of the model."""

@@ -30,8 +30,6 @@ from explorer.tui.widgets.line_view import LineView
 if TYPE_CHECKING:
     from explorer.facts import History, Info, ModelInfo, Tiled, Totals
 
-__all__ = ["ModelTab", "model_page"]
-
 
 _MOST_LEFT = 50
 """Kinds of operators left beside the tiles that are listed."""

@@ -17,8 +17,6 @@ from explorer.tui.widgets.fold_list import FoldEntry, FoldList
 if TYPE_CHECKING:
     from explorer.facts import Analysis, OpStat, Range
 
-__all__ = ["OperatorsTab", "operator_entries", "range_text"]
-
 
 _VALUES = 8
 """Values of an attribute that are shown with their counts."""

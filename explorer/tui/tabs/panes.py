@@ -22,8 +22,6 @@ from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import PaneHead
 
-__all__ = ["Panes", "TabPane"]
-
 _KEYS = {tab.id: tab for tab in TABS}
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")

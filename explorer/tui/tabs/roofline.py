@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
     from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 
-__all__ = [
-    "RankedPoints",
-    "RooflineTab",
-    "no_machine_page",
-    "point_at",
-    "points_of",
-    "ranked",
-    "roofline_page",
-]
-
 
 class RooflineTab(PlotTab):
     """The layers under the roof of a machine."""

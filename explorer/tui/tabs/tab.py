@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from explorer.tui.tree.widget import LayerTree
 
-__all__ = ["PlotTab", "Tab", "note_page"]
-
 View = TypeVar("View", bound="Widget")
 
 

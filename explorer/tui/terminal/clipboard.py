@@ -13,8 +13,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 
-__all__ = ["send", "sequence"]
-
 _PIECE = 240
 """Characters in a device control string of GNU screen; old versions hold 256."""
 _PATIENCE = 5.0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["GLYPHS", "is_console"]
-
 _UPPER, _LOWER = 0x1B, 0xE4
 """Bits of a braille pattern whose dots lie in the upper half of the cell, and in the lower."""
 

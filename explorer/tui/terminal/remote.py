@@ -18,8 +18,6 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from explorer.tui.terminal.console import GLYPHS
 
-__all__ = ["Canvas", "ConsoleDriver", "RemoteDriver"]
-
 _TOKEN = re.compile(
     r"\x1b\[(?P<row>\d+);(?P<column>\d+)H"
     r"|\x1b\[(?P<style>[\d;]*)m"

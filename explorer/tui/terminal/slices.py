@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.message_pump import MessagePump
 
-__all__ = ["Slices", "after_paint"]
-
 _SLICE, _REST = 0.006, 0.002
 _AFTER_KEY = 0.06
 """Seconds in which nothing else is done after a key: what it changes is still to be drawn."""

@@ -10,8 +10,6 @@ from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, cell_pieces, some_of
 from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
 
-__all__ = ["ROLES", "draw", "row_line", "title_line"]
-
 ROLES: Mapping[str, str] = {
     "": "text",
     "strong": "strong",

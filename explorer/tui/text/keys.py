@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 from textual.binding import Binding, BindingType
 
-__all__ = ["CHANGE", "LOOK", "MOVE", "PROGRAM", "Key", "bindings", "key_group"]
-
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
 """Headings in the help."""
 

@@ -14,31 +14,6 @@ from rich.cells import cell_len, set_cell_size
 
 from explorer.base import units
 
-__all__ = [
-    "BLANK",
-    "ROLES",
-    "Line",
-    "Span",
-    "bar",
-    "bytes_figure",
-    "count_figure",
-    "cut",
-    "doubt",
-    "ending",
-    "field",
-    "fit",
-    "flow",
-    "head",
-    "line_text",
-    "line_width",
-    "middle",
-    "safe",
-    "signed",
-    "text",
-    "told_apart",
-    "wrap",
-]
-
 Span = tuple[str, str]
 Line = tuple[Span, ...]
 

@@ -17,8 +17,6 @@ from explorer.tui.text.lines import Line, Span, fit
 if TYPE_CHECKING:
     from plotille import Canvas
 
-__all__ = ["Part", "area", "columns_of", "framed", "log_ticks", "overlay", "spark", "spread"]
-
 Part = tuple[str, Callable[["Canvas"], None]]
 """A role, and what draws on a canvas whose units are dots, the origin in the lower left corner."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
-__all__ = ["ALL_THEMES", "pair"]
-
 _DARK = Theme(
     name="explorer",
     primary="#5fafd7",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from explorer.tui.tree.model import TreeModel
     from explorer.tui.tree.widget import LayerTree
 
-__all__ = ["FilterLine"]
-
 _LONGEST = 1_001
 """Characters that the line takes: one more than a filter may have, and so it says what is wrong."""
 _TYPING = 0.12

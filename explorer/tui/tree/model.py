@@ -21,8 +21,6 @@ from explorer.process.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN,
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = ["MATCHES", "METRICS", "Metric", "TreeModel", "TreeShape"]
-
 
 class Metric(Struct, frozen=True):
     """A column of the tree: its heading, the figure of a layer and of the whole model, and its unit."""

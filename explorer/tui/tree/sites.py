@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from explorer.facts import Layer, SitePlan
 
-__all__ = ["operands_of", "sites_of", "within"]
-
 
 def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
     """The sites that lie in `layers` (leaves or groups).

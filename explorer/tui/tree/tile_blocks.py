@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from explorer.facts import SitePlan
 
-__all__ = ["Scale", "TileAxis", "TileBlock", "TileGrid", "TilePlace", "TileProduct"]
-
 Span = tuple[int, int]
 
 

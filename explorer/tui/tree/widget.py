@@ -25,8 +25,6 @@ from explorer.tui.widgets.line_view import LineList
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
 
-__all__ = ["LayerTree", "row_name", "tree_head", "tree_line"]
-
 _NUMBER, _EXACT_NUMBER = 11, 17
 _TILED = " ▦"
 """Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""

@@ -9,8 +9,6 @@ from msgspec import Struct
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList
 
-__all__ = ["FoldEntry", "FoldList"]
-
 
 class FoldEntry(Struct, frozen=True):
     """A row, and what lies under it; both made for a width when they are needed."""

@@ -23,9 +23,6 @@ from textual.widget import Widget
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
 
-__all__ = ["LIST_KEYS", "LineList", "LineView", "PanelView", "RoleLines"]
-
-
 # fmt: off
 LIST_KEYS = (
     Key("up", ("up", "k"), "↑ k", "One row up", "Move the cursor up", MOVE),

@@ -12,8 +12,6 @@ from textual.message import Message
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import RoleLines
 
-__all__ = ["OptionField"]
-
 _LABEL = 12
 """Cells before what a field says; a word has one of them for its own highlight."""
 

@@ -13,8 +13,6 @@ from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 
-__all__ = ["PLOT_KEYS", "PlotView"]
-
 Draw = Callable[[int, int, int], Sequence[Line]]
 PickDialog = Callable[[int, int, int, int], "int | None"]
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from explorer.facts import Progress
     from explorer.tui.state.store import ScreenStore
 
-__all__ = ["StatusLine", "done_line", "elapsed_text", "job_line"]
-
 _COUNTABLE = 100_000
 """Beyond this a job counts bytes, of which a user wants the share."""
 _TICK, _TICK_REMOTE = 0.5, 2.0

@@ -11,8 +11,6 @@ from textual.message import Message
 from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
-__all__ = ["FooterKey", "KeyBar", "PaneHead", "Status", "TitleBar"]
-
 
 class _Lines(RoleLines):
     """Lines made by a function of the width; redrawn only if they differ."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from textual import events
 from textual.widgets import Input
 
-__all__ = ["LONGEST", "TextInput", "text_input"]
-
 _EDITS: Mapping[str, Callable[[Input], None]] = {
     "backspace": Input.action_delete_left,
     "delete": Input.action_delete_right,

@@ -9,8 +9,6 @@ from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, presen
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.report import plots  # late: the help of all verbs reads this file

@@ -8,8 +8,6 @@ from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.compare_files(*given.models, on_progress=progress, **given.opening)

@@ -9,8 +9,6 @@ from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     with explorer.Session(given.models[0], **given.opening) as session:

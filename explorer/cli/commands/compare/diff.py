@@ -8,8 +8,6 @@ from explorer.cli.arguments.options import OPENING, PRINTING
 from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = given.models

@@ -11,8 +11,6 @@ from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = given.models

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations
     from explorer.session import Session
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Info, Activations]:

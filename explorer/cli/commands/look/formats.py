@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.models:

@@ -8,8 +8,6 @@ from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return about(given, progress, lambda session, info: (info,), "info", "look.info")

@@ -9,8 +9,6 @@ from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.style == "torchinfo" or given.compare:

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.cli.output.progress import ProgressLine
 
-__all__ = ["COMMAND", "answer"]
-
 
 def answer(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """Does it."""

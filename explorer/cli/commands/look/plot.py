@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.session import Session
 
-__all__ = ["COMMAND"]
-
 _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory": lambda given, session, info: session.memory(),
     "roofline": lambda given, session, info: session.roofline(roofline_machine(given)),

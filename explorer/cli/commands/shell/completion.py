@@ -8,8 +8,6 @@ from explorer.cli.output.answer import DONE, Answer
 from explorer.cli.output.completion import SHELLS
 from explorer.settings.parse import parse_choice
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
     shell = parse_choice(given.models[0], tuple(SHELLS), "completion")

@@ -12,8 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
     if given.models:

@@ -7,8 +7,6 @@ from explorer.cli.commands import VERBS
 from explorer.cli.output.answer import DONE, Answer
 from explorer.cli.output.man_page import man_page
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
     return Answer(DONE, pieces=lambda: man_page(VERBS))

@@ -12,8 +12,6 @@ from explorer.cli.output.answer import DONE, Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """What a kept session did; nothing of the model is opened but what the session made itself."""

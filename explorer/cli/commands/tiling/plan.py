@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.session import Session
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     spec, warning = tile_spec(given), ""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from explorer.facts.sweep import Sweep, SweepSpec
 
-__all__ = ["COMMAND"]
-
 
 def _layout_beside(path: str) -> str:
     """Where the layout for a topology of SCALE-Sim goes: 'gemm.csv' -> 'gemm_layout.csv'."""

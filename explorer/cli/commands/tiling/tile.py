@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from explorer.facts import Diff, TileSpec
     from explorer.session import Session
 
-__all__ = ["COMMAND"]
-
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 

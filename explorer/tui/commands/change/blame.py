@@ -10,8 +10,6 @@ from explorer.tui.dialogs.blame import BlameScreen
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
 
-__all__ = ["BlameCommand"]
-
 
 class BlameCommand(ScreenCommand):
     """Where one model departs from another."""

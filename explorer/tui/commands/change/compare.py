@@ -12,8 +12,6 @@ from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_t
 if TYPE_CHECKING:
     from explorer.facts import Verification
 
-__all__ = ["DiffCommand", "VerifyCommand", "proof_dialog"]
-
 
 def proof_dialog(proof: Verification, title: str = "") -> PageDialog:
     """A proof to read; of one that failed Enter leads to the layer to blame."""

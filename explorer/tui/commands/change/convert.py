@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from explorer.facts.conversion import Conversion
 
-__all__ = ["ConvertCommand"]
-
 
 class ConvertCommand(ScreenCommand):
     """Writes the opened model as another kind of file."""

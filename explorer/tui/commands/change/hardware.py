@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.tui.state.store import ScreenStore
 
-__all__ = ["hardware_in_use", "use_hardware"]
-
 
 def hardware_in_use(store: ScreenStore) -> Hardware | None:
     """The machine that was chosen or typed last."""

@@ -14,8 +14,6 @@ from explorer.tui.pages.history import state_name
 if TYPE_CHECKING:
     from explorer.facts import Diff, History, Verification
 
-__all__ = ["HistoryCommand"]
-
 
 class HistoryCommand(ScreenCommand):
     """Every state of the session."""

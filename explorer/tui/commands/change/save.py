@@ -12,8 +12,6 @@ from explorer.tui.text.lines import safe
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
-__all__ = ["ExportCommand", "KeepTilingsCommand", "SaveCommand", "write_file"]
-
 
 def write_file(context: CommandContext, title: str, path: str, said: str, method: str, **how: Any) -> None:
     """Ask where, and have a method of the session write it."""

@@ -8,8 +8,6 @@ from explorer.tui.commands.change.tile import TileCommand
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.sweep_table import SweepScreen, SweepState
 
-__all__ = ["SweepCommand"]
-
 
 class SweepCommand(ScreenCommand):
     """Many tilings of the current model beside each other."""

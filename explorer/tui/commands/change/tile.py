@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, Plan, TileResult
     from explorer.facts.cost import Hardware, PlanCost
 
-__all__ = ["TileCommand"]
-
 
 class TileCommand(ScreenCommand):
     """Splits matrix products into tiles."""

@@ -6,8 +6,6 @@ from typing import Literal
 
 from explorer.tui.commands.context import ScreenCommand
 
-__all__ = ["RedoCommand", "UndoCommand"]
-
 
 class _Step(ScreenCommand):
     """Goes to the state beside."""

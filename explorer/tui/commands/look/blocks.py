@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from explorer.facts import Layer, Plan, SitePlan, SkippedSite
 
-__all__ = ["BlocksCommand"]
-
 _MOST = 1 << 48
 """No product has more rows, columns or depth than this."""
 

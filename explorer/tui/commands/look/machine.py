@@ -10,8 +10,6 @@ from explorer.tui.dialogs.machine import MachineDialog
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
 
-__all__ = ["MachineCommand"]
-
 
 class MachineCommand(ScreenCommand):
     """Asks for a machine."""

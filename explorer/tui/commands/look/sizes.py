@@ -7,8 +7,6 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.pages.header import sizes_of
 
-__all__ = ["SizesCommand"]
-
 
 class SizesCommand(ScreenCommand):
     """Asks for the sizes that the model leaves open."""

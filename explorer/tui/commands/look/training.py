@@ -10,8 +10,6 @@ from explorer.tui.dialogs.training import TrainingDialog, TrainingRequest
 if TYPE_CHECKING:
     from explorer.facts.training import Optimizer
 
-__all__ = ["TrainingCommand"]
-
 
 class TrainingCommand(ScreenCommand):
     """Asks for batch size and optimizer, and tells what a step costs."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.values import Activations, Weights
 
-__all__ = ["ActivationsCommand", "WeightsCommand"]
-
 MOST = 12
 """Tensors or layers of a group whose values are read at a time."""
 _WITH_BODIES = frozenset({"If", "Loop", "Scan"})

@@ -5,19 +5,6 @@ from __future__ import annotations
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.tree.model import TreeModel
 
-__all__ = [
-    "ExactCommand",
-    "FilterCommand",
-    "FoldAllCommand",
-    "NextColumnCommand",
-    "NextPaneCommand",
-    "PeakCommand",
-    "PreviousColumnCommand",
-    "SortCommand",
-    "TabCommand",
-    "ZoomCommand",
-]
-
 
 class NextColumnCommand(ScreenCommand):
     """The next column of the tree."""
