@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import formulas
@@ -301,30 +302,23 @@ def _unpacked(offsets: Shape, heads: int, dqk: Dim, dv: Dim, mask: bool) -> Cost
     )
 
 
-def _split(call: Call, heads: int, shared: int) -> tuple[Dim, Dim, Dim]:
-    """Width of a head of query and key, that of the value, and new positions of the key.
-
-    Without a key the query holds all three side by side.
-    """
-    q = call.shape(0)
+def _grouped(call: Call) -> _Heads:
+    """Heads of the query that share those of key and value; without a key it holds all three side by side."""
+    heads, shared, q = call.attributes["num_heads"], call.attributes["kv_num_heads"], call.shape(0)
     if not call.has(1):
         width = per_head(q[-1], heads + 2 * shared)
-        return width, width, q[-2]
-    k = call.shape(1)
-    dqk = per_head(q[-1], heads)
-    return dqk, per_head(call.shape(2)[-1], shared) if call.has(2) else dqk, k[-2]
+        return _Heads(q[:-2], heads, shared, q[-2], q[-2], width, width)
+    k, width = call.shape(1), per_head(q[-1], heads)
+    dv = per_head(call.shape(2)[-1], shared) if call.has(2) else width
+    return _Heads(q[:-2], heads, shared, q[-2], k[-2], width, dv)
 
 
 def _grouped_query(call: Call) -> Cost:
-    at = call.attributes
-    heads, shared = at["num_heads"], at["kv_num_heads"]
-    q = call.shape(0)
-    dqk, dv, lk = _split(call, heads, shared)
+    at, h = call.attributes, _grouped(call)
     before, total, buffered = _cache(call, 3, 1) if call.has(3) else (0, None, False)
     known = call.number(6)
     if buffered and known is not None:
-        before, total, buffered = max(known - q[1], 0) if isinstance(q[1], int) else 0, known, False
-    h = _Heads(q[:1], heads, shared, q[1], lk, dqk, dv)
+        before, total, buffered = max(known - h.lq, 0) if isinstance(h.lq, int) else 0, known, False
     cost = _core(
         h,
         past=before,
@@ -333,12 +327,13 @@ def _grouped_query(call: Call) -> Cost:
         mask=call.has(10),
         softcap=bool(at.get("softcap", 0)),
     )
-    cost = _prepared(cost, h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(14))
+    cost = _prepared(cost, h, call, 14)
     return formulas.bounded(cost, _BUFFER) if buffered else cost
 
 
-def _prepared(cost: Cost, h: _Heads, *, rotary: bool, normalised: bool) -> Cost:
-    """Normalising and rotating query and key before they meet."""
+def _prepared(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
+    """`cost`, with query and key normalised by a weight at `norm` and rotated before they meet."""
+    normalised, rotary = norm >= 0 and call.has(norm), bool(call.attributes.get("do_rotary", 0))
     each = ELEMENTWISE["rms_norm"][0] * normalised + ROTATION * rotary
     if not each:
         return cost
@@ -349,29 +344,18 @@ def _prepared(cost: Cost, h: _Heads, *, rotary: bool, normalised: bool) -> Cost:
 
 def _sparse(call: Call) -> Cost:
     """Blocks of pairs that a table names: dense as a bound."""
-    at = call.attributes
-    heads, shared = at["num_heads"], at["kv_num_heads"]
-    q = call.shape(0)
-    dqk, dv, lk = _split(call, heads, shared)
-    known = call.number(7)
-    total: Dim = known if known is not None else call.shape(3)[2]
-    h = _Heads(q[:1], heads, shared, q[1], lk, dqk, dv)
-    cost = _prepared(_core(h, total=total), h, rotary=bool(at.get("do_rotary", 0)), normalised=False)
+    h, known = _grouped(call), call.number(7)
+    cost = _prepared(_core(h, total=known if known is not None else call.shape(3)[2]), h, call)
     return formulas.bounded(cost, "which blocks of pairs take part is told by a table; counted are all")
 
 
 def _paged(call: Call) -> Cost:
     """Every token against all that its sequence's pages can hold."""
-    at = call.attributes
-    heads, shared = at["num_heads"], at["kv_num_heads"]
-    q = call.shape(0)
-    dqk, dv, _ = _split(call, heads, shared)
-    dv = at.get("v_head_size") or dv
+    at, h = call.attributes, _grouped(call)
+    h = replace(h, lk=h.lq, dv=at.get("v_head_size") or h.dv)
     pages, size = call.shape(7)[1], call.shape(3)[1]
     total = pages * size if isinstance(pages, int) and isinstance(size, int) else None
-    h = _Heads((), heads, shared, q[0], q[0], dqk, dv)
-    cost = _core(h, total=total, softcap=bool(at.get("softcap", 0)))
-    cost = _prepared(cost, h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(12))
+    cost = _prepared(_core(h, total=total, softcap=bool(at.get("softcap", 0))), h, call, 12)
     return formulas.bounded(cost, "how much of the pages is filled is known in a run only")
 
 
@@ -385,17 +369,12 @@ def _selected(places: int, norm: int, *, paged: bool) -> Rule:
     """
 
     def rule(call: Call) -> Cost:
-        at = call.attributes
-        heads, shared = at["num_heads"], at["kv_num_heads"]
-        q = call.shape(0)
-        dqk, dv, _ = _split(call, heads, shared)
+        at, h = call.attributes, _grouped(call)
         near = max(at.get("local_window_size", 0), 0)
         total = grown(call.shape(places)[1], near if at.get("attention_mode") == "local_plus_selected" else 0)
-        tokens: Dim = q[0] if paged else formulas.count(q[:2])
-        h = _Heads((), heads, shared, tokens, tokens, dqk, dv)
-        cost = _prepared(
-            _core(h, total=total), h, rotary=bool(at.get("do_rotary", 0)), normalised=call.has(norm)
-        )
+        tokens: Dim = h.lq if paged else formulas.count((*h.batch, h.lq))
+        h = replace(h, batch=(), lq=tokens, lk=tokens)
+        cost = _prepared(_core(h, total=total), h, call, norm)
         return formulas.bounded(cost, "how many tokens are selected is known in a run only")
 
     return rule
