@@ -12,7 +12,7 @@ from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators.call import Call
-from explorer.engine.operators.registry import RULES, cost_of, is_parameter
+from explorer.engine.operators.registry import BY_NAME, OPERATORS, RULES, cost_of, is_parameter
 from explorer.engine.operators.user import nonsense
 from explorer.facts import Shape, TensorInfo
 
@@ -266,6 +266,20 @@ def test_every_row_is_of_an_operator_that_exists() -> None:
     known = _known_to_onnx() | _known_to_onnxruntime()
     # test_tflite.py asks TensorFlow Lite's schema about its own
     assert {key for key in RULES if key[0] != "tflite"} <= known
+
+
+#: what is asked of a name whatever its domain
+BY_NAME_ONLY = (
+    *("settings", "quantized", "packed", "learned", "rows", "alias", "view", "unread", "statistics"),
+    *("position", "factors", "hides", "lookup"),
+)
+
+
+def test_a_record_says_nothing_that_is_asked_of_its_namesake_instead() -> None:
+    for (domain, name), record in OPERATORS.items():
+        for field in BY_NAME_ONLY:
+            said = getattr(record, field)
+            assert not said or said == getattr(BY_NAME[name], field), (domain, name, field)
 
 
 #: the only operators of the standard that a well-formed node leaves without a number, and why
