@@ -13,10 +13,6 @@ from explorer.engine.operators.shape_rules import broadcast, first, like, sized,
 from explorer.engine.symbolic import dimensions as dims
 
 
-def _typed(dtype: str) -> ShapeRule:
-    return lambda call: ((dtype, call.known(0)),)
-
-
 def _dropout_shape(call: Call) -> Answer:
     kind = call.type(0)
     # before opset 10 the mask was of the input's type
@@ -28,38 +24,16 @@ def _cast(call: Call) -> Answer:
     return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
 
 
-def _typed_like(index: int, attribute: str) -> ShapeRule:
-    """Shape of the first input; the type is given by another, or by an attribute."""
+def _all_together(dtype: str | int = 0, since: int = 7) -> ShapeRule:
+    """All inputs broadcast, `since` an opset; `dtype` is a type or the input that gives it."""
 
     def rule(call: Call) -> Answer:
-        code = call.attributes.get(attribute, 0)
-        if code:
-            return ((DTYPES[code].name, call.known(0)),)
-        return ((call.dtype(index), call.known(0)),)
-
-    return rule
-
-
-def all_together(dtype: str | int = 0) -> ShapeRule:
-    """All inputs broadcast; `dtype` is a type or the input that gives it."""
-
-    def rule(call: Call) -> Answer:
-        if call.opset < 7 or "axis" in call.attributes or "broadcast" in call.attributes:
+        if call.opset < since or "axis" in call.attributes or "broadcast" in call.attributes:
             # the second operand was fitted to the first
             return ((call.dtype(dtype), call.known(0)),)
         return ((call.dtype(dtype), broadcast(*(call.known(i) for i in range(len(call.inputs))))),)
 
     return rule
-
-
-def _variadic_shape(call: Call) -> Answer:
-    if call.opset < 8:
-        return ((call.dtype(0), call.known(0)),)
-    return ((call.dtype(0), broadcast(*(call.known(i) for i in range(len(call.inputs))))),)
-
-
-def _where(call: Call) -> Answer:
-    return ((call.dtype(1), broadcast(call.known(0), call.known(1), call.known(2))),)
 
 
 def _halved(call: Call) -> Answer:
@@ -123,29 +97,29 @@ OPERATORS = (
     Operator("Ceil Floor Round Sign", each(), shape=first, gradient=blocked, position="each"),
     Operator("Hardmax Shrink", each(), shape=first),
     Operator("Clip", each(), shape=first, position="each", settings=(1, 2)),
-    Operator("IsInf IsNaN", each(), shape=_typed("bool"), position="each"),
+    Operator("IsInf IsNaN", each(), shape=like(0, dtype="bool"), position="each"),
     Operator("ParametricSoftplus Scale ScaledTanh", each(), shape=like(0)),
     Operator("Affine ImageScaler", each(2, "scale, shift"), shape=like(0)),
     Operator(
         "Add BitShift BitwiseAnd BitwiseOr BitwiseXor Div Mod Mul Sub",
         each(),
-        shape=all_together(),
+        shape=_all_together(),
         position="each",
     ),
-    Operator("Pow", each(), shape=all_together(), position="each", settings=(1,)),
-    Operator("And Equal Or Xor", each(), shape=all_together("bool"), position="each"),
+    Operator("Pow", each(), shape=_all_together(), position="each", settings=(1,)),
+    Operator("And Equal Or Xor", each(), shape=_all_together("bool"), position="each"),
     Operator(
         "Greater GreaterOrEqual Less LessOrEqual",
         each(),
-        shape=all_together("bool"),
+        shape=_all_together("bool"),
         position="each",
         hides=True,
     ),
-    Operator("Where", each(), shape=_where, position="each", settings=(0,)),
-    Operator("Sum Max Min", _variadic(), shape=_variadic_shape, position="each"),
-    Operator("Mean", _variadic(1), shape=_variadic_shape, position="each"),
+    Operator("Where", each(), shape=together(0, 1, 2, dtype=1), position="each", settings=(0,)),
+    Operator("Sum Max Min", _variadic(), shape=_all_together(since=8), position="each"),
+    Operator("Mean", _variadic(1), shape=_all_together(since=8), position="each"),
     Operator("Cast", free, shape=_cast, position="each", alias=True),
-    Operator("CastLike", free, shape=_typed_like(1, ""), position="each"),
+    Operator("CastLike", free, shape=like(0, dtype=1), position="each"),
     Operator(
         "Dropout", _dropout, shape=_dropout_shape, reader=True, position="each", settings=(1, 2), view=True
     ),

@@ -46,16 +46,21 @@ def _matmul_shape(second: int = 1, dtype: str | int = 0) -> ShapeRule:
     return rule
 
 
+def _turned(shape: Shape, matrix: object, batch: object) -> Shape:
+    """An operand of FusedMatMul as MatMul takes it."""
+    if batch and len(shape) > 2:
+        # (M, *batch, K): the rows stand in front
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if matrix and len(shape) > 1 else shape
+
+
 def _fused_shape(call: Call) -> Answer:
     """A product whose operands may be turned first, by attributes."""
     if call.whole("transBatchA", 0) or call.whole("transBatchB", 0):
         return None
     a, b = call.known(0), call.known(1)
-    if a is not None and call.whole("transA", 0) and len(a) > 1:
-        a = (*a[:-2], a[-1], a[-2])
-    if b is not None and call.whole("transB", 0) and len(b) > 1:
-        b = (*b[:-2], b[-1], b[-2])
-    return ((call.dtype(0), _product_shape(a, b)),)
+    a = a and _turned(a, call.whole("transA", 0), 0)
+    return ((call.dtype(0), _product_shape(a, b and _turned(b, call.whole("transB", 0), 0))),)
 
 
 def _gemm_shape(call: Call, second: int = 1) -> Answer:
@@ -175,14 +180,6 @@ def _qlinear_matmul(call: Call) -> Cost:
     return requantized(formulas.matmul(call.shape(0), call.shape(3)), call)
 
 
-def _turned(shape: Shape, matrix: object, batch: object) -> Shape:
-    """An operand of FusedMatMul as MatMul takes it."""
-    if batch and len(shape) > 2:
-        # (M, *batch, K): the rows stand in front
-        shape = (*shape[1:-1], shape[0], shape[-1])
-    return (*shape[:-2], shape[-1], shape[-2]) if matrix and len(shape) > 1 else shape
-
-
 def _fused_matmul(call: Call) -> Cost:
     at = call.attributes
     a = _turned(call.shape(0), at.get("transA"), at.get("transBatchA"))
@@ -251,14 +248,14 @@ def _output_by_depth(call: Call) -> Cost:
     return requantized(cost, call)
 
 
-def _gemm(call: Call) -> Cost:
+def _gemm(call: Call, second: int = 1, bias: int = 2) -> Cost:
     at = call.attributes
     return formulas.gemm(
         call.shape(0),
-        call.shape(1),
+        call.shape(second),
         trans_a=bool(at.get("transA", 0)),
         trans_b=bool(at.get("transB", 0)),
-        bias=call.has(2),
+        bias=call.has(bias),
         alpha=at.get("alpha", 1.0),
         beta=at.get("beta", 1.0),
     )
@@ -275,15 +272,7 @@ def _gemm_float8(call: Call) -> Cost:
 
 
 def _qgemm(call: Call) -> Cost:
-    at = call.attributes
-    cost = formulas.gemm(
-        call.shape(0),
-        call.shape(3),
-        trans_a=bool(at.get("transA", 0)),
-        trans_b=bool(at.get("transB", 0)),
-        bias=call.has(6),
-        alpha=at.get("alpha", 1.0),
-    )
+    cost = _gemm(call, 3, 6)
     return requantized(cost, call) if call.has(7) else formulas.adding(cost, "rescale", call.output())
 
 
