@@ -78,7 +78,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         raise Misuse("there is no such folder", where=folder, hint="create it first")
     staging, ours = _staging(path), scratch.is_ours(path)
     if not ours:
-        _tell("writing", staging)
+        tell("writing", staging)
     lock = _claimed(staging, path)
     try:
         clear_left(folder)
@@ -123,7 +123,7 @@ def _put(staging: str, folder: str, name: str, overwrite: bool, ours: bool) -> N
             os.chmod(os.path.join(staging, entry), scratch.PRIVATE)
     else:
         about = os.stat(os.path.join(staging, name))
-        _tell("putting", os.path.join(folder, name), about.st_dev, about.st_ino)
+        tell("putting", os.path.join(folder, name), about.st_dev, about.st_ino)
     done: list[str] = []
     try:
         for entry in entries:
@@ -159,11 +159,7 @@ def _move(source: str, target: str, overwrite: bool) -> None:
         os.replace(source, target)
 
 
-def _nobody(kind: str, *words: object) -> None:
-    """Is told where nobody listens."""
-
-
-_tell: Callable[..., None] = _nobody
+_listener: Callable[..., None] | None = None
 
 
 def listen(tell: Callable[..., None]) -> None:
@@ -173,8 +169,14 @@ def listen(tell: Callable[..., None]) -> None:
         tell: Called with 'writing' and the folder where a result is made; with 'putting', the result's path,
             and device and number of the file that gets this name.
     """
-    global _tell
-    _tell = tell
+    global _listener
+    _listener = tell
+
+
+def tell(*words: object) -> None:
+    """Tells whoever listens."""
+    if _listener is not None:
+        _listener(*words)
 
 
 def clear_left(folder: str) -> None:

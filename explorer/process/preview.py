@@ -8,7 +8,7 @@ at once; a process of its own reads it, so that neither the screen nor the analy
 
 from __future__ import annotations
 
-import itertools
+import math
 import os
 import sys
 from array import array
@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from explorer.base.errors import ExplorerError
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
-from explorer.process.rows import GROUP, PAGE, UNKNOWN, Piece, Structure, close, narrow, packed, pieces
+from explorer.process.rows import GROUP, PAGE, UNKNOWN, Structure, close, messages, narrow, pieces
 
 if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
@@ -31,8 +31,6 @@ _FIRST = 8 * PAGE
 _MORE = 16
 _ENOUGH = 100_000
 """Rows that are on show by then; what comes behind them comes at once."""
-_PAGES = 16
-"""Pages of rows a message."""
 
 Send = Callable[[tuple[str, Any]], None]
 
@@ -67,9 +65,8 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
 
 def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -> None:
     tree = _Tree()
-    pages = packed(tree.rows(outline.rows))
     shown = _FIRST
-    while some := tuple(Piece("page", "", page) for page in itertools.islice(pages, _PAGES)):
+    for some in messages(tree.rows(outline.rows)):
         out(("rows", some))
         if tree.count >= shown:
             shown = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
@@ -181,7 +178,7 @@ class _Tree:
         if tensor is not None:
             size = tensor.nbytes or 0
             shape = None if tensor.shape is None else tuple(tensor.shape)
-            params = _elements(tensor)
+            params = math.prod(d for d in tensor.shape or () if isinstance(d, int) and d >= 0)
             weights = (TensorInfo(path, tensor.dtype, shape, "declared"),)
         self.parent.append(parent)
         self.depth.append(depth)
@@ -244,13 +241,6 @@ class _Tree:
 
 
 _MOST = (1 << 62) - 1
-
-
-def _elements(row: OutlineRow) -> int:
-    count = 1
-    for dim in row.shape or ():
-        count *= dim if isinstance(dim, int) and dim >= 0 else 1
-    return count
 
 
 def _mark_runs(found: Structure, backwards: Any, signed: array[int]) -> None:

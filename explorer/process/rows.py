@@ -31,6 +31,8 @@ GROUP, UNKNOWN, BOUND, SHARED, ASSUMED = 1, 2, 4, 8, 16
 """Flags of a row; SHARED: a parameter of it, or of what is in it, has other users; ASSUMED: and no bound."""
 
 _KEPT_PAGES, _KEPT_ROWS = 128, 1_024
+_PAGES = 16
+"""Pages of rows a message."""
 _SENT = 1 << 18
 """Bytes a piece: the screen must get the interpreter's lock back soon."""
 
@@ -176,6 +178,13 @@ def packed(layers: Iterable[Layer]) -> Iterator[bytes]:
         yield zlib.compress(sizes.tobytes() + b"".join(page), 1)
 
 
+def messages(layers: Iterable[Layer]) -> Iterator[tuple[Piece, ...]]:
+    """The pages as pieces, a few at a time."""
+    pages = (Piece("page", "", page) for page in packed(layers))
+    while some := tuple(islice(pages, _PAGES)):
+        yield some
+
+
 def pieces(found: Structure) -> Iterator[Piece]:
     """The structure in parts that are small enough to be taken up between two keys."""
     named: dict[str, Numbers] = {
@@ -208,7 +217,7 @@ class Rows(Sequence["Layer"]):
     def __init__(self) -> None:
         self.structure = Structure()
         self.opened = 0
-        self._amend: Callable[[Layer], Layer] = _as_it_is
+        self._amend: Callable[[Layer], Layer] = lambda layer: layer
         self._pages: list[bytes] = []
         self._bodies: dict[int, bytes] = {}
         self._taken: dict[int, Layer] = {}
@@ -335,10 +344,6 @@ class Rows(Sequence["Layer"]):
 
     def __repr__(self) -> str:
         return f"<{len(self):,} rows in {len(self._pages):,} pages>"
-
-
-def _as_it_is(layer: Layer) -> Layer:
-    return layer
 
 
 def _spans(body: bytes) -> list[memoryview]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import itertools
 import os
 import queue
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -24,17 +23,14 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, beyond
 from explorer.host import memory_limit
-from explorer.process.rows import Piece, packed, pieces, structure_of
+from explorer.process.rows import messages, pieces, structure_of
 
 if TYPE_CHECKING:
-    from explorer.facts import History, Layer, Progress
+    from explorer.facts import History, Progress
     from explorer.session import Session
 
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
-
-_PAGES = 16
-"""Pages of rows a message."""
 
 _OWN = ("close", "restore")
 """Methods of the session that are this end's to call."""
@@ -121,8 +117,10 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
             for at in range(0, len(rows), _SLICE):
                 answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
         if type(result).__name__ == "Analysis":
-            for some in _in_messages(result.layers):
+            for some in messages(result.layers):
                 answers.send(("rows", job_id, some, None))
+            for piece in pieces(structure_of(result.layers)):
+                answers.send(("rows", job_id, (piece,), None))
             result = replace(result, layers=())
         answers.send(("done", job_id, result, session.history()))
         del result, tables
@@ -150,15 +148,6 @@ def _fork_off(source: str, seen: int, *others: Connection) -> None:
         pass
     finally:
         os._exit(0)
-
-
-def _in_messages(layers: Sequence[Layer]) -> Iterator[tuple[Piece, ...]]:
-    """Rows as pieces, a few at a time."""
-    pages = (Piece("page", "", page) for page in packed(layers))
-    while some := tuple(itertools.islice(pages, _PAGES)):
-        yield some
-    for piece in pieces(structure_of(layers)):
-        yield (piece,)
 
 
 def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:

@@ -40,16 +40,9 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 _noise = -1
 
 
-def _nobody(kind: str, *words: object) -> None:
-    """Is told where nobody listens."""
-
-
-_tell: Callable[..., None] = _nobody
-
-
 def if_stopped(text: str) -> None:
     """Says what the user is to be told if the work is stopped from now on."""
-    _tell("stopped", text)
+    output_files.tell("stopped", text)
 
 
 def noise() -> int:
@@ -109,7 +102,7 @@ def _work(
     masked: set[int | signal.Signals],
 ) -> None:
     """The child; does not return."""
-    global _noise, _tell
+    global _noise
     code = 2
     try:
         for number in _SIGNALS:
@@ -129,7 +122,7 @@ def _work(
         def told(*words: object) -> None:
             os.write(tell, b"".join(os.fsencode(str(word)) + b"\0" for word in words) + b"\0")
 
-        _noise, _tell = loud, told
+        _noise = loud
         output_files.listen(told)
         if memory is not None:
             memory_limit.apply(memory)

@@ -82,16 +82,12 @@ def _subject(
     return engine.Subject(
         name=models.label(models.current),
         door=session,
-        files=partial(_files, models, on_progress),
+        # what is no ONNX file is exported
+        files=lambda: files_of(models.graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
         words=shlex.join(opening_words(options)),
     )
-
-
-def _files(models: Models, on_progress: OnProgress) -> tuple[str, ...]:
-    """The files of the current model; what is no ONNX file is exported."""
-    return files_of(models.graph(models.current, on_progress))
 
 
 def _opener(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from explorer.base.outline import Outline, OutlineRow
-    from explorer.tui.state.jobs import EngineProtocol
+    from explorer.process.client import EngineProcess
 
 _BATCH = 100
 _FORMAT, _SIZE = 14, 12
@@ -139,7 +139,7 @@ class ChoosingApp(ExplorerApp):
     CSS_PATH = "app.tcss"
 
     def __init__(self, models: Outline, *, remote: bool = False) -> None:
-        super().__init__(models.source, cast("EngineProtocol", None), remote=remote)
+        super().__init__(models.source, cast("EngineProcess", None), remote=remote)
         self._models = models
         self.chosen: str | None = None
 

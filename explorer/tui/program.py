@@ -13,11 +13,11 @@ from textual.driver import Driver
 from textual.screen import Screen
 
 from explorer.tui.screen.main import MainScreen
-from explorer.tui.state.jobs import EngineProtocol
 from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
 
 if TYPE_CHECKING:
+    from explorer.process.client import EngineProcess
     from explorer.process.saved_sessions import ScreenState
     from explorer.tui.screen.saved_view import ViewKeeper
 
@@ -41,7 +41,7 @@ class ExplorerApp(App[int]):
     def __init__(
         self,
         source: str,
-        engine: EngineProtocol,
+        engine: EngineProcess,
         *,
         remote: bool = False,
         keeper: ViewKeeper | None = None,

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +14,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.timer import Timer
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import TileSpec
@@ -24,12 +23,15 @@ from explorer.report.table_file import write_sweep
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
 from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
-from explorer.tui.state.jobs import EngineProtocol, Jobs
+from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList, LineView, PanelView
-from explorer.tui.widgets.status_line import job_line
+from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.process.client import EngineProcess
 
 BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
@@ -37,7 +39,6 @@ _TALL = 19
 """Rows under which only one of both is shown."""
 _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
 """Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
-_TICK, _TICK_REMOTE = 0.5, 2.0
 _KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 
@@ -111,7 +112,7 @@ class SweepScreen(SubScreen[TileSpec]):
     def __init__(
         self,
         source: str,
-        engine: EngineProtocol,
+        engine: EngineProcess,
         found: SweepState,
         base: TileSpec,
         *,
@@ -125,7 +126,6 @@ class SweepScreen(SubScreen[TileSpec]):
         self._open: list[tuple[int, int, int]] = []
         self._said = ""
         self._plotted = False
-        self._timer: Timer | None = None
         self._chart: Chart | None = None
         self._charted = (0, 0)
         self._began = 0.0
@@ -138,7 +138,7 @@ class SweepScreen(SubScreen[TileSpec]):
             yield _Rows()
             yield PanelView(self._plot, id="sweep-plot")
         yield LineView(id="sweep-facts", focusable=False)
-        yield Status()
+        yield JobLine(self._jobs, self._status, remote=self._remote)
         yield Status(id="sweep-keys")
 
     def on_mount(self) -> None:
@@ -220,16 +220,7 @@ class SweepScreen(SubScreen[TileSpec]):
         return self._chart.lines(self.current, width, height)
 
     def _show_status(self) -> None:
-        status, running = self.query(Status).first(), self._jobs.current
-        if not isinstance(status, Status):
-            return
-        status.set_class(running is not None, "busy")
-        status.show(lambda width: (self._status(width),))
-        if running is not None and self._timer is None:
-            self._timer = self.set_interval(_TICK_REMOTE if self._remote else _TICK, self._show_status)
-        elif running is None and self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        self.query_one(JobLine).draw_status()
 
     def _status(self, width: int) -> Line:
         running = self._jobs.current

@@ -31,8 +31,8 @@ from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import TextInput
 
 AskPlan = Callable[[TileSpec], Awaitable[Plan]]
-AskCost = Callable[[TileSpec, "Hardware | None", "bool | None"], Awaitable[PlanCost]]
-"""The engine's cost of a spec on a machine; True has every site's formulas, None those of a single one."""
+AskCost = Callable[..., Awaitable[PlanCost]]
+"""The engine's cost of a spec on a machine; `formulas` has every site's, None those of a single one."""
 
 _EDGES: tuple[Edges, ...] = ("ragged", "padded")
 _GROUPED = ("leave", "pack")
@@ -216,7 +216,7 @@ class TileDialog(Dialog[TileSpec]):
         said = self._complaint
         cost: PlanCost | None = None
         try:
-            cost = await self._ask_cost(spec, self.hardware, None)
+            cost = await self._ask_cost(spec, self.hardware, formulas=None)
             self._example = await self._explained(spec, cost)
         except Cancelled:
             return
@@ -237,7 +237,7 @@ class TileDialog(Dialog[TileSpec]):
         return largest if largest.formulas else await self._formulas_of(spec, largest.name)
 
     async def _formulas_of(self, spec: TileSpec, site: str) -> SiteCost | None:
-        found = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, True)
+        found = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, formulas=True)
         return next(iter(found.sites), None)
 
     def _show_rows(self, rows: Sequence[CostRow]) -> None:

@@ -112,8 +112,13 @@ class TileView(SubScreen[None]):
         """The parts."""
         yield TitleBar()
         with Horizontal(id="blocks"):
-            yield _Pane(self._grid, id="grid")
-            yield _Pane(self._block, id="block")
+            yield _Pane(lambda width, height: grid_page(self.site, self.place, width, height), id="grid")
+            yield _Pane(
+                lambda width, height: block_page(
+                    self.site, self.place, width, height, self._given.get(self.site.output)
+                ),
+                id="block",
+            )
         yield Status(id="tile-keys")
 
     def on_mount(self) -> None:
@@ -121,12 +126,6 @@ class TileView(SubScreen[None]):
         many, batch = len(self._sites) > 1, any(site.batch > 1 for site in self._sites)
         self.query_one("#tile-keys", Status).show(lambda width: (keys_line(many, batch, width),))
         self._show_site()
-
-    def _grid(self, width: int, height: int) -> list[Line]:
-        return grid_page(self.site, self.place, width, height)
-
-    def _block(self, width: int, height: int) -> list[Line]:
-        return block_page(self.site, self.place, width, height, self._given.get(self.site.output))
 
     def _show_site(self) -> None:
         self.query_one(TitleBar).show(lambda width: site_lines(self._sites, self._at, width))

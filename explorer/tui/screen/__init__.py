@@ -1,5 +1,1 @@
 """The main screen: what it is composed of, how a model comes onto it, and how it is taken up again."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

@@ -20,7 +20,6 @@ from explorer.tui.commands.context import CommandContext
 from explorer.tui.pages.header import header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView, ViewKeeper
-from explorer.tui.state.jobs import EngineProtocol
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs.panes import Panes
 from explorer.tui.terminal.slices import after_paint
@@ -30,6 +29,7 @@ from explorer.tui.widgets.status_line import StatusLine
 from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar
 
 if TYPE_CHECKING:
+    from explorer.process.client import EngineProcess
     from explorer.process.saved_sessions import ScreenState
 
 STACKED_BELOW = 72
@@ -59,7 +59,7 @@ class MainScreen(Screen[None]):
     def __init__(
         self,
         source: str,
-        engine: EngineProtocol,
+        engine: EngineProcess,
         *,
         remote: bool = False,
         keeper: ViewKeeper | None = None,

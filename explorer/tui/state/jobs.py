@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -18,41 +18,15 @@ from explorer.base.errors import Cancelled
 from explorer.process.rows import Rows
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer, Progress
-    from explorer.process.client import Outlined
-
-
-class _Job(Protocol):
-    """What the screen needs of `worker.Job`."""
-
-    @property
-    def future(self) -> Future[Any]: ...
-
-    @property
-    def progress(self) -> Progress | None: ...
-
-
-class EngineProtocol(Protocol):
-    """What the screen needs of `worker.Engine`; the pilot tests have their own."""
-
-    def start(self) -> None:
-        """Start the engine; returns at once."""
-
-    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Ask for a method of the session; returns a job."""
-
-    def stop(self, job: Any) -> None:
-        """Stop a job at once."""
-
-    def close(self) -> None:
-        """End the engine."""
+    from explorer.facts import Layer
+    from explorer.process.client import EngineJob, EngineProcess, Outlined
 
 
 class RunningJob(Struct):
     """The job in the foreground."""
 
     title: str
-    job: _Job
+    job: EngineJob
     started: float
 
     @property
@@ -69,7 +43,7 @@ class Jobs:
         on_change: Called when a foreground job begins or ends.
     """
 
-    def __init__(self, engine: EngineProtocol, on_change: Callable[[], None]) -> None:
+    def __init__(self, engine: EngineProcess, on_change: Callable[[], None]) -> None:
         self.engine = engine
         self.current: RunningJob | None = None
         self._on_change = on_change
@@ -96,8 +70,8 @@ class Jobs:
 
     async def outlined(self, at: int) -> Outlined | None:
         """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
-        outlined = getattr(self.engine, "outlined", None)
-        return None if outlined is None else await _answer(outlined(at))
+        outlined: Outlined | None = await _answer(self.engine.outlined(at))
+        return outlined
 
     async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:
         """Where in the current model's `layers` some paths are."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from explorer.tui.state.jobs import EngineProtocol, Jobs, RunningJob
+from explorer.tui.state.jobs import Jobs, RunningJob
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
-    from explorer.process.client import Outlined
+    from explorer.process.client import EngineProcess, Outlined
 
 Topic = Literal["model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said"]
 """What can change: the model on show, the history, what was computed on demand, the form of the numbers,
@@ -64,7 +64,7 @@ class ScreenStore:
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
-    def __init__(self, source: str, engine: EngineProtocol, *, remote: bool = False) -> None:
+    def __init__(self, source: str, engine: EngineProcess, *, remote: bool = False) -> None:
         self.source, self.remote = source, remote
         self.jobs = Jobs(engine, lambda: self.notify("jobs"))
         self.analysis: Analysis | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from explorer.base import units
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from explorer.facts import Progress
+    from explorer.tui.state.jobs import Jobs
     from explorer.tui.state.store import ScreenStore
 
 _COUNTABLE = 100_000
@@ -19,16 +21,18 @@ _COUNTABLE = 100_000
 _TICK, _TICK_REMOTE = 0.5, 2.0
 
 
-class StatusLine(Status):
-    """The job that runs, or else what was done last; it ticks while a job runs.
+class JobLine(Status):
+    """A line about the job that runs; it ticks while one does.
 
     Args:
-        store: Whose jobs.
+        jobs: It is one of these.
+        line: The line in so many cells.
+        remote: Over SSH, where each tick is bytes.
     """
 
-    def __init__(self, store: ScreenStore) -> None:
+    def __init__(self, jobs: Jobs, line: Callable[[int], Line], *, remote: bool) -> None:
         super().__init__()
-        self._store = store
+        self._jobs, self._line, self._remote = jobs, line, remote
         self._timer: Timer | None = None
 
     @property
@@ -36,21 +40,33 @@ class StatusLine(Status):
         """Whether it looks at a job now and then."""
         return self._timer is not None
 
+    def draw_status(self) -> None:
+        """Draw what has changed."""
+        running = self._jobs.current
+        self.set_class(running is not None, "busy")
+        self.show(lambda width: (self._line(width),))
+        if running is not None and self._timer is None:
+            self._timer = self.set_interval(_TICK_REMOTE if self._remote else _TICK, self.draw_status)
+        elif running is None and self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+
+class StatusLine(JobLine):
+    """The job that runs, or else what was done last.
+
+    Args:
+        store: Whose jobs.
+    """
+
+    def __init__(self, store: ScreenStore) -> None:
+        super().__init__(store.jobs, self._status, remote=store.remote)
+        self._store = store
+
     def on_mount(self) -> None:
         """Watch the jobs, and what is said."""
         self._store.watch(self.draw_status, "jobs", "said")
         self.draw_status()
-
-    def draw_status(self) -> None:
-        """Draw what has changed."""
-        running = self._store.jobs.current
-        self.set_class(running is not None, "busy")
-        self.show(lambda width: (self._status(width),))
-        if running is not None and self._timer is None:
-            self._timer = self.set_interval(_TICK_REMOTE if self._store.remote else _TICK, self.draw_status)
-        elif running is None and self._timer is not None:
-            self._timer.stop()
-            self._timer = None
 
     def _status(self, width: int) -> Line:
         store, running = self._store, self._store.jobs.current

@@ -1,5 +1,1 @@
 """Commands that change the model or write it, and those that prove, compare and go back."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

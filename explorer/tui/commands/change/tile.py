@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec, states_text
@@ -16,8 +17,7 @@ from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer, Plan, TileResult
-    from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts import Layer, TileResult
 
 
 class TileCommand(ScreenCommand):
@@ -33,8 +33,8 @@ class TileCommand(ScreenCommand):
         assert store.analysis is not None
         layers = store.analysis.layers
         dialog = TileDialog(
-            self._plan,
-            self._cost,
+            partial(self.jobs.run, "planning", "plan"),
+            partial(self.jobs.run, "costing", "cost"),
             chosen,
             by_value=store.by_value,
             blink=not store.remote,
@@ -48,14 +48,6 @@ class TileCommand(ScreenCommand):
             self.begin(spec)
 
         self.context.ask(dialog, answered)
-
-    async def _plan(self, spec: TileSpec) -> Plan:
-        plan: Plan = await self.jobs.run("planning", "plan", spec)
-        return plan
-
-    async def _cost(self, spec: TileSpec, hardware: Hardware | None, formulas: bool | None) -> PlanCost:
-        cost: PlanCost = await self.jobs.run("costing", "cost", spec, hardware, formulas=formulas)
-        return cost
 
     def begin(self, spec: TileSpec | None) -> None:
         """Tile; ask first if something that was undone would be lost. None stops what was planned."""

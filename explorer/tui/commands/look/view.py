@@ -6,20 +6,12 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.tree.model import TreeModel
 
 
-class NextColumnCommand(ScreenCommand):
-    """The next column of the tree."""
+class ColumnCommand(ScreenCommand):
+    """The next column of the tree, or the one before."""
 
-    def run(self) -> None:
+    def run(self, step: str = "1") -> None:
         """Show it."""
-        self.panes.next_column()
-
-
-class PreviousColumnCommand(ScreenCommand):
-    """The column before."""
-
-    def run(self) -> None:
-        """Show it."""
-        self.panes.next_column(-1)
+        self.panes.next_column(int(step))
 
 
 class SortCommand(ScreenCommand):
