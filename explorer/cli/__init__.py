@@ -1,1 +1,1 @@
-"""The command line: what is typed, what is printed, and the exit code."""
+"""Command line: what is typed, what is printed, and the exit code."""

@@ -1,4 +1,4 @@
-"""Every verb of the command line; `explorer MODEL` opens the screen.
+"""Main, the entry point: runs a verb of the command line; `explorer MODEL` opens the screen.
 
 Thin over `explorer.session`: what a verb computes is a fact of the session's, what it prints is made
 by `explorer.report`. The promises kept here are those of a well-behaved command: standard output

@@ -1,4 +1,4 @@
-"""The screen: opened on a model, on one chosen in a folder, or as it was when its line was dropped."""
+"""Screen, its start: opened on a model, on one chosen in a folder, or as it was when its line was dropped."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _open(source: str, given: ParsedArgs) -> int:
 
             return print_pieces(outline.as_text(models))
         if models is not None:
-            from explorer.tui.choosing import choose
+            from explorer.tui.model_picker import pick_model
 
-            chosen = choose(models, remote=given.remote)
+            chosen = pick_model(models, remote=given.remote)
             if chosen is None:
                 return DONE
             source = os.path.join(source, chosen)

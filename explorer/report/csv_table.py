@@ -1,4 +1,4 @@
-"""The rows of an answer as CSV, under the names of the JSON contract, so that the two cannot disagree."""
+"""CSV: the rows of an answer under the names of the JSON contract, so that the two cannot disagree."""
 
 from __future__ import annotations
 

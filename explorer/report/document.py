@@ -1,4 +1,4 @@
-"""The JSON contract: facts in, the documented names and nesting out, in one place.
+"""JSON documents (`--json`): facts in, the documented names and nesting out, in one place.
 
 The names here are a promise to people's scripts (`explorer help json`), so they are written out instead of
 being whatever the facts happen to be called. Integers are exact, unknown is null, a number that
@@ -65,7 +65,7 @@ __all__ = [
     "training",
     "verification",
     "weights",
-    "written",
+    "output_file",
 ]
 
 Document = dict[str, Any]
@@ -299,7 +299,7 @@ def torchinfo(
     return document
 
 
-def written(about: Info, output: str, tool: str) -> Document:
+def output_file(about: Info, output: str, tool: str) -> Document:
     """The document of `explorer plot` and `report`: which file now holds the answer."""
     return {**info(about, tool), "output": output}
 

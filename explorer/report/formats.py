@@ -1,4 +1,4 @@
-"""The formats that can be opened, as text, as JSON, and as the manual's table."""
+"""Model formats: those that can be opened, as text, as JSON, and as the manual's table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aligned text on a terminal, fast and safe whatever a model file calls its layers.
+"""Tables and aligned text on a terminal, fast and safe whatever a model file calls its layers.
 
 rich's own Table measures every cell through its markup and wrapping machinery: 5,000 rows of layers
 took it six seconds. Here a table is columns of plain cells, measured once and handed to rich as

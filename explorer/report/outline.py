@@ -1,4 +1,4 @@
-"""An outline as text or as JSON, a piece at a time.
+"""Outline of a file (`explorer outline`) as text or as JSON, a piece at a time.
 
 Written without rich and without the records of facts: this is the way of the verbs that only look at
 headers, and an outline can have a million rows, of which nobody keeps a second copy here.

@@ -1,4 +1,4 @@
-"""Pictures of facts as SVG or PNG, by matplotlib.
+"""Plots as SVG or PNG, by matplotlib: memory, roofline, operators, error growth.
 
 matplotlib is the library that draws without a display, writes both formats, and is everywhere already;
 it takes 0.3 s to import, so only who asks for a picture pays for it. Names out of a model file are drawn

@@ -1,4 +1,4 @@
-"""The layer table as a file, for a spreadsheet or a script: what `explorer layers` prints."""
+"""Table export: layers or tilings as a CSV or JSON file, for a spreadsheet or a script."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The screen: what `explorer MODEL` opens. It knows facts and the worker's door, and nothing heavier."""
+"""Terminal user interface (Textual), `explorer MODEL`: it knows facts and a client of the engine."""

@@ -1,4 +1,4 @@
-"""The program around the screens: the engine's process, the theme, the terminal, and a line that drops.
+"""Application start: the engine's process, the theme, the terminal, and a line that drops.
 
 The engine's process starts after the first paint: started before, so that its imports overlap Textual's, it
 takes a core from the paint on a busy machine (1.9 times a bare Textual app's then, 1.5 times so).
@@ -39,21 +39,21 @@ def run(
     Returns:
         The exit code.
     """
-    from explorer.tui.lifeline import Lifeline
+    from explorer.tui.hangup import ResumableSession
     from explorer.tui.program import ExplorerApp
 
-    lifeline = Lifeline(source, dict(engine_options or {}), memory, resumed)
+    resumable = ResumableSession(source, dict(engine_options or {}), memory, resumed)
     app = ExplorerApp(
         source,
-        lifeline.engine,
+        resumable.engine,
         remote=remote or is_remote(os.environ),
-        keeper=lifeline,
+        keeper=resumable,
         view=resumed[1].view if resumed else None,
     )
     code = None
     try:
-        with lifeline.watched(app):
+        with resumable.end_on_hangup(app):
             code = app.run()
     finally:
-        lifeline.close(properly=code == 0)
+        resumable.close(properly=code == 0)
     return code if code is not None else app.return_code or 0

@@ -1,4 +1,4 @@
-"""The Textual application: theme, remote mode, and the one main screen."""
+"""Textual application: theme, remote mode, and the one main screen."""
 
 from __future__ import annotations
 

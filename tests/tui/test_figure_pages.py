@@ -14,7 +14,7 @@ from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.tui.pages.training import layer_training_lines, model_training_lines
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, step_at, step_of
-from explorer.tui.tabs.roofline import point_at, points_of, ranked, roofline_page
+from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.text.lines import Line, flow, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, spark
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
@@ -50,7 +50,7 @@ def chain(*sizes: int) -> Memory:
 def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) -> None:
     model = alexnet()
     fact, roof, step = memory(model), roofline(model, MACHINE), training(model, 8, "adam")
-    shown = ranked(roof)
+    shown = rank_points(roof)
     pages: list[list[Line]] = []
     for at in (0, 3, 12):
         pages.append(memory_page(fact, at, width, height, exact))
@@ -165,7 +165,7 @@ def test_a_click_on_the_timeline_finds_the_step_drawn_there(width: int, height: 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_click_on_the_list_finds_the_layer_written_there(width: int, height: int) -> None:
-    shown = ranked(roofline(alexnet(), MACHINE))
+    shown = rank_points(roofline(alexnet(), MACHINE))
     for at, chosen in ((0, [0]), (5, [5, 6]), (12, [12])):
         page = roofline_page(shown, at, chosen, width, height)
         top = next(y for y, line in enumerate(page) if line_text(line).startswith("   layer"))
@@ -178,7 +178,7 @@ def test_a_click_on_the_list_finds_the_layer_written_there(width: int, height: i
 
 def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     roof = roofline(alexnet(), MACHINE)
-    shown = ranked(roof)
+    shown = rank_points(roof)
     assert [p.seconds for p in shown.points] == sorted((p.seconds or 0 for p in shown.points), reverse=True)
     text = words(roofline_page(shown, 0, [0], 100, 50))
     for figure in (
@@ -201,17 +201,19 @@ def test_times_that_nobody_knows_are_no_zeros() -> None:
     roof = roofline(alexnet(), MACHINE)
     points = tuple(replace(p, seconds=None, intensity=None, limit="unknown") for p in roof.points)
     roof = replace(roof, points=points, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
-    text = words(roofline_page(ranked(roof), 0, [0, 1], 100, 50))
+    text = words(roofline_page(rank_points(roof), 0, [0, 1], 100, 50))
     assert "0 ms" not in text
     for figure in ("Least time ?", "full rate ?", "full bandwidth ?", "2 layers chosen: ?, ?"):
         assert figure in text, figure
-    some = words(roofline_page(ranked(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50))
+    some = words(
+        roofline_page(rank_points(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50)
+    )
     assert some.count("≥") == 3, "each is a sum of what is known"
 
 
 def test_the_cursor_of_the_roofline_stays_in_view() -> None:
     roof = roofline(alexnet(), MACHINE)
-    shown = ranked(roof)
+    shown = rank_points(roof)
     for at in range(len(shown.points)):
         page = roofline_page(shown, at, [at], 60, 19)
         assert len(page) <= 19
@@ -227,7 +229,7 @@ def test_the_cursor_of_the_roofline_stays_in_view() -> None:
 
 def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
     roof = roofline(alexnet(), MACHINE)
-    shown = ranked(roof)
+    shown = rank_points(roof)
     chosen = points_of(shown.points, 0, 10)
     assert len(chosen) == 10
     assert "10 layers chosen: 210 µs, 8.2 %" in said(roofline_page(shown, chosen[0], chosen, 100, 50))
@@ -235,16 +237,16 @@ def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
 
 def test_unknown_layers_lower_what_the_roofline_claims() -> None:
     roof = roofline(blocks(), MACHINE)
-    text = words(roofline_page(ranked(roof), 0, [0], 100, 50))
+    text = words(roofline_page(rank_points(roof), 0, [0], 100, 50))
     assert "Unknown 1" in text
     assert "Least time ≥" in text
     assert "\x1b" not in text
-    assert ranked(roof).points[-1].seconds is None
+    assert rank_points(roof).points[-1].seconds is None
 
 
 def test_a_machine_that_no_layer_loads_still_draws_its_roof() -> None:
     nothing = replace(roofline(alexnet(), MACHINE), points=(), seconds=0.0)
-    assert "No layer takes time" in said(roofline_page(ranked(nothing), 0, [], 60, 34))
+    assert "No layer takes time" in said(roofline_page(rank_points(nothing), 0, [], 60, 34))
 
 
 def stats(count: int = 4, **more: object) -> TensorStats:
@@ -399,7 +401,7 @@ def test_figures_beside_each_other_are_never_torn_apart() -> None:
 def test_no_machine_however_odd_breaks_the_roofline(
     peak: float, bandwidth: float, width: int, height: int, at: int
 ) -> None:
-    shown = ranked(roofline(alexnet(), Machine("", peak, bandwidth)))
+    shown = rank_points(roofline(alexnet(), Machine("", peak, bandwidth)))
     page = roofline_page(shown, at, [at], width, height)
     assert max(map(line_width, page)) <= max(width, 29)
     assert any("◆" in line_text(line) for line in page)

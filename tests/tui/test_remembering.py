@@ -26,7 +26,7 @@ class Notebook:
         """Write down."""
         self.views.append(view)
 
-    def cut_off(self) -> bool:
+    def has_resumable(self) -> bool:
         """Whether another session waits."""
         return self.others
 

@@ -1,1 +1,1 @@
-"""What can be typed: verbs, options, and how words become them."""
+"""Arguments of the command line: verbs, options, and how words become them."""

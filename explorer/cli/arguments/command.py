@@ -1,4 +1,4 @@
-"""A command of the program as a record: what it is for, what it takes, how it is typed, what runs.
+"""Command: a verb as a record of what it is for, what it takes, how it is typed, what runs.
 
 Help, complaints, completion, man page and README derive from it. Every start of the program makes one of
 these, so it is a plain class.

@@ -1,4 +1,4 @@
-"""The help of a command, laid out by argparse, which takes ten milliseconds to import."""
+"""Help of a command (`--help`), laid out by argparse, which takes ten milliseconds to import."""
 
 from __future__ import annotations
 

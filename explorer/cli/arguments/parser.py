@@ -1,4 +1,4 @@
-"""Parsing of the command line: from the words that a user typed to a command, its options and models.
+"""Argument parser: from the words that a user typed to a command, its options and models.
 
 It is a dozen lines over the table of options, because every start of the program waits for it: argparse takes
 ten milliseconds to import and has to be told the table first, and what it says when something is wrong would

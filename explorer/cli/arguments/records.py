@@ -1,4 +1,4 @@
-"""The records that options ask for: a tiling, a machine; with them come msgspec and a reader of TOML."""
+"""Tile spec and machine that options ask for; with them come msgspec and a reader of TOML."""
 
 from __future__ import annotations
 

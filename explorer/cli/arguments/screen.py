@@ -1,4 +1,4 @@
-"""`explorer MODEL`: the command that has no name, and opens the screen."""
+"""Screen command, `explorer MODEL`: it has no name, and opens the screen."""
 
 from __future__ import annotations
 

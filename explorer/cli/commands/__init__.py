@@ -1,4 +1,4 @@
-"""The verbs of the command line, one file each, in folders by subject.
+"""Verbs of the command line, one file each, in folders by subject.
 
 Every start of the program comes through here, and needs one verb at most: names are those of the files, and a
 file is imported when its verb is asked for.

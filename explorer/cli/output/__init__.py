@@ -1,1 +1,1 @@
-"""What a verb answers with: an answer's form, and progress on the terminal."""
+"""Output of a verb: its answer's form, and progress on the terminal."""

@@ -1,4 +1,4 @@
-"""What a command answers with: an exit code, and JSON or text that is made when it is printed."""
+"""Answer of a command: an exit code, and JSON or text that is made when it is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manual page in man's language (roff), written from the records of the commands."""
+"""Man page in man's language (roff), written from the records of the commands."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def fixed_sizes(info: Info, given: ParsedArgs) -> str:
     return f"the graph is for {dims_text(sizes)} as the program was exported; --dim binds another size"
 
 
-def written(
+def output_file(
     given: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], Any],
@@ -94,6 +94,6 @@ def written(
             write(info, fact, temporary)
     return Answer(
         DONE,
-        lambda: document().written(info, output, tool()),
+        lambda: document().output_file(info, output, tool()),
         lambda: present("figures").written(output),
     )

@@ -1,4 +1,4 @@
-"""One line on standard error that says where a job stands, and leaves nothing behind.
+"""Progress line on standard error: it says where a job stands, and leaves nothing behind.
 
 It is drawn only on a terminal: a log file or a pipe would collect every state of it. Standard library
 only, because the verbs that print JSON load nothing to draw with.

@@ -1,4 +1,4 @@
-"""Many rows that say the same, as one: a model of 12 equal layers has 97 products, and eight kinds of them.
+"""Grouping of equal rows: a model of 12 equal layers has 97 matmuls, and eight kinds of them.
 
 A table of 97 rows is read by nobody; its JSON has every row.
 """

@@ -1,4 +1,4 @@
-"""What a command works with: the store, the panes, and the job that it may begin.
+"""Command context, what a command works with: the store, the panes, and the job that it may begin.
 
 One job runs at a time. Who asks for another is told so, and what goes wrong is told in a dialog of one line.
 """

@@ -11,7 +11,7 @@ from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
 class _Menu(ScreenCommand):
     """A list of commands."""
 
-    def picked(self, id: str | None) -> None:
+    def run_picked(self, id: str | None) -> None:
         """Run the command that was chosen."""
         screen = self.context.screen
         for action in (c.action for c in COMMANDS if c.id == id):
@@ -25,7 +25,7 @@ class PaletteCommand(_Menu):
         """Show them."""
         choices = [MenuItem(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.id != "palette"]
         pick = PickDialog("Commands", choices, typed=True, blink=not self.store.remote)
-        self.context.ask(pick, self.picked)
+        self.context.ask(pick, self.run_picked)
 
 
 class ActionsCommand(_Menu):
@@ -34,7 +34,7 @@ class ActionsCommand(_Menu):
     def run(self) -> None:
         """Show it."""
         choices = [MenuItem(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
-        self.context.ask(PickDialog("Actions", choices), self.picked)
+        self.context.ask(PickDialog("Actions", choices), self.run_picked)
 
 
 class CopyCommand(ScreenCommand):

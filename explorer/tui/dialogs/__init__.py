@@ -1,1 +1,1 @@
-"""Screens that stand above the main one."""
+"""Dialogs: screens that stand above the main one."""

@@ -1,4 +1,4 @@
-"""The small dialogs: a message, a question, a path, a choice from a list, a page to read."""
+"""Modal dialogs, the small ones: a message, a question, a path, a choice from a list, a page to read."""
 
 from __future__ import annotations
 

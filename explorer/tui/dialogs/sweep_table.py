@@ -1,4 +1,4 @@
-"""The Sweep screen: the tilings as a table that sorts, and the front as a plot."""
+"""The Sweep screen: the tilings as a table that sorts, and the Pareto front as a plot."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SWEEP_KEYS = key_group(
 class SweepState(Struct):
     """What a sweep has shown so far; the main screen keeps it while the model is the same."""
 
-    asked: SweepRequest | None = None
+    request: SweepRequest | None = None
     rows: tuple[SweepRow, ...] = ()
     by: str = "asked"
     reverse: bool = False
@@ -146,7 +146,7 @@ class SweepScreen(SubScreen[TileSpec]):
         self.query_one("#sweep-keys", Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
         self._lay_out()
         self._show()
-        if self._found.asked is None:
+        if self._found.request is None:
             self.action_more()
 
     def on_resize(self) -> None:
@@ -198,7 +198,7 @@ class SweepScreen(SubScreen[TileSpec]):
         self.query_one(PanelView).again()
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        rows, asked = self._found.rows, self._found.asked
+        rows, asked = self._found.rows, self._found.request
         best = sum(row.pareto for row in rows)
         count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
         machine = next((row.hardware for row in rows if row.hardware), "")
@@ -241,25 +241,25 @@ class SweepScreen(SubScreen[TileSpec]):
         if self._jobs.current is not None:
             self.app.bell()
             return
-        dialog = SweepDialog(self._found.asked, self._base, hardware=self._hardware, blink=not self._remote)
+        dialog = SweepDialog(self._found.request, self._base, hardware=self._hardware, blink=not self._remote)
         self.app.push_screen(dialog, self._begin)
 
     def _begin(self, asked: SweepRequest | None) -> None:
         if asked is not None:
             self._hardware = asked.hardware
             self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
-        elif self._found.asked is None:
+        elif self._found.request is None:
             self.dismiss(None)
 
     async def _sweep(self, asked: SweepRequest) -> None:
-        before = self._found.asked
+        before = self._found.request
         # rows of another machine, or of other sites, are no rivals of what comes now
         alike = before is not None and (before.hardware, before.spec.base) == (
             asked.hardware,
             asked.spec.base,
         )
         rows = {_mark(row): row for row in self._found.rows} if alike else {}
-        self._found.asked = asked
+        self._found.request = asked
         self._found.rows = with_front(list(rows.values()))
         self._said, self._began = "", time.monotonic()
         size = 1 if asked.verify else _AT_A_TIME
@@ -372,7 +372,7 @@ class SweepScreen(SubScreen[TileSpec]):
         ask_path(self.app, "Write the tilings", f"{stem}_sweep.csv", said, write, blink=not self._remote)
 
     async def _write(self, path: str, again: Callable[[], None]) -> None:
-        asked = self._found.asked
+        asked = self._found.request
         hardware = (asked.hardware if asked is not None else None) or Hardware()
         rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
         try:

@@ -1,4 +1,4 @@
-"""The tile view: a site as a grid of blocks that the arrow keys walk through, product by product."""
+"""Tile view: a matmul as a grid of blocks that the arrow keys walk through, tile matmul by tile matmul."""
 
 from __future__ import annotations
 

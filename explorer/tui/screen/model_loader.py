@@ -1,4 +1,4 @@
-"""Loading: what the header says as it is read, then what is known of the current model."""
+"""Model loader: what the header says as it is read, then what is known of the current model."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ModelLoader:
         shape = tree.model.shape
         if same:
             model.grow_from(tree.model)
-        elif shape.opened or not tree.model.count:
+        elif shape.open_rows or not tree.model.count:
             model.take_shape(shape, ids)
         store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()
         store.outlined = None

@@ -24,12 +24,12 @@ _AFTER = 0.5
 
 
 class ViewKeeper(Protocol):
-    """What the screen needs of `lifeline.Lifeline`."""
+    """What the screen needs of `hangup.ResumableSession`."""
 
     def keep(self, view: ScreenState | None) -> None:
         """Write down where the user is; any thread may."""
 
-    def cut_off(self) -> bool:
+    def has_resumable(self) -> bool:
         """Whether another session of this model waits to be resumed; reads files."""
 
 
@@ -81,7 +81,7 @@ class SavedView:
             by_cost=shape.by_cost,
             query=store.query,
             cursor=layer.path if layer is not None else "",
-            opened=tuple(shape.opened),
+            opened=tuple(shape.open_rows),
             zoom=self._panes.zoom,
             light=not self._screen.app.current_theme.dark,
             machine=store.machine,
@@ -109,7 +109,7 @@ class SavedView:
         store, resumed = self._store, self._resumed
         if resumed is None:
             await self._loader.reload()
-            if self._keeper is not None and await asyncio.to_thread(self._keeper.cut_off):
+            if self._keeper is not None and await asyncio.to_thread(self._keeper.has_resumable):
                 store.say("a session of this model was cut off: explorer --resume goes on with it")
             return
         store.history = await store.jobs.ask("history")

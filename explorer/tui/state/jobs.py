@@ -1,4 +1,4 @@
-"""What the engine is doing for the screen: one job in the foreground, its progress and its end.
+"""Jobs, what the engine is doing for the screen: one in the foreground, its progress and its end.
 
 The engine works in another process; here its answers are awaited, so the event loop never waits. Nobody
 is told of progress as it comes: the job bar looks at it twice a second, and nothing ticks while idle.

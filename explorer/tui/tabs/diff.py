@@ -48,7 +48,7 @@ class DiffTab(Tab[FoldList]):
             said = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
             self.view.set_entries([FoldEntry(partial(_dim, word)) for word in said])
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """Compare, if there is something to compare with."""
         if self.store.changes is None and self.store.can_compare:
             self.ask("diff")

@@ -43,7 +43,7 @@ class LayerTab(Tab[LineView]):
         """The layer, the first block of a run, or a range."""
         assert self.store.analysis is not None
         totals, exact = self.store.analysis.info.totals, self.store.exact
-        chosen, model, row = self.tree.chosen, self.tree.model, self.tree.current_row
+        chosen, model, row = self.tree.cursor_layers, self.tree.model, self.tree.current_row
         if not chosen or row is None:
             self.view.show(note_page("No layer matches the filter"))
             return

@@ -39,7 +39,7 @@ class MemoryTab(PlotTab):
         """The first step that runs one of the layers."""
         return step_of(self.answer, first, last)
 
-    def chosen(self, at: int) -> int | None:
+    def layer_at(self, at: int) -> int | None:
         """The layer that a step runs."""
         layer: int | None = self.answer.steps[at].layer if self.answer is not None else None
         return layer

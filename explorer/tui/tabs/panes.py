@@ -1,4 +1,4 @@
-"""The two panes: the layer tree, and the tab on show.
+"""Panes: the layer tree, and the tab on show.
 
 Only the tab on show is drawn; another is drawn when it is opened.
 """
@@ -90,7 +90,7 @@ class TabPane(Vertical):
         if focus:
             self._panes.go_to(shown)
         self._store.notify("tab")
-        self.tab().opened()
+        self.tab().on_open()
 
     def paint(self) -> None:
         """Draw the tab on show."""
@@ -220,7 +220,7 @@ class Panes(Horizontal):
 
     def on_plot_view_point_selected(self, event: Any) -> None:
         """Show the layer of the plot's cursor in the tree."""
-        layer = self.tabs.tab(event.source.id).chosen(event.source.cursor)
+        layer = self.tabs.tab(event.source.id).layer_at(event.source.cursor)
         if layer is None:
             self._store.say("this step has no layer of its own")
         else:

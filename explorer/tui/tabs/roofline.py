@@ -40,9 +40,9 @@ class RooflineTab(PlotTab):
         self.store.machine = self.store.machine or _only_machine()
         return None if self.store.machine is None else (self.store.machine,)
 
-    def taken(self, answer: Any) -> Any:
+    def prepare(self, answer: Any) -> Any:
         """The points, the most expensive first."""
-        return ranked(answer)
+        return rank_points(answer)
 
     def paint(self) -> None:
         """The roof, and the layers below it."""
@@ -66,7 +66,7 @@ class RooflineTab(PlotTab):
 
     def _lit(self, at: int) -> list[int]:
         """All points of the group under the tree's cursor while the plot's cursor is on its first."""
-        found = self._points(*self.tree.span) if self.tree.chosen and self.answer is not None else []
+        found = self._points(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
         return found if found and found[0] == at else [at]
 
     def _points(self, first: int, last: int) -> list[int]:
@@ -76,7 +76,7 @@ class RooflineTab(PlotTab):
         """The first point of one of the layers."""
         return next(iter(self._points(first, last)), None)
 
-    def chosen(self, at: int) -> int | None:
+    def layer_at(self, at: int) -> int | None:
         """The layer of a point."""
         layer: int | None = self.answer.points[at].layer if self.answer is not None else None
         return layer
@@ -111,7 +111,7 @@ _STEPS = 200
 """Places a decade: more than any terminal has dots."""
 
 
-def ranked(roofline: Roofline) -> RankedPoints:
+def rank_points(roofline: Roofline) -> RankedPoints:
     """Order the layers by time and place them, once."""
     points = by_time(roofline)
     places = (round(_STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)

@@ -41,7 +41,7 @@ class Tab(Generic[View]):
     def paint_outline(self) -> None:
         """Draw what the header says; the model is not open yet."""
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         """The user has come to it."""
 
     def follow(self) -> None:
@@ -50,7 +50,7 @@ class Tab(Generic[View]):
     def demand(self) -> None:
         """Ask the engine for what is lacking, if nothing else runs."""
 
-    def chosen(self, at: int) -> int | None:
+    def layer_at(self, at: int) -> int | None:
         """The layer that stands at the cursor `at` of its widget."""
         return None
 
@@ -74,7 +74,7 @@ class PlotTab(Tab[PlotView]):
         """What the engine's method is called with; None if that is not known yet."""
         return ()
 
-    def taken(self, answer: Any) -> Any:
+    def prepare(self, answer: Any) -> Any:
         """What is kept of an answer."""
         return answer
 
@@ -96,7 +96,7 @@ class PlotTab(Tab[PlotView]):
 
     async def _fetch(self, seen: OnDemandCache, request: tuple[Any, ...]) -> None:
         try:
-            seen.answers[self.id] = self.taken(await self.store.jobs.run(self.work, self.id, *request))
+            seen.answers[self.id] = self.prepare(await self.store.jobs.run(self.work, self.id, *request))
         except Cancelled:
             seen.refused[self.id] = "stopped"
         except ExplorerError as error:
@@ -117,7 +117,7 @@ class PlotTab(Tab[PlotView]):
 
     def follow(self) -> None:
         """The plot's cursor goes to the layer under the tree's."""
-        if self.tree.chosen and self.view.count and self.answer is not None:
+        if self.tree.cursor_layers and self.view.count and self.answer is not None:
             at = self.step_of(*self.tree.span)
             if at is not None:
                 self.view.move_to(at)

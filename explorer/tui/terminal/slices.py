@@ -1,4 +1,4 @@
-"""Long work on the event loop, in slices so short that a key never waits for it.
+"""Event loop, long work on it: in slices so short that a key never waits for it.
 
 A thread would not do: it holds the interpreter's lock for 5 ms whenever the loop wants it back, which a key
 does a dozen times on its way from the terminal to the screen.

@@ -1,4 +1,4 @@
-"""Keys: what each does, in words.
+"""Key bindings: what each key does, in words.
 
 Every screen and widget has a table of its keys. Its bindings, the footer, the `?` help, the palette, the
 action menu and the manual's key table are all made from these tables, so that none of them can tell a user

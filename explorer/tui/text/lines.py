@@ -1,4 +1,4 @@
-"""Lines of text whose colours are named by what they mean.
+"""Styled lines of text whose colours are named by what they mean.
 
 A page (a layer, a plan, a diff) is a pure function from facts to lines, tested without a terminal;
 the widgets turn roles into the colours that `app.tcss` gives them. A line is never parsed as markup,
@@ -120,16 +120,6 @@ def ending(content: str, width: int) -> str:
     while cell_len(kept) > max(1, width - 1):
         kept = kept[1:]
     return "…" + kept
-
-
-def told_apart(names: Sequence[str], width: int) -> list[str]:
-    """Names of one list in at most `width` cells each, all cut where the most of them stay different."""
-    cuts = ([cut(name, width) for name in names] for cut in (ending, _beginning, middle))
-    return max(cuts, key=lambda cut: len(set(cut)))
-
-
-def _beginning(content: str, width: int) -> str:
-    return fit(content, min(width, cell_len(content)))
 
 
 def bar(share: float, width: int) -> tuple[Span, Span]:

@@ -1,4 +1,4 @@
-"""Pictures made of text, for the pages: dots by plotille, colours and axes by roles as everywhere.
+"""Plots made of text (braille), for the pages: dots by plotille, colours and axes by roles as everywhere.
 
 plotille draws on a canvas of braille dots and knows nothing of colours here: each part of a picture is a
 canvas of its own with a role, and the parts are laid over each other. Only a part that changed changes

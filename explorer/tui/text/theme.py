@@ -1,4 +1,4 @@
-"""The colours, chosen from the 256 that every terminal over SSH can show; 16 where there are no more.
+"""Colour theme, chosen from the 256 that every terminal over SSH can show; 16 where there are no more.
 
 Each is an exact entry of the xterm palette, so a 256-colour terminal draws the same picture as a
 true-colour one instead of a rounding of it. With 16 colours (the Linux console, TERM=screen) rounding would

@@ -1,4 +1,4 @@
-"""Which rows of the layer tree are on show, in which order.
+"""Tree model: which rows of the layer tree are on show, in which order.
 
 Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row is an integer: the id
 of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
@@ -51,12 +51,12 @@ class TreeShape(Struct, frozen=True):
 
     Attributes:
         metric: Id of the column; of none that exists leaves the first.
-        opened: Open rows: the path of a layer, and whether the row is the run that it begins.
+        open_rows: Open rows: the path of a layer, and whether the row is the run that it begins.
     """
 
     metric: str
     by_cost: bool
-    opened: frozenset[tuple[str, bool]]
+    open_rows: frozenset[tuple[str, bool]]
 
 
 class TreeModel:
@@ -81,7 +81,7 @@ class TreeModel:
         self._chosen = False
         self.metric = self._first_metric()
         self.by_cost = False
-        self.opened: set[int] = set()
+        self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.found = 0
         self._ranges: list[tuple[int | None, int]] = []
@@ -165,7 +165,7 @@ class TreeModel:
 
     def is_open(self, row: int) -> bool:
         """Whether the row's children are on show."""
-        return (row not in self._closed) if self.matches is not None else (row in self.opened)
+        return (row not in self._closed) if self.matches is not None else (row in self.open_rows)
 
     def value(self, row: int) -> tuple[int | None, str]:
         """The row's figure in the current column, and '≤' or '≥' if it is a bound only."""
@@ -272,7 +272,7 @@ class TreeModel:
                     return
             if not following:
                 return
-            self.opened.update(row for row in level if row >= 0 and self.end[row] > row + 1)
+            self.open_rows.update(row for row in level if row >= 0 and self.end[row] > row + 1)
             count += len(following)
             level = following
 
@@ -317,7 +317,7 @@ class TreeModel:
         if self.matches is not None:
             (self._closed.discard if opened else self._closed.add)(row)
         else:
-            (self.opened.add if opened else self.opened.discard)(row)
+            (self.open_rows.add if opened else self.open_rows.discard)(row)
 
     def above(self, row: int) -> int | None:
         """The row that a row on show lies in, or None at the top."""
@@ -333,7 +333,7 @@ class TreeModel:
         if self.matches is not None:
             self._closed = set(self._within)
         else:
-            self.opened.clear()
+            self.open_rows.clear()
         self.rebuild()
 
     def set_filter(self, matches: Iterable[int] | None) -> None:
@@ -368,7 +368,7 @@ class TreeModel:
     def shape(self) -> TreeShape:
         """Column, order and open rows."""
         opened = frozenset(
-            (self._path(self.first(row)), row < 0) for row in self.opened if not self.is_range(row)
+            (self._path(self.first(row)), row < 0) for row in self.open_rows if not self.is_range(row)
         )
         return TreeShape(self._metric_id, self.by_cost, opened)
 
@@ -399,15 +399,15 @@ class TreeModel:
         self.metric = wanted if self._chosen else self._first_metric()
         self.by_cost = shape.by_cost
         opened: set[int] = set()
-        if shape.opened:
+        if shape.open_rows:
             if ids is None:
-                paths = {path for path, _ in shape.opened}
+                paths = {path for path, _ in shape.open_rows}
                 ids = {layer.path: layer.id for layer in self.layers if layer.path in paths}
-            for path, is_run in shape.opened:
+            for path, is_run in shape.open_rows:
                 at = ids.get(path)
                 if at is not None and at < self.count and (not is_run or self.structure.repeat[at] > 1):
                     opened.add(-at - 1 if is_run else at)
-        self.opened = opened or self.opened
+        self.open_rows = opened or self.open_rows
         self.rebuild()
 
     def grow_from(self, before: TreeModel) -> None:
@@ -416,9 +416,9 @@ class TreeModel:
         if before._chosen:
             self.metric = before.metric
         repeat = self.structure.repeat
-        self.opened = {
+        self.open_rows = {
             row
-            for row in before.opened
+            for row in before.open_rows
             if row >= 0 or (not before.is_range(row) and repeat[before.first(row)] > 1)
         }
         self._ranges, self._range_of = [], {}
@@ -451,7 +451,7 @@ class TreeModel:
                 self._open_to(node)
                 node = self.structure.parent[node]
                 if node >= 0:
-                    self.opened.add(node)
+                    self.open_rows.add(node)
             self.rebuild()
         try:
             return self.rows.index(layer)
@@ -466,10 +466,10 @@ class TreeModel:
             place = 0 if repeat > 1 else -repeat
             head = layer - place * (self.end[layer] - layer)
             run = -head - 1
-            self.opened.add(run)
+            self.open_rows.add(run)
             if self.structure.repeat[head] > WIDE:
-                self.opened.add(self._range(run, place // RANGE))
+                self.open_rows.add(self._range(run, place // RANGE))
         parent = self.structure.parent[layer]
         starts = self.structure.wide.get(parent)
         if starts:
-            self.opened.add(self._range(None if parent < 0 else parent, bisect_right(starts, head) - 1))
+            self.open_rows.add(self._range(None if parent < 0 else parent, bisect_right(starts, head) - 1))

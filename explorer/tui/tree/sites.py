@@ -1,4 +1,4 @@
-"""Which sites of a plan lie in which layers: the engine names products, the tree has layers."""
+"""Matmuls of a plan by layer: the engine names matmuls (sites), the tree has layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiles of a site, counted without drawing them: which rows, columns and depths make which block.
+"""Tile grid of a matmul, counted without drawing it: which tiles along M, N and K make which block.
 
 Pure arithmetic on a `SitePlan`, so that what the tile view shows is tested by counting, without a screen. One
 product of tiles is (m, n, k): the block of the output in row m and column n of the grid takes one from each

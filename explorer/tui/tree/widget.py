@@ -53,7 +53,7 @@ class LayerTree(LineList):
     def paths(self) -> list[str]:
         """Paths of the open rows and of the one under the cursor."""
         layer = self.current_layer
-        return sorted({path for path, _ in self.model.shape.opened} | ({layer.path} if layer else set()))
+        return sorted({path for path, _ in self.model.shape.open_rows} | ({layer.path} if layer else set()))
 
     @property
     def row_count(self) -> int:
@@ -73,19 +73,19 @@ class LayerTree(LineList):
         return self.model.rows[min(self.cursor, self.row_count - 1)] if self.model.rows else None
 
     @property
-    def chosen(self) -> Sequence[Layer]:
+    def cursor_layers(self) -> Sequence[Layer]:
         """The layer under the cursor, or all blocks of the run there: taken out when they are looked at."""
         row = self.current_row
         return () if row is None else _Some(self.model.layers, self.model.members(row))
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first and the last id of what is chosen and of what lies in it; something is."""
-        chosen = self.chosen
-        return chosen[0].id, self.model.end[chosen[-1].id] - 1
+        """First and last id of the layers under the cursor and of what lies in them; there are some."""
+        layers = self.cursor_layers
+        return layers[0].id, self.model.end[layers[-1].id] - 1
 
     @property
-    def chosen_span(self) -> tuple[int, int]:
+    def cursor_range(self) -> tuple[int, int]:
         """The first layer under the cursor, and the one behind the last inside it; (0, 0) for none."""
         row = self.current_row
         if row is None:

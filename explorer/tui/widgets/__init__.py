@@ -1,1 +1,1 @@
-"""The parts of the screen."""
+"""Widgets: the parts of the screen."""

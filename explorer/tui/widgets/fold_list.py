@@ -1,4 +1,4 @@
-"""A list whose rows open to show lines under them: operators with their attributes, a diff's rows."""
+"""Collapsible list: rows that open to show lines under them: operators, a diff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A field of a dialog that is one of a few words."""
+"""Option field of a dialog (radio buttons): one of a few words."""
 
 from __future__ import annotations
 

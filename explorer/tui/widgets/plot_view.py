@@ -1,4 +1,4 @@
-"""A page with a plot whose cursor the arrow keys move: along the steps, or from layer to layer."""
+"""Plot view: a page with a plot whose cursor the arrow keys move: along the steps, or from layer to layer."""
 
 from __future__ import annotations
 

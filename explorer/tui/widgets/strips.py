@@ -1,4 +1,4 @@
-"""The one-line parts around the panes: header, pane headings, status line, key bar."""
+"""Title bar, pane headings, status line and key bar: the parts of one line around the panes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A one-line text entry, quick at what is typed ahead and quiet where blinking costs bytes."""
+"""Text input of one line, quick at what is typed ahead and quiet where blinking costs bytes."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "info",
-    "totals: parameters, MACs, memory, bytes moved",
+    "totals: parameters, MACs (multiply-accumulates), memory, bytes moved",
     ("MODEL",),
     (*OPENING, *PRINTING),
     (
@@ -25,6 +25,6 @@ COMMAND = Command(
     ),
     _run,
     usage="info MODEL",
-    manual="totals: parameters, MACs, memory, bytes moved, and how much of the model they cover; of a tiled"
-    " model the share of the MACs that runs on tiles, and what is left and why",
+    manual="totals: parameters, MACs (multiply-accumulates, 2 FLOPs each), memory, bytes moved, and their"
+    " coverage; of a tiled model the share of the MACs that runs on tiles, and what is left and why",
 )

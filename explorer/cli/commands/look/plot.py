@@ -6,7 +6,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import written
+from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.report import plots  # and the facts with it: the help of all verbs reads this file
 
     plots.check(given.output)
-    return written(
+    return output_file(
         given,
         progress,
         lambda session, info: _DRAWN[given.what](given, session, info),

@@ -6,7 +6,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING
 from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.output.answer import Answer, tool
-from explorer.cli.output.model_answer import written
+from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> Any:
         return page.gather(session, machine=machine, batch=given.batch, optimizer=given.optimizer)
 
-    return written(given, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
+    return output_file(given, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
 
 
 COMMAND = Command(

@@ -1,1 +1,1 @@
-"""Commands that tile matrix products: what that would cost, the tiled model, many tilings side by side."""
+"""Commands that tile matmuls: what that would cost, the tiled model, many tilings side by side."""

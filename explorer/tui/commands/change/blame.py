@@ -1,4 +1,4 @@
-"""From a proof that failed, or from any two states, to the layer that departs."""
+"""Blame: from a proof that failed, or from any two states, to the layer that departs."""
 
 from __future__ import annotations
 

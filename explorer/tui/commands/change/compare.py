@@ -1,4 +1,4 @@
-"""The current model against the one opened: the proof that they are equal, and what differs."""
+"""Verify and diff: the proof that the current model equals the one opened, and what differs."""
 
 from __future__ import annotations
 

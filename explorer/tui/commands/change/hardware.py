@@ -1,4 +1,4 @@
-"""The machine for which tilings are weighed: what was chosen in one place holds in all."""
+"""Hardware, the machine for which tilings are weighed: what was chosen in one place holds in all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: the current model as ONNX, its layers as a table, how it was tiled as rules."""
+"""Save and export: the current model as ONNX, its layers as a table, how it was tiled as rules."""
 
 from __future__ import annotations
 

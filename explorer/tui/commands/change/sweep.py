@@ -21,7 +21,7 @@ class SweepCommand(ScreenCommand):
         hardware = hardware_in_use(store)
 
         def answered(spec: TileSpec | None) -> None:
-            asked = found.asked
+            asked = found.request
             if asked is not None and asked.hardware is not None:
                 use_hardware(store, asked.hardware)
             if spec is not None:

@@ -26,7 +26,7 @@ class TileCommand(ScreenCommand):
     def run(self) -> None:
         """Ask how, then do it."""
         if self.context.ready():
-            self.context.with_layers(*self.tree.chosen_span, lambda layer: True, self._ask)
+            self.context.with_layers(*self.tree.cursor_range, lambda layer: True, self._ask)
 
     def _ask(self, chosen: list[Layer]) -> None:
         store = self.store

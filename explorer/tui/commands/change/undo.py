@@ -1,4 +1,4 @@
-"""One step back, and forward again."""
+"""Undo and redo: one step back, and forward again."""
 
 from __future__ import annotations
 

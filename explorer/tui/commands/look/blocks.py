@@ -1,4 +1,4 @@
-"""Into the tiles: how the chosen product is cut, from the tree and from the diff."""
+"""Tile view command: how the chosen matmul is cut, from the tree and from the diff."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BlocksCommand(ScreenCommand):
         if named:
             self.context.start("Tiles", self._show((), named))
         else:
-            self.context.with_layers(*self.tree.chosen_span, lambda layer: True, self._show_of)
+            self.context.with_layers(*self.tree.cursor_range, lambda layer: True, self._show_of)
 
     def _show_of(self, chosen: Sequence[Layer]) -> None:
         if self.context.ready():

@@ -32,7 +32,7 @@ class _Values(ScreenCommand):
 
     def inside(self) -> tuple[int, int]:
         """The chosen layer and what is behind the last in it; of identical blocks the first."""
-        first, stop = self.tree.chosen_span
+        first, stop = self.tree.cursor_range
         return (first, self.tree.model.end[first]) if stop else (0, 0)
 
     def show(self, path: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.session import headers
-from explorer.tui.choosing import ChoosingApp, ModelList
+from explorer.tui.model_picker import ModelList, ModelPickerApp
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.strips import Status, TitleBar
 from tests.terminal import explorer
@@ -24,7 +24,7 @@ Sample = Callable[[str], Path]
 class Chooser:
     """Presses keys and reads the list."""
 
-    def __init__(self, app: ChoosingApp, pilot: Any) -> None:
+    def __init__(self, app: ModelPickerApp, pilot: Any) -> None:
         self.app, self.pilot = app, pilot
 
     async def rest(self) -> None:
@@ -55,7 +55,7 @@ def model(path: str) -> OutlineRow:
 async def test_the_models_are_listed_with_format_and_size_and_enter_chooses(sample: Sample) -> None:
     found = headers.choices(str(sample("lenet").parent))
     assert found is not None
-    app = ChoosingApp(found)
+    app = ModelPickerApp(found)
     async with app.run_test(size=(80, 24)) as pilot:
         hands = Chooser(app, pilot)
         await hands.rest()
@@ -63,20 +63,20 @@ async def test_the_models_are_listed_with_format_and_size_and_enter_chooses(samp
         assert "9 models" in hands.strip(Status)
         assert hands.rows()[0].split() == ["bert_tiny.onnx", "onnx", "738.24", "KiB"]
         await hands.press("down", "j", "down", "enter")
-    assert app.chosen == "lenet.onnx"
+    assert app.choice == "lenet.onnx"
 
 
 @pytest.mark.parametrize("key", ["q", "escape"])
 async def test_leaving_chooses_nothing(key: str) -> None:
-    app = ChoosingApp(models(model("a.onnx")))
+    app = ModelPickerApp(models(model("a.onnx")))
     async with app.run_test(size=(60, 15)) as pilot:
         await pilot.pause()
         await pilot.press(key)
-    assert (app.chosen, app.return_code) == (None, 0)
+    assert (app.choice, app.return_code) == (None, 0)
 
 
 async def test_names_are_made_safe_and_cut_in_the_middle() -> None:
-    app = ChoosingApp(models(model("deep/" * 40 + "\x1b]0;owned\x07.onnx")))
+    app = ModelPickerApp(models(model("deep/" * 40 + "\x1b]0;owned\x07.onnx")))
     async with app.run_test(size=(60, 15)) as pilot:
         hands = Chooser(app, pilot)
         await hands.rest()
@@ -88,7 +88,7 @@ async def test_names_are_made_safe_and_cut_in_the_middle() -> None:
 
 async def test_what_was_left_out_or_went_wrong_is_said_below_the_list() -> None:
     rest = OutlineRow("…", "more", note="there is more than is looked at")
-    app = ChoosingApp(models(model("a.onnx"), rest))
+    app = ModelPickerApp(models(model("a.onnx"), rest))
     async with app.run_test(size=(100, 24)) as pilot:
         hands = Chooser(app, pilot)
         await hands.rest()
@@ -99,7 +99,7 @@ async def test_what_was_left_out_or_went_wrong_is_said_below_the_list() -> None:
         yield model("a.onnx")
         raise BadModel("the disk went away")
 
-    app = ChoosingApp(Outline("folder", "m", None, (), broken()))
+    app = ModelPickerApp(Outline("folder", "m", None, (), broken()))
     async with app.run_test(size=(100, 24)) as pilot:
         hands = Chooser(app, pilot)
         await hands.rest()

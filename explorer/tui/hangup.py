@@ -1,4 +1,4 @@
-"""The line between the program and its user: it may drop at any moment, and then nothing is lost.
+"""Hangup (SIGHUP, a dropped SSH line): it may come at any moment, and then nothing is lost.
 
 A terminal that goes away sends SIGHUP to the program in its foreground; a program that is not there, or
 was told to ignore it, reads end of file for ever. Both end here: the session's state is written, the
@@ -36,7 +36,7 @@ _FAREWELL = (
 _KEPT = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
 
 
-class Lifeline:
+class ResumableSession:
     """A session, its engine, and the folder in which both outlive the terminal.
 
     Args:
@@ -89,7 +89,7 @@ class Lifeline:
             SavedSession(self._source, self._cwd, opening, history, view or ScreenState(), self._memory)
         )
 
-    def cut_off(self) -> bool:
+    def has_resumable(self) -> bool:
         """Whether another session of this model waits to be resumed; reads files."""
         if self._kept is None:
             return False
@@ -98,7 +98,7 @@ class Lifeline:
         return saved_sessions.waiting(self._source, os.environ, self._cwd)
 
     @contextlib.contextmanager
-    def watched(self, app: ExplorerApp) -> Iterator[None]:
+    def end_on_hangup(self, app: ExplorerApp) -> Iterator[None]:
         """While the screen is there, a line that drops ends it and keeps the session."""
 
         def drop(number: int, _: object) -> NoReturn:

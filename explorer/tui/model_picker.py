@@ -1,4 +1,4 @@
-"""Choosing one of the models in a folder, before the screen opens on it.
+"""Model picker: one of the models in a folder is chosen before the screen opens on it.
 
 A program of its own, because what follows it is the same as if the model had been typed: the engine starts
 with a model, and what is kept of a session is kept under its name.
@@ -33,7 +33,7 @@ _FORMAT, _SIZE = 14, 12
 """Columns of a row behind its name."""
 
 
-def choose(models: Outline, *, remote: bool = False) -> str | None:
+def pick_model(models: Outline, *, remote: bool = False) -> str | None:
     """Lets the user choose.
 
     Args:
@@ -43,9 +43,9 @@ def choose(models: Outline, *, remote: bool = False) -> str | None:
     Returns:
         The path of one within the folder; None if the user leaves.
     """
-    app = ChoosingApp(models, remote=remote or is_remote(os.environ))
+    app = ModelPickerApp(models, remote=remote or is_remote(os.environ))
     app.run()
-    return app.chosen
+    return app.choice
 
 
 class ModelList(LineList):
@@ -67,7 +67,7 @@ class ModelList(LineList):
         )
 
 
-class ChoosingScreen(Screen[None]):
+class ModelPickerScreen(Screen[None]):
     """The models in a folder, shown as they are found."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,escape", "leave", show=False)]
@@ -108,8 +108,8 @@ class ChoosingScreen(Screen[None]):
     @on(LineList.RowSelected)
     def _opened(self, message: LineList.RowSelected) -> None:
         app = self.app
-        assert isinstance(app, ChoosingApp)
-        app.chosen = self.query_one(ModelList).rows[message.index].path.rstrip(os.sep)
+        assert isinstance(app, ModelPickerApp)
+        app.choice = self.query_one(ModelList).rows[message.index].path.rstrip(os.sep)
         app.exit(0)
 
     def action_leave(self) -> None:
@@ -128,7 +128,7 @@ def _some(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
     return found, ""
 
 
-class ChoosingApp(ExplorerApp):
+class ModelPickerApp(ExplorerApp):
     """Looks like the program that follows it; nothing is open yet, so there is no engine.
 
     Args:
@@ -141,8 +141,8 @@ class ChoosingApp(ExplorerApp):
     def __init__(self, models: Outline, *, remote: bool = False) -> None:
         super().__init__(models.source, cast("EngineProcess", None), remote=remote)
         self._models = models
-        self.chosen: str | None = None
+        self.choice: str | None = None
 
     def get_default_screen(self) -> Screen[None]:
         """The list."""
-        return ChoosingScreen(self._models)
+        return ModelPickerScreen(self._models)
