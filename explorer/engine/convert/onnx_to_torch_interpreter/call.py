@@ -12,8 +12,6 @@ from explorer.base.errors import BadModel
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.engine.graph.model import Node
 
-__all__ = ["OperatorCall", "as_tensor", "torch_dtype"]
-
 _DTYPES = {code: name for code, name, _ in ELEMENT_TYPES}
 
 

@@ -24,8 +24,6 @@ from explorer.engine.convert.onnx_to_torch_interpreter.host import as_host
 from explorer.engine.graph.model import Node, Tensor
 from explorer.host.optional_packages import said
 
-__all__ = ["OPERATORS", "TorchDomain", "known"]
-
 OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
     **elementwise.TABLE,
     **layers.TABLE,

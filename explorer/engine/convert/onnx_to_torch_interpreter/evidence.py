@@ -20,8 +20,6 @@ from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import said, silence
 
-__all__ = ["call_of", "is_quantized", "prove"]
-
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 

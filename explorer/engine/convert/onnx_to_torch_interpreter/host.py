@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RULES", "Host", "as_host"]
-
 Host = np.ndarray[Any, Any]
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 

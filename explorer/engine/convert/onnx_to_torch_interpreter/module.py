@@ -17,8 +17,6 @@ from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import Graph, Model, Node, Span, Tensor
 
-__all__ = ["OnnxModule", "load_onnx"]
-
 _SIZES = 1024
 """Elements up to which a list of int64 is taken for sizes, axes or indices rather than for data."""
 

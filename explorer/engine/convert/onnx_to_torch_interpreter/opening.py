@@ -18,8 +18,6 @@ from explorer.host.optional_packages import require
 if TYPE_CHECKING:
     from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule
 
-__all__ = ["to_torch"]
-
 
 def to_torch(
     path: str | os.PathLike[str], *, verify: bool = True, draws: int = 1, seed: int = 0

@@ -18,7 +18,6 @@ from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
 if TYPE_CHECKING:
     from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
-__all__ = ["TABLE"]
 
 Rule = Callable[..., Any]
 

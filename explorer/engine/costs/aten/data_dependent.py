@@ -19,9 +19,6 @@ from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 from explorer.engine.operators import formulas
 
-__all__ = ["ASKED", "BOUNDS", "REFUSED", "VALUES", "VALUES_BESIDE", "answer", "guess"]
-
-
 Most = Callable[[int, Any], int]
 """How many of at most so many there are, of the elements of a tensor (None: of no mask)."""
 

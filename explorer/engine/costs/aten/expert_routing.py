@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["COUNTS", "EVENLY", "WATCHED", "Classes"]
-
 EVENLY = "assumed: each class of what is sorted by value (each expert) gets the same share"
 
 _CHOICES = {

@@ -22,8 +22,6 @@ from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
 from explorer.engine.operators.formulas import Cost
 
-__all__ = ["MetaAnswer", "AtenOperator", "answered", "forget", "known", "read", "remember", "trim"]
-
 MOST = 20_000
 """Answers that are kept, of all operators together."""
 

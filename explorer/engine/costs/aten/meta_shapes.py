@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["RULES", "SAME", "Rule", "dense"]
-
 SAME = "same"
 """Says that the operator works in place and returns its first argument."""
 

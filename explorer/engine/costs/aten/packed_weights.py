@@ -15,8 +15,6 @@ from torch import nn
 
 from explorer.engine.costs.aten.call import AtenCall
 
-__all__ = ["ANSWERS", "is_packed", "recurrent_results", "unpacked"]
-
 _PACKAGE = "torch.ao.nn.quantized"
 
 

@@ -26,8 +26,6 @@ from explorer.engine.costs.memory.liveness import (
 )
 from explorer.facts import Analysis, Layer, ModelInfo, Shape, TensorInfo, is_assumed
 
-__all__ = ["derive"]
-
 
 def derive(long: AnalysisResult, other: AnalysisResult, tokens: int, length: int) -> AnalysisResult:
     """One decode step, the last of `tokens` positions.

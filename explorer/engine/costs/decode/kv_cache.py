@@ -19,8 +19,6 @@ from explorer.engine.costs.onnx.values import nbytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
 from explorer.facts import Analysis, Dim, Layer, Shape, TensorInfo
 
-__all__ = ["Cache", "Slot", "DecodeStep", "bind", "find", "whole_text", "with_cache"]
-
 _MS = "com.microsoft"
 
 _SLOTS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {

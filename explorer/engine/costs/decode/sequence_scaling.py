@@ -18,8 +18,6 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, Detail, Execut
 from explorer.engine.operators.operator import Role
 from explorer.facts import Shape
 
-__all__ = ["Cached", "TwoTexts"]
-
 _WHERE = "--decode"
 _HINT = "leave --decode out for the whole pass"
 

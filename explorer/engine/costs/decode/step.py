@@ -24,7 +24,6 @@ from explorer.facts import Dim
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = ["step_of_graph", "step_of_module"]
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
 Look = Callable[[Sequence[OperatorLeaf], Mapping[int, int]], None]

@@ -43,8 +43,6 @@ from explorer.facts import (
 )
 from explorer.host.gc_pause import uncollected
 
-__all__ = ["analyse", "analyse_module", "examine", "examine_module", "stored"]
-
 FORMULAS = 4
 """How many different formulas of one row are spelled out."""
 

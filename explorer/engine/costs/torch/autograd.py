@@ -22,8 +22,6 @@ from explorer.engine.operators import gradients
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
-__all__ = ["Gradients"]
-
 
 class _Product(Struct):
     """An operator that multiplies: its gradients (None: unknown), and where it stands in autograd's graph.

@@ -31,8 +31,6 @@ from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
 from explorer.facts import Reach, is_assumed
 
-__all__ = ["Verdict", "traced"]
-
 DECISIONS = 8
 """Times that a model is run at most until it gets through."""
 

@@ -13,8 +13,6 @@ import torch
 
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 
-__all__ = ["LISTS", "here", "positions"]
-
 LISTS = frozenset(("tensor", "as_tensor", "new_tensor", "scalar_tensor"))
 """Functions that make a tensor of Python's numbers."""
 

@@ -17,8 +17,6 @@ from msgspec import Struct, field
 
 from explorer.engine.costs.aten import data_dependent
 
-__all__ = ["ALTERNATIVES", "MOST", "ONCE", "Kind", "CodePlace", "Questions", "AnswerPolicy", "place_text"]
-
 MOST = 4_096
 """Questions at one place that a loop may ask which ends by itself: over boxes, over tokens."""
 

@@ -16,8 +16,6 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Functions", "Operators", "Watch", "hide", "listening", "modes", "show"]
-
 
 class Watch(Protocol):
     """Who is told of calls, makes them, and returns what they give."""

@@ -25,8 +25,6 @@ from explorer.engine.formats.torch_module.modules import described, size_of, ten
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
-__all__ = ["LayerCall", "Booking", "ResultTensor", "Tape", "asked", "enabled", "forget", "keep", "results"]
-
 MOST = 5_000
 """Tapes that are kept."""
 

@@ -11,8 +11,6 @@ from explorer.engine.costs.aten import live, meta_cache
 from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.memory.liveness import Detail, TensorAccess
 
-__all__ = ["detail_of", "seen_among"]
-
 
 def detail_of(
     func: Any,

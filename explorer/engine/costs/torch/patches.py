@@ -19,8 +19,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["STAND_INS", "replaced"]
-
 Note = Callable[[str], None]
 Wrap = Callable[[Any, Note], Any]
 

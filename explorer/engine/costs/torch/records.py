@@ -28,20 +28,6 @@ from explorer.engine.formats.torch_module.modules import (
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
-__all__ = [
-    "OPAQUE",
-    "OperatorEvent",
-    "Row",
-    "ModuleParameter",
-    "Trace",
-    "call_attributes",
-    "function_inputs",
-    "is_leaf",
-    "is_opaque",
-    "module_inputs",
-    "parameters",
-]
-
 OPAQUE = (nn.MultiheadAttention,)
 """Modules with children that compute as one: attention never calls its own projection as a module."""
 

@@ -15,8 +15,6 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.facts import TensorInfo
 
-__all__ = ["bind", "outputs_of"]
-
 
 def bind(
     loaded: LoadedModule,

@@ -44,8 +44,6 @@ from explorer.engine.operators import formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo, is_assumed
 
-__all__ = ["trace"]
-
 
 class _Seat:
     """A module at the place where it is registered, and its row once it ran."""

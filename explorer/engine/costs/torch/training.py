@@ -15,8 +15,6 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis
 
-__all__ = ["step"]
-
 
 def step(
     loaded: LoadedModule,

@@ -24,8 +24,6 @@ from explorer.engine.operators.operator import blocked
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Layer, Shape, Status
 
-__all__ = ["at_batch", "step"]
-
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 

@@ -25,8 +25,6 @@ from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.facts import Analysis, Layer, Status, TensorInfo
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 
-__all__ = ["ParameterBytes", "LeafGradients", "StepGradients", "check", "training"]
-
 
 class ParameterBytes(Struct, frozen=True):
     """A stored parameter: who it is, its bytes, and whether it is trained."""
