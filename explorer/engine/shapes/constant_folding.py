@@ -7,6 +7,7 @@ dependent to inference (Reshape, Expand, Range) becomes static. Nothing large is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,8 @@ def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = Non
     return x
 
 
-def _squeeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
-    squeezed: Array = x.squeeze(_axes(attributes, axes))
-    return squeezed
+def _squeeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
+    return x.squeeze(_axes(attributes, axes))
 
 
 def _slice(
@@ -118,33 +118,26 @@ def _slice(
     return x[tuple(index)]
 
 
-def _div(_: Mapping[str, Any], a: Array, b: Array) -> Array:
+def _div(_: Mapping[str, Any], a: Array, b: Array) -> Any:
     if a.dtype.kind in "iu":
         # ONNX truncates towards zero
-        quotient: Array = _np().trunc(_np().true_divide(a, b)).astype(a.dtype)
-        return quotient
-    exact: Array = a / b
-    return exact
+        return _np().trunc(_np().true_divide(a, b)).astype(a.dtype)
+    return a / b
 
 
-def _range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Array | None:
+def _range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Any:
     if (limit.item() - start.item()) / delta.item() > LARGEST:
         return None
-    steps: Array = _np().arange(start.item(), limit.item(), delta.item(), start.dtype)
-    return steps
+    return _np().arange(start.item(), limit.item(), delta.item(), start.dtype)
 
 
-def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Array | None:
+def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
     sizes = [int(d) for d in shape.tolist()]
-    elements = 1
-    for size in sizes:
-        elements *= size
-    if elements > LARGEST:
+    if math.prod(sizes) > LARGEST:
         return None
     value = attributes.get("value")
     fill = value.array().reshape(()) if isinstance(value, Tensor) else _np().float32(0)
-    full: Array = _np().full(sizes, fill)
-    return full
+    return _np().full(sizes, fill)
 
 
 def _expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
@@ -158,11 +151,10 @@ def _reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:
 
 
 def _reduce(name: str) -> Callable[..., Array]:
-    def reduce(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
+    def reduce(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
         keep = bool(attributes.get("keepdims", 1))
         value = getattr(_np(), name)(x, axis=_axes(attributes, axes), keepdims=keep)
-        reduced: Array = _np().asarray(value, x.dtype)
-        return reduced
+        return _np().asarray(value, x.dtype)
 
     return reduce
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -214,8 +215,8 @@ def _cast(values: Sequence[Any], dtype: str) -> Any:
     value = values[0]
     if isinstance(value, dims.Expression) and dtype.startswith(("int", "uint")) and value.over != 1:
         # a cast cuts off towards zero
-        low = dims.known_least(dims.dim(dims.floored(value)))
-        return dims.floored(value) if low is not None and low >= 0 else None
+        low = dims.known_least(dims.dim(math.floor(value)))
+        return math.floor(value) if low is not None and low >= 0 else None
     return bool(value) if dtype == "bool" else value
 
 
@@ -232,8 +233,8 @@ _EACH: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Mul": lambda v, _: 0 if 0 in (v[0], v[1]) else v[0] * v[1],
     "Div": _divide,
     "Neg": lambda v, _: -v[0],
-    "Floor": lambda v, _: dims.floored(v[0]),
-    "Ceil": lambda v, _: dims.ceiled(v[0]),
+    "Floor": lambda v, _: math.floor(v[0]),
+    "Ceil": lambda v, _: math.ceil(v[0]),
     "Cast": _cast,
     "Min": lambda v, _: _folded("min", v),
     "Max": lambda v, _: _folded("max", v),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from explorer.engine.symbolic.expressions import (
     Expression,
@@ -28,14 +29,12 @@ __all__ = [
     "add",
     "canonical",
     "ceil_div",
-    "ceiled",
     "compared",
     "dim",
     "display",
     "equal",
     "expression",
     "floor_div",
-    "floored",
     "fresh",
     "greatest",
     "known_least",
@@ -52,16 +51,6 @@ __all__ = [
     "truncated",
     "upper",
 ]
-
-
-def floored(value: Expression | float) -> Expression | int:
-    """The largest whole number that is not above `value`."""
-    return floor(value) if isinstance(value, Expression) else math.floor(value)
-
-
-def ceiled(value: Expression | float) -> Expression | int:
-    """The smallest whole number that is not below `value`."""
-    return value.__ceil__() if isinstance(value, Expression) else math.ceil(value)
 
 
 def expression(value: int | str) -> Expression:
@@ -89,38 +78,31 @@ def fresh(number: int) -> str:
     return f"'#{number}'"
 
 
-def _applied(a: Dim, b: Dim, sign: str) -> Dim:
+def _combined(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:
+    """What a rule makes of two dimensions; None where one is unknown, or a size decides."""
     if a is None or b is None:
         return None
     try:
-        x, y = expression(a), expression(b)
-        value = x + y if sign == "+" else x - y if sign == "-" else x * y
-        return dim(value)
+        return dim(rule(expression(a), expression(b)))
     except UndecidedSize:
         return None
 
 
 def add(a: Dim, b: Dim) -> Dim:
     """A + b; None if one is unknown."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return _applied(a, b, "+")
+    return a + b if isinstance(a, int) and isinstance(b, int) else _combined(a, b, operator.add)
 
 
 def subtract(a: Dim, b: Dim) -> Dim:
     """A - b; None if one is unknown."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    return _applied(a, b, "-")
+    return a - b if isinstance(a, int) and isinstance(b, int) else _combined(a, b, operator.sub)
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
     """A x b; None if one is unknown and the other is not 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
-    if a == 0 or b == 0:
-        return 0
-    return _applied(a, b, "*")
+    return 0 if a == 0 or b == 0 else _combined(a, b, operator.mul)
 
 
 def product(dims: Iterable[Dim]) -> Dim:
@@ -133,14 +115,9 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 def floor_div(a: Dim, b: Dim) -> Dim:
     """floor(a / b) for positive b."""
-    if a is None or b is None or b == 0:
-        return None
     if isinstance(a, int) and isinstance(b, int):
-        return a // b
-    try:
-        return dim(floor(expression(a), expression(b)))
-    except UndecidedSize:
-        return None
+        return a // b if b else None
+    return None if b == 0 else _combined(a, b, floor)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:
@@ -150,36 +127,25 @@ def ceil_div(a: Dim, b: Dim) -> Dim:
 
 def quotient(a: Dim, b: Dim) -> Dim:
     """A / b where that is whole by construction, as the open size of a Reshape is."""
-    if a is None or b is None or b == 0:
-        return None
     if isinstance(a, int) and isinstance(b, int):
-        return a // b if a % b == 0 else None
-    try:
-        exact = divided(expression(a), expression(b))
-        # what is divided without a remainder may be rounded without harm
-        return dim(exact if exact is not None and exact.over == 1 else floor(expression(a), expression(b)))
-    except UndecidedSize:
-        return None
+        return a // b if b and a % b == 0 else None
+    return None if b == 0 else _combined(a, b, _whole_quotient)
+
+
+def _whole_quotient(a: Expression, b: Expression) -> Expression:
+    exact = divided(a, b)
+    # what is divided without a remainder may be rounded without harm
+    return exact if exact is not None and exact.over == 1 else floor(a, b)
 
 
 def greatest(a: Dim, b: Dim) -> Dim:
     """The larger of two; for two that broadcast, the one that is not 1."""
-    if a is None or b is None:
-        return None
-    try:
-        return dim(compared("max", expression(a), expression(b)))
-    except UndecidedSize:
-        return None
+    return _combined(a, b, partial(compared, "max"))
 
 
 def least(a: Dim, b: Dim) -> Dim:
     """The smaller of two."""
-    if a is None or b is None:
-        return None
-    try:
-        return dim(compared("min", expression(a), expression(b)))
-    except UndecidedSize:
-        return None
+    return _combined(a, b, partial(compared, "min"))
 
 
 def known_least(value: Dim) -> int | None:
