@@ -11,6 +11,7 @@ import os
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.outline import Outline, OutlineRow
+from explorer.base.record import record
 from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.models.registry import formats
 
@@ -28,16 +29,14 @@ MOST_DEPTH = 6
 _PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 
+@record
 class _Look:
     """Where a look at a folder stands: what is left of its bounds, and what was left out."""
 
-    __slots__ = ("files", "folders", "left_out", "root")
-
-    def __init__(self, root: str) -> None:
-        self.root = os.path.realpath(root)
-        self.files = MOST_FILES
-        self.folders = MOST_FOLDERS
-        self.left_out = False
+    root: str
+    files: int = MOST_FILES
+    folders: int = MOST_FOLDERS
+    left_out: bool = False
 
     def leads_out(self, path: str) -> bool:
         """Whether a link's end is not in the folder that is looked at."""
@@ -117,7 +116,7 @@ def outline(source: str) -> Outline:
     Raises:
         BadModel: No model is in it.
     """
-    look = _Look(source)
+    look = _Look(os.path.realpath(source))
     found = _models(look, source, "", 0)
     first = next(found, None)
     if first is None:

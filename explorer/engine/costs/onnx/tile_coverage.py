@@ -128,13 +128,12 @@ _LARGEST = 1 << 20
 """A size that is taken from a file may not be larger."""
 
 
-class _Tally:
+class _Tally(Struct):
     """Sums of what may be unknown."""
 
-    __slots__ = ("count", "known", "value")
-
-    def __init__(self) -> None:
-        self.count, self.value, self.known = 0, 0, True
+    count: int = 0
+    value: int = 0
+    known: bool = True
 
     def add(self, value: int | None) -> None:
         self.count += 1
