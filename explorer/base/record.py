@@ -25,6 +25,16 @@ else:
         members = {key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")}
         names = tuple(kind.__annotations__)
         given = {f"_{name}": members.pop(name) for name in names if name in members}
+
+        def begin(self, *args, **kwargs):
+            # compiling takes longer than all else here, and most classes are of no use to most runs
+            made.__init__ = _initialiser(names, given, "__post_init__" in members)
+            made.__init__(self, *args, **kwargs)
+
+        made = type(kind)(kind.__name__, kind.__bases__, {**members, "__slots__": names, "__init__": begin})
+        return made
+
+    def _initialiser(names, given, more):
         arguments, lines = [], []
         for name in names:
             value = given.get(f"_{name}")
@@ -36,9 +46,7 @@ else:
             else:
                 continue
             lines.append(f"  self.{name} = {name}")
-        if "__post_init__" in members:
+        if more:
             lines.append("  self.__post_init__()")
         exec("\n".join([f"def __init__(self, {', '.join(arguments)}):", *lines]), given)
-        return type(kind)(
-            kind.__name__, kind.__bases__, {**members, "__slots__": names, "__init__": given["__init__"]}
-        )
+        return given["__init__"]
