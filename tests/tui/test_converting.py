@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.facts.conversion import Conversion, StoredEvidence
-from explorer.tui.pages.conversion import conversion_lines
+from explorer.report.present.compare.convert import conversion
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import line_text
 from tests.tui.hands import Hands, screen
 
@@ -105,4 +106,4 @@ async def test_a_tiled_model_is_onnx_already() -> None:
 
 def test_the_page_fits_in_a_narrow_terminal() -> None:
     for width in (40, 80):
-        assert all(len(line_text(line)) <= width for line in conversion_lines(FACT, width))
+        assert all(len(line_text(line)) <= width for line in draw(conversion(FACT), width))

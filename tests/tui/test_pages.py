@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from explorer.base import units
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
+from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands import COMMANDS, CommandKey, command_class
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.help import KEYS, help_lines, key_table
@@ -15,7 +16,6 @@ from explorer.tui.dialogs.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.pages.header import header_lines
-from explorer.tui.pages.plan import plan_lines
 from explorer.tui.pages.verdict import verdict_lines
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs import TABS, TabKey, tab_class
@@ -25,6 +25,7 @@ from explorer.tui.tabs.layer import layer_page
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries, range_text
 from explorer.tui.tabs.tab import Tab
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import sites_of
@@ -49,7 +50,7 @@ def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
     totals = model.info.totals
     pages = [(layer_page((layer,), totals, width, exact), width) for layer in model.layers]
     pages += [(model_page(model.info, None, width, exact), width), (help_lines(width), width)]
-    pages += [(plan_lines(plan(TileSpec()), 60), 60), (verdict_lines(proof(), 60), 60)]
+    pages += [(draw(plan_matmuls(plan(TileSpec())), 60), 60), (verdict_lines(proof(), 60), 60)]
     pages += [(list(header_lines("a/long/name.onnx", model.info, "not saved", exact, 80)), 80)]
     rows = TreeModel(model.layers)
     pages += [([tree_line(rows, row, totals, width, exact) for row in rows.rows], width)]
@@ -198,11 +199,10 @@ def test_coverage_never_rounds_up_to_all() -> None:
 
 
 def test_a_plan_says_how_many_products_where_and_what_is_left_alone_why() -> None:
-    text = said(plan_lines(plan(TileSpec()), 90))
+    text = said(draw(plan_matmuls(plan(TileSpec())), 90))
     for words in (
-        "14,336 tile matmuls in 3 matmuls",
-        "1×9216×4096",
-        "9,216",
+        "14,336",
+        "1  9,216  4,096",
         "1.6 %",
         "both operands are activations",
     ):
@@ -220,8 +220,8 @@ def test_the_products_of_an_lstm_lie_in_it() -> None:
 
 def test_a_verdict_is_words_first_and_figures_after() -> None:
     text = said(verdict_lines(proof(), 76))
-    assert text.startswith("Equal:")
-    for words in ("4.1e-09", "9,216 tiles", "seeds 0, 1, 2"):
+    assert text.startswith(" Equal\n")
+    for words in ("4.1e-09", "9,216", "0.41 u, limit 8 u", "seeds 0, 1, 2"):
         assert words in text
     assert "37 new NaN" in said(verdict_lines(proof(False), 76))
 

@@ -242,7 +242,7 @@ async def test_tiling_shows_its_counts_before_and_a_verdict_and_the_diff_after()
         assert not [m for m, _, _ in hands.engine.asked if m == "tile"]
         await hands.press("enter")
         assert "Proven equal" in hands.dialog()
-        assert "Equal: every tile" in hands.dialog()
+        assert "every tile is its slice" in hands.dialog()
         await hands.press("enter")
         assert hands.dialog() == ""
         assert hands.main.store.tab == "diff"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from explorer.base import units
 from explorer.base.verdicts import VERDICTS
 from explorer.report.terms import field_terms
-from explorer.tui.pages.verdict import TONES
+from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.lines import BLANK, Line, Span, fit, safe, wrap
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _proof(entry: HistoryEntry, at: int) -> tuple[str, str]:
     if entry.verification is None:
         return "not proven", "warn"
     kind = entry.verification.verdict_kind
-    return VERDICTS[kind], TONES[kind]
+    return VERDICTS[kind], verdict_tone(kind)
 
 
 def state_lines(entry: HistoryEntry, at: int, current: int, width: int) -> list[Line]:
@@ -88,7 +88,7 @@ def state_lines(entry: HistoryEntry, at: int, current: int, width: int) -> list[
         lines += _field("tiled", f"{many}{shown}", "text", width)
     if entry.verification is not None:
         proof = entry.verification
-        lines += _field("proof", safe(field_terms(proof.verdict)), TONES[proof.verdict_kind], width)
+        lines += _field("proof", safe(field_terms(proof.verdict)), verdict_tone(proof.verdict_kind), width)
     kept = f"saved as {safe(os.path.basename(entry.saved))}" if entry.saved else "not saved"
     lines += _field("file", kept, "text" if entry.saved else "warn", width)
     if entry.command:

@@ -13,7 +13,7 @@ from explorer.base import units
 from explorer.facts.sweep import SweepRow
 from explorer.report.present.tiling.sweep import FRONT, tile_text
 from explorer.report.terms import field_terms
-from explorer.tui.pages.verdict import TONES
+from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.lines import Line, Span, fit, flow, safe, wrap
 from explorer.tui.text.plot import Part, framed, overlay, spread
 
@@ -73,7 +73,7 @@ def _proof(row: SweepRow) -> Span:
     if row.verified is None:
         return ("not run", "warn") if row.verdict else ("", "dim")
     kind = row.verdict_kind or ("equal" if row.verified else "different")
-    return _PROOFS[kind], TONES[kind]
+    return _PROOFS[kind], verdict_tone(kind)
 
 
 _FIELDS: tuple[Field, ...] = (

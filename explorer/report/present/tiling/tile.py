@@ -17,7 +17,7 @@ from explorer.report.present.compare.verify import evidence, to_blame
 from explorer.report.present.figures import share_text
 from explorer.settings.parse import path_word, tied
 
-__all__ = ["plan", "tile"]
+__all__ = ["plan", "plan_matmuls", "tile"]
 
 
 def plan(fact: Plan, source: str) -> list[Block]:
@@ -29,10 +29,16 @@ def plan(fact: Plan, source: str) -> list[Block]:
         f"form {fact.form}",
     ]
     how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
-    blocks: list[Block] = [
+    return [
         Line((Span(source, "strong"), Span(f"   in {', '.join(how)}", "quiet"))),
         Line(),
+        *plan_matmuls(fact),
     ]
+
+
+def plan_matmuls(fact: Plan) -> list[Block]:
+    """The matmuls of a plan, a row for those that are alike; what is left as it was, and why."""
+    blocks: list[Block] = []
     groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     if fact.sites:
         blocks += [_sites(fact, groups), Line(), *_notes(fact, groups)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
-from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
+from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 
 if TYPE_CHECKING:
     from explorer.facts import Verification
@@ -19,7 +19,7 @@ def proof_dialog(proof: Verification, title: str = "") -> PageDialog:
         verdict_title(proof) + title,
         lambda width: verdict_lines(proof, width),
         hint="" if proof.passed else TO_BLAME,
-        tone=TONES[proof.verdict_kind],
+        tone=verdict_tone(proof.verdict_kind),
     )
 
 

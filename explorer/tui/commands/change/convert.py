@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError
 from explorer.base.verdicts import VERDICTS
+from explorer.report.present.compare.convert import conversion
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
-from explorer.tui.pages.conversion import conversion_lines
-from explorer.tui.pages.verdict import TONES
+from explorer.tui.pages.verdict import verdict_tone
+from explorer.tui.text.drawing import draw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,6 +49,8 @@ class ConvertCommand(ScreenCommand):
         self.store.last_command = fact.command
         refused = VERDICTS[fact.verdict_kind].capitalize()
         title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
-        tone = TONES[fact.verdict_kind]
-        page = PageDialog(title, lambda width: conversion_lines(fact, width), tone=tone, copy=fact.command)
+        tone = verdict_tone(fact.verdict_kind)
+        page = PageDialog(
+            title, lambda width: draw(conversion(fact), width - 1), tone=tone, copy=fact.command
+        )
         self.context.app.push_screen(page)

@@ -6,14 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec, states_text
+from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.dialogs.dialogs import ConfirmDialog, PageDialog
 from explorer.tui.dialogs.tile import TileDialog, TilingResultDialog
-from explorer.tui.pages.plan import plan_lines
-from explorer.tui.pages.verdict import TO_BLAME, TONES, verdict_lines, verdict_title
+from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.terminal.slices import after_paint
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 
 if TYPE_CHECKING:
@@ -78,12 +79,12 @@ class TileCommand(ScreenCommand):
             if proof is not None:
                 lines += verdict_lines(proof, width)
             lines += [BLANK, *wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)]
-            return [*lines, BLANK, *plan_lines(result.plan, width)]
+            return [*lines, BLANK, *draw(plan_matmuls(result.plan), width - 1)]
 
         if not result.output:
             kind = proof.verdict_kind if proof is not None else "different"
             why = "the result differs" if kind == "different" else "the result could not be proved"
-            refused = PageDialog(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=TONES[kind])
+            refused = PageDialog(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=verdict_tone(kind))
             blame = BlameCommand(self.context)
             self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
             return
