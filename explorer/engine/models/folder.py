@@ -34,8 +34,8 @@ class _Look:
     """Where a look at a folder stands: what is left of its bounds, and what was left out."""
 
     root: str
-    files: int = MOST_FILES
-    folders: int = MOST_FOLDERS
+    files: int
+    folders: int
     left_out: bool = False
 
     def leads_out(self, path: str) -> bool:
@@ -116,7 +116,7 @@ def outline(source: str) -> Outline:
     Raises:
         BadModel: No model is in it.
     """
-    look = _Look(os.path.realpath(source))
+    look = _Look(os.path.realpath(source), MOST_FILES, MOST_FOLDERS)
     found = _models(look, source, "", 0)
     first = next(found, None)
     if first is None:
