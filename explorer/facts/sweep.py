@@ -175,14 +175,13 @@ class Sweep(Struct, frozen=True):
 
 def combinations(spec: SweepSpec) -> list[TileSpec]:
     """Every tiling that is asked for, each once; tiles change slowest."""
-    found = [
+    return [
         replace(spec.base, tile=tile, edges=edges, form=form, grouped=grouped)
         for tile in dict.fromkeys(spec.tiles)
         for edges in dict.fromkeys(spec.edges)
         for form in dict.fromkeys(spec.forms)
         for grouped in dict.fromkeys(spec.grouped)
     ]
-    return found
 
 
 def tiles_of(

@@ -107,7 +107,10 @@ class _Tree:
                 yield from self._operator(waiting, row if operator else None)
             waiting = row if operator else None
             if row.kind == "tensor":
-                yield from self._tensor(row)
+                name = self._within(row.path)
+                # beside operators, what is stored has no row in the tree of an analysis either
+                if not self._scoped and (self._open or not self._operators):
+                    yield self._add(row.path, name, row.dtype, tensor=row, note=row.note)
             elif row.kind == "module":
                 if row.path and row.path != "(model)":
                     yield self._add(row.path, self._within(row.path), row.dtype, group=True, note=row.note)
@@ -143,12 +146,6 @@ class _Tree:
             yield self._add(scope.path, scope.name, scope.kind, group=True)
         del self._open[len(scopes) :]
         yield self._add(row.path, name, row.dtype, note=row.note)
-
-    def _tensor(self, row: OutlineRow) -> Iterator[Layer]:
-        name = self._within(row.path)
-        # beside operators, what is stored has no row in the tree of an analysis either
-        if not self._scoped and (self._open or not self._operators):
-            yield self._add(row.path, name, row.dtype, tensor=row, note=row.note)
 
     def _within(self, path: str) -> str:
         """What a path is called in the innermost group that it lies in; the groups beyond are left."""

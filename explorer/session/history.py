@@ -7,23 +7,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
 from explorer.facts import History, HistoryEntry, Plan
 
 LONGEST_NAME = 200
 """Characters of a state's name."""
-
-
-def index_of(history: History, index: int | None) -> int:
-    """The place of a state; None is the current one.
-
-    Raises:
-        Misuse: The history has no such entry.
-    """
-    at = history.current if index is None else index
-    if not 0 <= at < len(history.entries):
-        raise Misuse(f"the history has no entry {at}", hint=f"it has {len(history.entries)}")
-    return at
 
 
 def moved(history: History, steps: int) -> History:
@@ -43,12 +30,6 @@ def amended(history: History, at: int, **fields: str) -> History:
     entries = list(history.entries)
     entries[at] = replace(entries[at], **fields)
     return replace(history, entries=tuple(entries))
-
-
-def label(history: History, at: int, source: str) -> str:
-    """What the user calls a state: where it was saved, or what was done to which model."""
-    entry = history.entries[at]
-    return entry.saved or (f"{source}, {entry.label}" if at else source)
 
 
 def plan_between(history: History, before: int, after: int) -> Plan | None:

@@ -105,12 +105,20 @@ class Models:
         return self.history.current
 
     def at(self, index: int | None) -> int:
-        """See `history.index_of`."""
-        return states.index_of(self.history, index)
+        """The place of a state; None is the current one.
+
+        Raises:
+            Misuse: The history has no such entry.
+        """
+        at, count = self.current if index is None else index, len(self.history.entries)
+        if not 0 <= at < count:
+            raise Misuse(f"the history has no entry {at}", hint=f"it has {count}")
+        return at
 
     def label(self, at: int) -> str:
-        """See `history.label`."""
-        return states.label(self.history, at, self.source)
+        """What the user calls a state: where it was saved, or what was done to which model."""
+        entry = self.history.entries[at]
+        return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
 
     def append(self, entry: HistoryEntry) -> None:
         """Adds a state behind the current one; what could have been redone is gone."""

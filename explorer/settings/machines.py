@@ -378,10 +378,16 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     return _profile(os.path.splitext(os.path.basename(path))[0], said, path, path)
 
 
-def _named(name: str, known: Mapping[str, Hardware], path: str, where: str) -> Hardware:
+def _named(
+    name: str,
+    known: Mapping[str, Hardware],
+    path: str,
+    where: str,
+    settings: str = "macs_per_cycle, bytes_per_cycle",
+) -> Hardware:
     if name in known:
         return known[name]
-    hint = nearest(name, known) or f"write one into {path}: [machine.NAME] macs_per_cycle, bytes_per_cycle"
+    hint = nearest(name, known) or f"write one into {path}: [machine.NAME] {settings}"
     raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)
 
 
@@ -409,11 +415,7 @@ def find(
     known: Machine | None = None
     if name is not None:
         path = config or config_path()
-        machines = hardware_profiles(path)
-        if name not in machines:
-            hint = nearest(name, machines) or f"write one into {path}: [machine.NAME] peak_macs, bandwidth"
-            raise Misuse(f"no machine is called '{name}'", where="--machine", hint=hint)
-        known = _machine(machines[name])
+        known = _machine(_named(name, hardware_profiles(path), path, "--machine", "peak_macs, bandwidth"))
     peak, width = given["peak_macs"], given["bandwidth"]
     if known is not None:
         typed = "" if peak is None and width is None else ", command line"

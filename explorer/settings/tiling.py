@@ -176,7 +176,8 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
                 continue
             begun = number
         goes_on, statement = bool(statement), f"{statement}{line}\n"
-        if goes_on and not _may_end(line):
+        # a value of several lines may end here; each time it takes a look at all of them to know
+        if goes_on and not ('"""' in line or "'''" in line or "]" in input_files.QUOTED.sub("", line)):
             continue
         try:
             tomllib.loads(statement)
@@ -184,11 +185,6 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             continue
         yield begun, statement
         statement = ""
-
-
-def _may_end(line: str) -> bool:
-    """Whether a value of several lines may end here; each time it takes a look at all of them to know."""
-    return '"""' in line or "'''" in line or "]" in input_files.QUOTED.sub("", line)
 
 
 def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

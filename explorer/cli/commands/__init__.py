@@ -40,7 +40,9 @@ class _Verbs(Mapping[str, Command]):
                     for name in os.listdir(folder.path)
                     if name.endswith(".py") and not name.startswith("_")
                 }
-        self._folders = {name: found[name] for name in sorted(found, key=_place)}
+        order = {name: place for place, name in enumerate(_ORDER)}
+        names = sorted(found, key=lambda name: (order.get(name, len(order)), name))
+        self._folders = {name: found[name] for name in names}
 
     def __getitem__(self, name: str) -> Command:
         command: Command = import_module(f"{__name__}.{self._folders[name]}.{name}").COMMAND
@@ -54,10 +56,6 @@ class _Verbs(Mapping[str, Command]):
 
     def __len__(self) -> int:
         return len(self._folders)
-
-
-def _place(name: str) -> tuple[int, str]:
-    return (_ORDER.index(name) if name in _ORDER else len(_ORDER)), name
 
 
 VERBS: Mapping[str, Command] = _Verbs()

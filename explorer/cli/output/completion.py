@@ -16,12 +16,8 @@ def _flags(options: Mapping[str, Option]) -> Iterator[str]:
         yield from filter(None, (option.short, option.flag))
 
 
-def _every_option(verbs: Verbs) -> dict[str, Option]:
-    return {flag: o for command in (SCREEN, *verbs.values()) for flag, o in command.options.items()}
-
-
 def _bash(verbs: Verbs) -> Iterator[str]:
-    options = _every_option(verbs)
+    options = {flag: o for command in (SCREEN, *verbs.values()) for flag, o in command.options.items()}
     valued = {flag: option for flag, option in options.items() if option.metavar}
     yield """\
 # bash completion for explorer; in ~/.bashrc: source <(explorer completion bash)

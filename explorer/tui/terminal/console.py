@@ -12,12 +12,8 @@ _UPPER, _LOWER = 0x1B, 0xE4
 """Bits of a braille pattern whose dots lie in the upper half of the cell, and in the lower."""
 
 
-def _braille(bits: int) -> str:
-    return " ▀▄█"[bool(bits & _UPPER) + 2 * bool(bits & _LOWER)]
-
-
 GLYPHS: dict[int, str] = {
-    **{0x2800 + bits: _braille(bits) for bits in range(256)},
+    **{0x2800 + bits: " ▀▄█"[bool(bits & _UPPER) + 2 * bool(bits & _LOWER)] for bits in range(256)},
     **{
         ord(glyph): plain
         for glyph, plain in {

@@ -41,20 +41,12 @@ def overlay(width: int, height: int, parts: Sequence[Part]) -> list[Line]:
             for x, cell in enumerate(row):
                 code = ord(cell) - _EMPTY
                 if code:
-                    codes[y][x] = _laid_over(codes[y][x], code)
+                    # dots join dots; a marker is a character of its own and covers what lies under it
+                    below = codes[y][x]
+                    codes[y][x] = below | code if 0 <= below < 256 and 0 <= code < 256 else code
                     roles[y][x] = role
-    return [
-        _joined(zip(map(_cell, row), names, strict=True)) for row, names in zip(codes, roles, strict=True)
-    ]
-
-
-def _laid_over(below: int, above: int) -> int:
-    """Dots join dots; a marker is a character of its own and covers what lies under it."""
-    return below | above if 0 <= below < 256 and 0 <= above < 256 else above
-
-
-def _cell(code: int) -> str:
-    return chr(code + _EMPTY) if code else " "
+    pictures = ((chr(code + _EMPTY) if code else " " for code in row) for row in codes)
+    return [_joined(zip(row, names, strict=True)) for row, names in zip(pictures, roles, strict=True)]
 
 
 def _joined(cells: Iterable[Span]) -> Line:

@@ -227,7 +227,7 @@ class TreeModel:
         else:
             found = self._folded(self._hop(*self._span(row)))
         if self.by_cost:
-            found = sorted(found, key=self._cost)
+            found = sorted(found, key=lambda at: 1 if (value := self.value(at)[0]) is None else -value)
         return iter(found)
 
     def _under(self, row: int | None) -> Iterable[int]:
@@ -255,10 +255,6 @@ class TreeModel:
                 yield -i - 1
             elif repeat == 1:
                 yield i
-
-    def _cost(self, row: int) -> int:
-        value, _ = self.value(row)
-        return 1 if value is None else -value
 
     def _open_first_levels(self) -> None:
         level = list(self.children(None))

@@ -30,6 +30,5 @@ COMMAND = Command(
     _run,
     usage="weights MODEL",
     manual="the values of stored tensors: range, mean, zeros, quantiles, histogram; what is tied, what is"
-    " stored"
-    " twice",
+    " stored twice",
 )
