@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import defaultdict
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 # Textual reads these when it is first imported, hence before any test module is collected
 for _name in list(os.environ):
@@ -25,6 +26,9 @@ os.environ["TERM"] = "xterm-256color"
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# everything imported stays: a search for garbage through all of it takes a second
+gc.set_threshold(7000, 10, 10)
+
 # a change is judged by the same examples each time; who works on the code explores new ones
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -32,8 +36,15 @@ if os.environ.get("CI"):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `sampled(n)`, n cases that lie spread over all are quick; the others are slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled(n)`, n cases that lie spread over all are quick; the others are slow.
+
+    Where slow ones are left out, a property is tried on a fifth of its examples.
+    """
+    if config.option.markexpr == "not slow":
+        for test in {item.obj for item in items if is_hypothesis_test(getattr(item, "obj", None))}:
+            asked = test._hypothesis_internal_use_settings  # the library has no other way to change them
+            test._hypothesis_internal_use_settings = settings(asked, max_examples=asked.max_examples // 5)
     cases = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled"):

@@ -18,7 +18,7 @@ CORPUS = Path(__file__).parent / "fuzz" / "corpus"
 SECONDS = 20.0
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_fuzzing_found_stays_found(name: str, tmp_path: Path) -> None:

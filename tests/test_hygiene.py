@@ -85,6 +85,7 @@ def needs_torch(name: str) -> bool:
     return re.search(r"^(import|from) torch\b", text, re.MULTILINE) is not None
 
 
+@pytest.mark.slow
 def test_the_engine_never_draws() -> None:
     # torch and onnxscript bring rich in by themselves: stop them, the question is about our own imports
     stop = "".join(f"sys.modules[{name!r}] = None\n" for name in ("textual", "rich"))

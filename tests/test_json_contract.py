@@ -351,7 +351,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     return call
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_what_is_known_of_every_sample_keeps_the_contract(
     ask: Ask, sample: Callable[[str], Path], name: str

@@ -567,6 +567,7 @@ def test_ctrl_c_is_one_line_exit_code_130_and_no_file(lenet: Path, tmp_path: Pat
     assert not (tmp_path / "out.onnx").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "color", [{"FORCE_COLOR": "1"}, {"TERM": "xterm-256color"}, {"PYTHONIOENCODING": "ascii"}]
 )

@@ -106,6 +106,7 @@ def test_a_tree_that_grows_stays_open_where_it_was(tmp_path: Path) -> None:
     assert after.is_open(block)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\x09:\x05abc"])
 def test_what_has_no_header_says_nothing_and_opening_says_why(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.onnx"

@@ -43,7 +43,7 @@ def test_a_row_that_is_looked_at_takes_one_page_out_and_once() -> None:
 
 
 def test_what_was_taken_out_long_ago_is_not_kept() -> None:
-    rows = sent(flat(400 * PAGE).layers)
+    rows = sent(flat(200 * PAGE).layers)
     for at in range(0, len(rows), PAGE):
         assert rows[at].id == at
     assert len(rows._bodies) <= 128
@@ -74,10 +74,10 @@ def test_figures_beyond_64_bits_stay_exact() -> None:
 
 
 def test_no_piece_of_a_large_structure_is_large() -> None:
-    found = structure_of(flat(300_000).layers)
+    found = structure_of(flat(60_000).layers)
     sizes = [len(piece.data) for piece in pieces(found) if piece.code]
     assert max(sizes) <= 1 << 18
-    assert len(found.wide[-1]) == 300_000 // RANGE
+    assert len(found.wide[-1]) == 60_000 // RANGE
 
 
 def test_every_block_of_a_run_knows_its_place() -> None:

@@ -97,7 +97,7 @@ def test_states_have_names_which_are_one_line(session: Session) -> None:
         session.name(7, "x")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [

@@ -323,6 +323,7 @@ def test_what_was_done_before_a_stop_is_kept(sample: Sample, tmp_path: Path) -> 
     assert (rest.made, rest.proved) == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on_where_it_was(sample: Sample, tmp_path: Path) -> None:
     kept = tmp_path / "results.db"
     words = ["sweep", str(sample("lenet")), "--tile-m", "8,16", "--tile-k", "16,32", "--tile-n", "8,16"]
@@ -541,6 +542,7 @@ def test_without_dask_a_cluster_is_a_line_and_the_rest_goes_on(
     assert sweep_files(sample("lenet"), spec=spec).made == 1
 
 
+@pytest.mark.slow
 def test_dask_is_imported_only_where_it_is_needed(sample: Sample) -> None:
     code = (
         "import sys; from explorer.session import sweep_files;"

@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
+from tests.tui.hands import quiet
+
 PINNED = {"textual": "8.2.8", "rich": "15.0.0", "pytest-textual-snapshot": "1.1.0", "syrupy": "4.8.0"}
 
 
@@ -19,8 +21,22 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"snapshots are updated on the pinned versions only: {wrong}")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def without_a_clock() -> Iterator[None]:
+    """Keys are followed by what they cause, and by no sleep."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("app", "pilot"):
+            patch.setattr(f"textual.{module}.wait_for_idle", quiet)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    """The screen takes its process for its own; the other tests in this one want their garbage collected."""
-    yield
-    gc.unfreeze()
+def frozen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the screen asked of the garbage collector.
+
+    It takes its process for its own. After all that the tests have imported is frozen and thawed, the next
+    search takes a second.
+    """
+    asked: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: asked.append("freeze"))
+    return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,28 @@ from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.scripted import ScriptedEngine
 
-__all__ = ["Hands", "screen"]
+__all__ = ["Hands", "quiet", "screen"]
+
+_SOON = 0.02  # s; a refresh of the screen comes sooner, a clock that ticks later
+
+
+async def quiet(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+    """Wait until the loop has nothing to do now or soon.
+
+    Stands for Textual's `wait_for_idle`, which sleeps until the process takes less time than the clock: 20 ms
+    a time where nothing happens, and too soon on a machine where others run.
+    """
+    loop: Any = asyncio.get_running_loop()
+    until, calm = time.monotonic() + max_sleep, 0
+    while calm < 3 and time.monotonic() < until:
+        soon = [t.when() for t in loop._scheduled if not t.cancelled()]
+        wait = min(soon, default=until) - loop.time()
+        if loop._ready or wait > _SOON:
+            await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(max(0, wait))
+            calm = -1
+        calm = 0 if loop._ready else calm + 1
 
 
 class Hands:
@@ -36,15 +58,25 @@ class Hands:
     async def press(self, *keys: str) -> None:
         for key in keys:
             await self.pilot.press(key)
+            await self.rest()
+
+    async def burst(self, *keys: str) -> None:
+        """Keys that come before anything is done about the first."""
+        await self.pilot.press(*keys)
         await self.rest()
 
     async def rest(self) -> None:
         """Until no worker has anything left that it could do."""
-        for _ in range(3):
-            await self.pilot.pause()
-            while not self.engine.waiting and any(not w.is_finished for w in self.pilot.app.workers):
-                await asyncio.sleep(0.005)
+
+        def busy() -> bool:
+            return not self.engine.waiting and any(not w.is_finished for w in self.pilot.app.workers)
+
         await self.pilot.pause()
+        while busy():
+            await asyncio.sleep(0.005)
+            if not busy():
+                await self.pilot.pause()
+        await self.pilot.pause()  # what was laid out is drawn
 
     async def tile(self) -> None:
         """Tile everything and close the verdict."""

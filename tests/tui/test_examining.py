@@ -46,7 +46,7 @@ async def type_machine(hands: Hands, peak: str, bandwidth: str) -> None:
     await hands.press("m")
     hands.pilot.app.screen.query_one("#peak", Input).value = peak
     hands.pilot.app.screen.query_one("#bytes-s", Input).value = bandwidth
-    await hands.press()
+    await hands.rest()
 
 
 # memory
@@ -182,6 +182,7 @@ async def test_the_roofline_follows_the_tree_and_its_own_arrows_and_enter_leads_
         assert hands.at() == "classifier.4"
 
 
+@pytest.mark.slow
 async def test_a_machine_that_cannot_be_cannot_be_applied() -> None:
     async with screen(size=(120, 40)) as hands:
         await type_machine(hands, "4 potatoes", "100 GB/s")
@@ -387,6 +388,7 @@ async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> No
         assert plot(hands).size.height > 10
 
 
+@pytest.mark.slow
 async def test_values_come_into_view_from_another_tab_too() -> None:
     async with screen() as hands:
         await hands.press("down", "2", "n")
@@ -398,7 +400,7 @@ async def test_values_come_into_view_from_another_tab_too() -> None:
         assert any("Training" in line_text(view.line_at(y)) for y in range(view.size.height - 8))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(60, 15), (44, 12), (80, 24)])
 async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size: tuple[int, int]) -> None:
     def in_view() -> str:
@@ -422,7 +424,7 @@ async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size:
             assert any(role == "strong" for line in shown for _, role in line), key
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15)])
 @pytest.mark.parametrize("opens", ["m", "t", "b", "S"])
 async def test_tab_and_shift_tab_go_from_field_to_field_of_every_dialog(

@@ -45,6 +45,7 @@ def chain(*sizes: int) -> Memory:
     return Memory(steps, lives, sum(sizes), max(live), live.index(max(live)), max(live), 7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("width", "height"), SIZES)
 @pytest.mark.parametrize("exact", [False, True])
 def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) -> None:

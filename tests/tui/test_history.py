@@ -124,6 +124,7 @@ async def test_the_command_of_a_state_is_copied() -> None:
         )
 
 
+@pytest.mark.slow
 async def test_what_is_known_of_a_state_scrolls_where_it_does_not_fit() -> None:
     async with screen(size=(40, 12)) as hands:
         await hands.tile()
@@ -134,6 +135,7 @@ async def test_what_is_known_of_a_state_scrolls_where_it_does_not_fit() -> None:
         assert isinstance(hands.pilot.app.screen, MainScreen), "the keys are the list's wherever the focus is"
 
 
+@pytest.mark.slow
 async def test_a_comparison_can_be_stopped() -> None:
     async with screen() as hands:
         await hands.tile()
@@ -226,7 +228,7 @@ async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
         assert "written to" in hands.strip(Status)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(140, 40), (80, 24), (60, 15), (40, 12)])
 async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:

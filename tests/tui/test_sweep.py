@@ -259,6 +259,7 @@ async def test_proofs_come_one_by_one_and_esc_keeps_what_is_there(tmp_path: Path
         assert hands.pilot.app.screen is hands.main
 
 
+@pytest.mark.slow
 async def test_an_error_is_a_dialog_and_the_screen_lives() -> None:
     engine = SweepEngine(errors={"sweep": Misuse("no matmul can be tiled")})
     async with screen(engine) as hands:
@@ -290,7 +291,7 @@ async def test_the_tilings_are_written_as_the_command_line_prints_them(tmp_path:
         assert "the ending says the format" in hands.dialog()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (140, 40)])
 async def test_it_fits_a_small_terminal(size: tuple[int, int]) -> None:
     async with screen(SweepEngine(), size=size) as hands:

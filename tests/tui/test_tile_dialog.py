@@ -205,7 +205,7 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
         assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 15)])
 async def test_words_that_have_room_stay_where_they_are_whichever_is_chosen(size: tuple[int, int]) -> None:
     async with screen(ScriptedEngine(), size) as hands:
@@ -247,6 +247,7 @@ async def test_a_machine_of_the_configuration_file_gives_cycles_and_time(profile
         assert option(hands, "machine").value == "tiny", "what was chosen is kept"
 
 
+@pytest.mark.slow
 async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> None:
     async with screen() as hands:
         await hands.press("m", *"4T", "down", *"100GB", "enter")
@@ -285,6 +286,7 @@ async def test_a_machine_that_was_chosen_for_tiles_is_that_of_the_roofline(profi
         assert hands.pilot.app.screen.query_one("#sweep-machine", Input).value == "npu"
 
 
+@pytest.mark.slow
 async def test_a_broken_configuration_file_is_told_and_the_dialog_works(profiles: Path) -> None:
     profiles.write_text("[machine.npu]\nmacs = 3\n")
     async with screen() as hands:
@@ -345,7 +347,7 @@ async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> No
     async with screen() as hands:
         await hands.press("t")
         hands.engine.hold.add("plan")
-        await hands.press("backspace", "backspace", *"32")
+        await hands.burst("backspace", "backspace", *"32")
         assert "14,336" in hands.dialog(), "what is known stays until there is something else"
         await hands.press("enter")
         assert isinstance(hands.pilot.app.screen, TileDialog), "and it is not what would be done"

@@ -169,6 +169,7 @@ def pane(hands: Hands, name: str) -> str:
     return "\n".join(line_text(line) for line in view.lines)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (BESIDE - 4, 24), (140, 40)])
 async def test_a_layer_that_is_not_tiled_is_shown_as_it_would_become(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:

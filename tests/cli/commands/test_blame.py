@@ -78,6 +78,7 @@ def test_json_says_where_the_first_is(
     assert found["probes"][found["first"]]["layer"] == "/fc1/Gemm"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_drawn_and_an_old_one_kept(
     sample: Sample, spoiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
@@ -166,6 +167,7 @@ def test_a_session_blames_any_two_of_its_states(sample: Sample) -> None:
             session.blame(0, 7)
 
 
+@pytest.mark.slow
 def test_the_worker_hands_the_figures_on(sample: Sample) -> None:
     engine = EngineProcess(sample("lenet"))
     try:

@@ -22,7 +22,7 @@ from explorer.engine.models.torch import onnx_export  # noqa: E402
 from tests.engine.convert import nets  # noqa: E402
 
 Convert = Callable[..., Conversion]
-EXPORTERS = ("torchscript", "dynamo")
+EXPORTERS = ("dynamo", "torchscript")
 
 
 def small() -> Any:
@@ -138,6 +138,7 @@ def test_a_size_that_a_trace_took_for_a_constant_is_found_out_and_nothing_is_kep
     assert not (tmp_path / "counting.onnx").exists()
 
 
+@pytest.mark.slow
 def test_an_exporter_that_fixes_an_open_dimension_is_told_of(convert: Convert) -> None:
     with pytest.raises(BadModel, match=r"could not leave 'batch' open, and fixed it at 2; .*--dynamic"):
         convert(
@@ -210,6 +211,7 @@ def test_a_model_that_the_exporter_cannot_write_leaves_nothing(convert: Convert,
     assert not (tmp_path / "svd.onnx").exists()
 
 
+@pytest.mark.slow
 def test_the_newer_exporters_reason_is_the_operator_and_not_its_advice(convert: Convert) -> None:
     module = nets.Small().eval()
     convert(module, "small.pt", inputs=torch.rand(1, 1, 8, 8), verify=False)

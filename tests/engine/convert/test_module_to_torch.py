@@ -32,6 +32,7 @@ def program(path: Path) -> Any:
     return torch.export.load(str(path)).module()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("output", "options", "load"),
     [
@@ -125,6 +126,7 @@ def test_files_of_torchs_are_converted_like_modules(
     assert fact.command.startswith(f"explorer convert {source} -o {output}")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("source", "loader"), [("small.pt", "torch.jit.load"), ("small.pt2", "torch.export.load")]
 )

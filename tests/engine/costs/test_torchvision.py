@@ -85,7 +85,7 @@ def sized(loaded: Any, size: tuple[int, ...] | None, inputs: tuple[Any, ...]) ->
     return analyse(loaded, input_shapes=shapes)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", models.list_models())
 def test_a_listed_model_is_analysed_and_has_its_published_figures(name: str) -> None:
     loaded = load(name)
@@ -137,6 +137,7 @@ def test_masks_are_pasted_as_large_as_the_image() -> None:
     assert all(layer.status == "bound" for layer in pasted if layer.outputs[0].shape[-1] == largest)
 
 
+@pytest.mark.slow
 def test_keypoints_are_located_in_heatmaps_as_large_as_the_image() -> None:
     analysis = analyse(load("keypointrcnn_resnet50_fpn"))
     assert "keypoints: every box taken as large as the image (1 times)" in analysis.info.model.notes

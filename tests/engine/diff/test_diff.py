@@ -412,6 +412,7 @@ def bypassed(model: Model, at: int) -> Model:
     return validate(replace(model, graph=replace(model.graph, nodes=tuple(nodes))))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("strip", [False, True])
 @pytest.mark.parametrize("name", ["lenet", "mobilenet_small", "bert_tiny"])
 def test_a_node_taken_out_of_a_renamed_sample_is_the_only_one_gone(
@@ -767,6 +768,7 @@ def test_it_says_how_far_it_is() -> None:
     assert "comparing nodes" in seen
 
 
+@pytest.mark.slow
 def test_twenty_thousand_stripped_nodes_are_matched_without_names() -> None:
     nodes = [op("Relu", f"v{i}" if i else "x", f"v{i + 1}", "") for i in range(20_000)]
     nodes.append(op("Exp", "v20000", "y", ""))

@@ -29,7 +29,7 @@ def prove(path: Path, case: Case, spec: TileSpec, spoil: Spoil | None = None) ->
     return t.prove(reader.read(save(path / "a.onnx", case)), spec, spoil, draws=1)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FIXED)
 def test_every_sort_is_proved(tmp_path: Path, name: str) -> None:
     form: Any = t.FORMS[FIXED.index(name) % 4]
@@ -180,6 +180,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_how_they_meet_is_found(tmp_path: Path, fault: str) -> None:
     spoil, said = FAULTS[fault]
@@ -195,6 +196,7 @@ WIDE = Case((1, 128, 14, 14), (8, 128, 3, 3), {"pads": [1, 1, 1, 1]})
 """Rows that are cut inside a Scan, of images so large that the walk does not keep them."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_rows_that_a_scan_takes_are_those_of_the_image(tmp_path: Path, axis: int | None) -> None:
     spoil = (lambda made: made) if axis is None else changed(f"places_{axis}", exchanged)
@@ -294,6 +296,7 @@ def test_a_plan_that_packs_otherwise_is_not_believed(tmp_path: Path) -> None:
     assert not verification.sites[0].passed
 
 
+@pytest.mark.slow
 def test_walking_large_images_stays_within_memory(tmp_path: Path) -> None:
     """64 channels of 224 x 224: the unfolded image has 29 million elements."""
     import tracemalloc

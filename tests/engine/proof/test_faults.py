@@ -117,6 +117,7 @@ def test_each_fault_is_found_by_the_walk(fault: str, tmp_path: Path) -> None:
     assert words in evidence.verdict
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fault", [f for f in FAULTS if f not in ("terms out of order", "one unit in the last place")]
 )
@@ -127,6 +128,7 @@ def test_the_same_faults_show_in_the_run_of_the_site_alone(fault: str, tmp_path:
     assert site.bound_ratio > site.limit
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("row", [5, 100, 300])
 def test_of_a_large_product_a_fault_in_one_row_is_found(
     row: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,7 @@ def test_one_weight_that_two_products_share(form: Any, tmp_path: Path) -> None:
     proved(source, TileSpec(tile=(2, 4, 4), form=form))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_other_float_types(dtype: Any, form: Any, tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_other_float_types(dtype: Any, form: Any, tmp_path: Path) -> None:
     proved(source, TileSpec(tile=(2, 16, 8), form=form))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opset", [9, 11, 12, 13, 18, 21])
 @pytest.mark.parametrize("edges", t.EDGES)
 @pytest.mark.parametrize("form", t.FORMS)
@@ -154,7 +155,7 @@ def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Pat
     proved(source, TileSpec(tile=(2, 2, 4), form="scan"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["unrolled", "lab"])
 @pytest.mark.parametrize("edges", t.EDGES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -169,6 +170,7 @@ def test_thousands_of_products_side_by_side_are_run_a_column_at_a_time(
     assert "in scan form" in evidence.outputs[0].reason
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["unrolled", "lab"])
 def test_a_wrong_function_body_is_found_a_column_at_a_time(form: Any, tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 4, 64, 96)

@@ -287,6 +287,7 @@ def test_a_tiled_file_stays_equal_where_another_tool_inlines_its_functions(tmp_p
     assert "1 changed region tested alone" in found.verdict
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["lab", "unrolled", "batched"])
 def test_a_tiled_file_whose_values_were_renamed_is_not_different(form: Any, tmp_path: Path) -> None:
     nodes = [

@@ -129,6 +129,7 @@ def test_a_model_that_cannot_be_run_is_answered_without(build: Build) -> None:
     assert any("could not be observed" in note for note in seen.info.model.notes)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bert_tiny", "lenet", "mobilenet_small", "three_inputs", "jsc_tiny"])
 def test_every_shape_of_a_sample_model_is_what_a_run_gives(
     sample: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch

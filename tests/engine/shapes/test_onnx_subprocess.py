@@ -41,6 +41,7 @@ def test_its_end_is_an_answer_that_did_not_come_and_the_next_question_is_answere
     assert onnx_subprocess.infer(encoded("Relu")), "it is started again"
 
 
+@pytest.mark.slow
 def test_the_files_of_which_it_died_are_analysed_without_a_word_on_the_terminal() -> None:
     """In a process of its own: an abort would end the tests."""
     code = (

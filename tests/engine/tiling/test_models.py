@@ -87,6 +87,7 @@ def proved(source: str, spec: TileSpec, *, size: int = 3, evaluator: bool = True
     return onnx.load(target)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("taken", ["y/tiled/x_0_0", "y/tiled/p_0_0_0", "y/tiled/columns", "y/tiled"])
 def test_names_of_the_model_that_look_like_ours_stay_apart(tmp_path: Path, form: Any, taken: str) -> None:
@@ -170,7 +171,7 @@ def test_a_function_of_another_operator_set_is_left_with_the_reason(tmp_path: Pa
     ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["lab", "unrolled", "batched"])
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12])
 def test_sizes_are_written_as_the_operator_set_has_them(tmp_path: Path, form: Any, opset: int) -> None:
@@ -186,6 +187,7 @@ def test_sizes_are_written_as_the_operator_set_has_them(tmp_path: Path, form: An
     proved(source, TileSpec(tile=SMALL, form=form, edges="padded"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("left", "right"),
@@ -203,6 +205,7 @@ def test_a_stack_of_one_matrix_is_a_product(tmp_path: Path, form: Any, left: Any
     proved(source, TileSpec(tile=SMALL, form=form), evaluator=form != "scan")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("open_", ["a", "b"])
 @pytest.mark.parametrize("size", [1, 4])
 def test_an_open_batch_may_be_one_beside_a_fixed_one(tmp_path: Path, open_: str, size: int) -> None:
@@ -218,6 +221,7 @@ def test_an_open_batch_may_be_one_beside_a_fixed_one(tmp_path: Path, open_: str,
     proved(source, TileSpec(tile=SMALL), size=size, evaluator=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("dtype", "kind"), [(np.float16, 10), (np.float64, 11)])
 def test_products_of_products_in_other_precisions_raise_no_alarm(
     tmp_path: Path, dtype: Any, kind: int
@@ -237,6 +241,7 @@ def test_products_of_products_in_other_precisions_raise_no_alarm(
     proved(source, TileSpec(tile=SMALL), evaluator=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_keep_what_else_they_are(tmp_path: Path, form: Any) -> None:
     nodes = [
@@ -328,6 +333,7 @@ def test_a_fault_in_a_branch_that_no_draw_takes_is_found(
     assert evidence.verdict.startswith("different: If that makes 'y': ")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_one_value_may_be_every_input_of_a_product(tmp_path: Path, form: Any) -> None:
     product = node("Gemm", ["x", "x", "x"], ["y"], name="fc", transB=1, alpha=0.5)
@@ -335,6 +341,7 @@ def test_one_value_may_be_every_input_of_a_product(tmp_path: Path, form: Any) ->
     proved(source, TileSpec(tile=SMALL, form=form), evaluator=False)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_einsum_may_have_a_batch_of_one(tmp_path: Path, form: Any) -> None:
     product = node("Einsum", ["a", "b"], ["y"], name="sum", equation="bij,bjk->bki")

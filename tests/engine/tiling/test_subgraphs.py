@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Any, dict[str, int | None]]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", ["auto", "scan", "unrolled", "batched"])
 def test_products_are_tiled_where_they_stand(tmp_path: Path, case: str, form: Any) -> None:

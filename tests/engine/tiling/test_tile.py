@@ -117,7 +117,7 @@ BIASES: dict[str, tuple[int, ...] | None] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), repeat=2)))
 @pytest.mark.parametrize("bias", BIASES)
@@ -148,6 +148,7 @@ def test_matmul_of_any_rank(tmp_path: Path, form: Any, x: tuple[int, ...], w: tu
     tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 4, 3), form=form))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_weight_may_be_the_left_operand(tmp_path: Path, form: Any) -> None:
     matmul = save(
@@ -194,6 +195,7 @@ def test_a_stored_weight_may_be_a_stack_on_either_side(tmp_path: Path, form: Any
     np.testing.assert_allclose(run(target, feeds), run(source, feeds), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("chain", ["Identity", "Transpose", "Constant", "Transpose+Identity+Constant"])
 def test_a_weight_behind_other_nodes_is_found(tmp_path: Path, form: Any, chain: str) -> None:
@@ -236,6 +238,7 @@ def test_a_weight_shared_behind_an_identity_is_stored_once(tmp_path: Path, form:
     assert session.info().totals.weight_bytes == 6 * 6 * 4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_other_float_types(tmp_path: Path, form: Any, dtype: Any) -> None:
@@ -245,7 +248,7 @@ def test_other_float_types(tmp_path: Path, form: Any, dtype: Any) -> None:
     tile_and_compare(source, tmp_path / "b.onnx", TileSpec((2, 8, 2), form=form))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
 def test_operator_sets_old_and_new(tmp_path: Path, form: Any, opset: int) -> None:
@@ -315,7 +318,7 @@ TWO_ACTIVATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("edges", EDGES)
 @pytest.mark.parametrize("case", TWO_ACTIVATIONS)
@@ -369,7 +372,7 @@ OPEN: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", OPEN)
 def test_one_graph_serves_every_size(tmp_path: Path, case: str) -> None:
     (op, attributes), feeds, weights = OPEN[case]

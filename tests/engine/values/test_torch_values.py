@@ -493,6 +493,7 @@ def test_a_module_and_its_export_put_out_the_same(tmp_path: Path) -> None:
             assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-4, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_figures_go_through_the_worker(module: str) -> None:
     from explorer.process.client import EngineProcess
 

@@ -63,7 +63,7 @@ def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> N
 # what a terminal can show
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("term", ["linux", "screen"])
 def test_with_16_colours_the_cursor_and_the_bars_can_be_seen(sample: Sample, term: str) -> None:
     with ready(sample("lenet"), "conv1", env={"TERM": term}) as terminal:
@@ -94,6 +94,7 @@ def test_without_colour_the_cursor_is_reversed(sample: Sample) -> None:
         assert not terminal.screen.buffer[at + 1][2].reverse
 
 
+@pytest.mark.slow
 def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample) -> None:
     with ready(sample("lenet"), "conv1", columns=60, rows=15, env=SSH) as terminal:
         lines = terminal.text().splitlines()
@@ -226,6 +227,7 @@ def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tm
         assert not list(tmp_path.rglob("*.part")), "what was half written is cleared away"
 
 
+@pytest.mark.slow
 def test_a_program_that_is_told_to_ignore_hangups_ends_too(sample: Sample, tmp_path: Path) -> None:
     import sys
 
@@ -257,6 +259,7 @@ def test_a_polite_kill_puts_the_terminal_back(sample: Sample) -> None:
         assert list(Path(terminal.state.name).rglob("session.msgpack")), "and the session is kept"
 
 
+@pytest.mark.slow
 def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(
     sample: Sample, tmp_path: Path
 ) -> None:

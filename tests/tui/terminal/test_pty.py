@@ -39,6 +39,7 @@ def engine_of(terminal: Terminal) -> psutil.Process:
     return found[0]
 
 
+@pytest.mark.slow
 def test_the_first_paint_names_the_model(sample: Sample) -> None:
     with explorer(sample("lenet")) as terminal:
         terminal.wait_for("lenet")
@@ -110,6 +111,7 @@ def test_killing_the_engine_at_work_leaves_a_live_program_that_says_so() -> None
         assert terminal.end() == 0
 
 
+@pytest.mark.slow
 def test_killing_an_idle_engine_costs_nothing(sample: Sample) -> None:
     with open_and_ready(sample("mobilenet_small")) as terminal:
         engine_of(terminal).kill()

@@ -22,6 +22,7 @@ from explorer.engine.formats.onnx import reader  # noqa: E402
 SAMPLES = Path(__file__).parents[4] / "sample_models"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["lab", "scan", "unrolled", "batched"])
 def test_a_tiled_model_loads_whatever_its_form(form: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "tiled.onnx")
@@ -31,6 +32,7 @@ def test_a_tiled_model_loads_whatever_its_form(form: Any, tmp_path: Path) -> Non
     assert module(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bert_tiny", "mobilenet_small", "three_inputs", "jsc_tiny"])
 def test_ordinary_models_load(name: str) -> None:
     explorer.to_torch(SAMPLES / f"{name}.onnx", draws=2)

@@ -394,6 +394,7 @@ def test_a_layer_that_an_output_needs_is_not_left_out_without_a_word(exported: t
     assert {d.figure for d in open_differences(found)} >= {"params", "macs"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 def test_the_sums_of_tiles_are_the_products_own(
     edges: Any, exported: tuple[str, str], tmp_path: Path

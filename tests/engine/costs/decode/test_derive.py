@@ -501,6 +501,7 @@ def test_batch_and_width_of_numbers_scale_the_cache() -> None:
     assert four.assumptions["dims"] == {"batch": 4}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [3, 8, 40])
 def test_the_length_of_the_example_does_not_matter(length: int) -> None:
     found = step_of(lambda torch: llama(torch, fused=True), 10, length=length)

@@ -43,6 +43,7 @@ def googlenet() -> Analysis:
 # -- published figures
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "macs", "params"),
     [
@@ -295,6 +296,7 @@ def test_llama_70b_shape_without_140_gigabytes() -> None:
 # -- the yardstick
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "shape"),
     [

@@ -187,6 +187,7 @@ MODELS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_backward_is_what_torch_multiplies_when_it_runs_backward(name: str) -> None:
     make, inputs = MODELS[name]
@@ -245,6 +246,7 @@ def test_whole_models_agree_with_torch(name: str) -> None:
         assert found.backward_macs == backward_of(load(name).meta(), given)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "shufflenet_v2_x0_5"])
 def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
     """Torch's counter takes a grouped weight for a dense one in its gradient: groups times too much."""

@@ -288,6 +288,7 @@ def in_parts(data: bytes, size: int) -> Computed:
     return Computed(len(data), computed(data, size).make, parts)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [1000, 1 << 20, 3 << 20])
 def test_weights_that_two_threads_make_lie_in_their_order(tmp_path: Path, size: int) -> None:
     array = np.random.default_rng(0).standard_normal((16 << 20) // 4 - 77).astype(np.float32)

@@ -117,6 +117,7 @@ def shapes(loaded: LoadedModule) -> list[tuple[str, str | None, Any]]:
 # -- names
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -421,6 +422,7 @@ def test_alexnet_exports_with_the_parameters_that_the_analysis_counts(tmp_path: 
     assert [n.op_type for n in model.graph.node].count("Gemm") == 3
 
 
+@pytest.mark.slow
 def test_a_module_and_its_onnx_file_cost_the_same(tmp_path: Path) -> None:
     loaded, _ = exported("resnet18", tmp_path / "resnet18.onnx")
     module = analyse(loaded).info.totals

@@ -65,7 +65,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 # -- the same numbers
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_file_has_the_numbers_of_its_module(name: str, scripted: bool, tmp_path: Path) -> None:
@@ -84,6 +84,7 @@ def test_a_file_has_the_numbers_of_its_module(name: str, scripted: bool, tmp_pat
     assert rows(found) == rows(expected)
 
 
+@pytest.mark.slow
 def test_alexnet_as_a_file_has_the_figures_that_are_published(tmp_path: Path) -> None:
     path = saved_script(torchvision.models.alexnet(), (IMAGE,), tmp_path / "alexnet.pt")
     totals = Session(path).info().totals
@@ -238,7 +239,7 @@ def test_a_file_runs_as_torch_runs_it(small: str) -> None:
         assert np.array_equal(found, torch.jit.load(small)(x).numpy())
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "recurrent"])
 def test_a_file_is_exported_tiled_and_proved(name: str, tmp_path: Path) -> None:
     make, x = MODELS[name]

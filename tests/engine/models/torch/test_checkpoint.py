@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -331,7 +332,7 @@ print(json.dumps([found.info.totals.params, len(found.layers), own]))
 """
 
 
-def test_no_torch_and_no_class_of_the_file_is_needed(tmp_path: Path) -> None:
+def test_no_torch_and_no_class_of_the_file_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The module's own package is not there when the file is opened, and torch cannot be imported."""
     (tmp_path / "my_classes.py").write_text(
         textwrap.dedent("""
@@ -346,8 +347,9 @@ def test_no_torch_and_no_class_of_the_file_is_needed(tmp_path: Path) -> None:
         """)
     )
     path = tmp_path / "own.pt"
-    make = f"import torch, my_classes; torch.save(my_classes.Own(), {str(path)!r})"
-    subprocess.run([sys.executable, "-c", make], check=True, cwd=tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    torch.save(importlib.import_module("my_classes").Own(), path)
+    monkeypatch.delitem(sys.modules, "my_classes")
     there = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run(
         [sys.executable, "-c", SNIPPET, str(path)], check=True, capture_output=True, text=True, env=there

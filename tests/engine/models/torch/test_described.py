@@ -268,6 +268,7 @@ def test_macs_of_an_exported_program_are_the_same_with_torch_and_without(
             assert modules[layer.path].kind == layer.kind
 
 
+@pytest.mark.slow
 def test_elementwise_work_is_the_same_too(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only attention differs: torch takes a layer of it apart, where the file has it whole."""
     for name in ("small", "mobilenet", "recurrent"):

@@ -68,7 +68,7 @@ SORTS = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "form"), SORTS)
 def test_every_sort_of_convolution(tmp_path: Path, name: str, form: Any) -> None:
     source = save(tmp_path / "a.onnx", CASES[name])
@@ -88,6 +88,7 @@ def test_onnx_own_evaluator_agrees(tmp_path: Path, name: str) -> None:
     close(ReferenceEvaluator(str(tmp_path / "b.onnx")).run(None, feeds)[0], run(source, feeds))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 @pytest.mark.parametrize("name", ["strides and pads", "groups", "transposed, output_padding"])
 def test_half_and_double_precision(tmp_path: Path, name: str, dtype: Any) -> None:
@@ -105,6 +106,7 @@ def test_half_and_double_precision(tmp_path: Path, name: str, dtype: Any) -> Non
     close(run(str(tmp_path / "b.onnx"), feeds), want.astype(dtype))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
 def test_every_version_of_the_operators(tmp_path: Path, opset: int) -> None:
     for at, name in enumerate(["strides and pads", "1x1 strided", "transposed, dilated"]):

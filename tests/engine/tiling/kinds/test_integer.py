@@ -47,7 +47,7 @@ def tiled(source: str, target: Path, spec: TileSpec) -> Session:
     return session
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OPERATORS)
@@ -235,6 +235,7 @@ def packed(path: Path, *, bits: int, zeros: str, bias: bool = False, **more: Any
     return save_integers(path, node, {"x": (np.float32, (2, 7, 40))}, stored, (np.float32, (2, 7, 11)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("bits", "zeros", "bias"), [(4, "", False), (4, "packed", True), (4, "floats", False), (8, "", True)]
