@@ -436,6 +436,8 @@ def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int
     """`per_tap` elementwise operations per tap of the window and output element, padding taps included."""
     if output is None:
         return unknown("the shape of its output is not known")
+    if any(isinstance(size, int) and size < 0 for size in kernel):
+        return unknown("its window has a size below 0")
     terms: list[Term] = [("out", output), ("window", kernel)]
     value, text = product([*terms, ("", (per_tap,))] if per_tap != 1 else terms)
     if value is None:

@@ -65,6 +65,11 @@ def test_a_window_is_counted_as_by_hand(
     assert (cost.macs, cost.elementwise_ops, cost.status) == (0, rest, "exact")
 
 
+def test_a_window_below_nothing_is_unknown_though_two_of_them_multiply_to_more(count: Count) -> None:
+    cost = count("MaxPool", [(1, 2, 4, 4)], (1, 2, 2, 2), kernel_shape=(-3, -3))
+    assert (cost.elementwise_ops, cost.status) == (None, "unknown")
+
+
 BOUNDS = [
     # a region may be the whole image: 8 / 2 = 4 samples along each axis of a cell
     ("RoiAlign", [(1, 3, 8, 8), (5, 4), (5,)], (5, 3, 2, 2), {}, 60 * 16 * 8, "region"),

@@ -48,7 +48,7 @@ def _pool(name: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         kernel = call.get("kernel_size")
         return formulas.pooling(
-            name, call.out(), tuple(kernel) if len(kernel) == rank else tuple(kernel) * rank
+            name, call.out(), tuple(kernel) if len(kernel) == rank else rank * (kernel[0],)
         )
 
     return rule

@@ -61,6 +61,9 @@ def exported_cost(
             given.setdefault(argument, []).append(TensorType(dtype, shape))
     made = [TensorType(dtype, shape) for _, dtype, shape in outputs[:1] if shape is not None]
     try:
-        return operator.cost(AtenCall(name, {**settings, **given}, made[0] if made else None))
-    except (LookupError, TypeError, ValueError, AttributeError):
+        cost = operator.cost(AtenCall(name, {**settings, **given}, made[0] if made else None))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return formulas.unknown("its sizes are not written in the file")
+    if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
+        return formulas.unknown("it has a size below 0 among its arguments")
+    return cost

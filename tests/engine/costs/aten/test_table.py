@@ -95,6 +95,27 @@ def test_only_attention_that_is_told_to_leaves_out_later_positions() -> None:
     assert "causal pairs only" in causal.formula
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs", "settings"),
+    [
+        ("aten.max_pool2d", [("self", "float32", (1, 2, 8, 8))], {"kernel_size": [-1]}),
+        ("aten.max_pool2d", [("self", "float32", (1, 2, 8, 8))], {}),
+        ("aten._fft_c2c", [("self", "float32", ())], {"dim": [1]}),
+        (
+            "aten.addbmm",
+            [("self", "float32", (2, 2))] + [("batch1", "float32", ("s0" * 80, 2, 2**61))] * 2,
+            {},
+        ),
+        ("aten.mm", [("self", "float32", (2, 3)), ("mat2", "float32", None)], {}),
+        ("aten.mm", [("self", "float32", (2, 3)), ("mat2", "float32", (4, 2))], {}),
+    ],
+)
+def test_what_a_file_says_that_cannot_be_is_unknown(kind: str, inputs: Any, settings: Any) -> None:
+    cost = exported_cost(kind, inputs, [("made", "float32", (1, 2, 8, 8))], settings)
+    assert cost.status == "unknown"
+    assert cost.reason
+
+
 def test_the_table_needs_no_torch() -> None:
     run = [sys.executable, "-c", f"import sys, {table.__name__}; print('torch' in sys.modules)"]
     assert subprocess.run(run, check=True, capture_output=True, text=True).stdout == "False\n"
