@@ -13,7 +13,7 @@ import pytest
 from explorer import Session
 from explorer.process import preview
 from explorer.process.client import EngineProcess, Outlined
-from explorer.process.rows import Rows
+from explorer.process.rows import LayerRows
 from explorer.tui.tree.model import TreeModel
 
 LAYERS = 12
@@ -30,10 +30,10 @@ def tensors(path: Path, layers: int = LAYERS) -> str:
     return str(path)
 
 
-def stages(source: str) -> list[tuple[Rows, str]]:
+def stages(source: str) -> list[tuple[LayerRows, str]]:
     """What is sent of a source: rows, and how far they go."""
-    rows = Rows()
-    found: list[tuple[Rows, str]] = []
+    rows = LayerRows()
+    found: list[tuple[LayerRows, str]] = []
     grown = rows.restructured()
     sent: list[tuple[str, Any]] = []
     preview.send(source, sent.append)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.process.rows import COLUMNS, PAGE, RANGE, Piece, Rows, packed, pieces, structure_of
+from explorer.process.rows import COLUMNS, PAGE, RANGE, LayerRows, Piece, packed, pieces, structure_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 
-def sent(layers: Sequence[Layer]) -> Rows:
+def sent(layers: Sequence[Layer]) -> LayerRows:
     """Rows on the other side of a pipe."""
-    rows = Rows()
+    rows = LayerRows()
     for page in packed(layers):
         rows.add(Piece("page", "", page))
     for piece in pieces(structure_of(layers)):
@@ -94,7 +94,7 @@ def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) 
     engine = EngineProcess(sample("bert_tiny"))
     try:
         layers = engine.submit("analysis").future.result(60).layers
-        assert isinstance(layers, Rows)
+        assert isinstance(layers, LayerRows)
         assert layers.opened == 0
         with Session(sample("bert_tiny")) as session:
             assert layers == session.analysis().layers

@@ -19,7 +19,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations, with_front
 from explorer.tui.dialogs.sweep import SweepDialog
 from explorer.tui.dialogs.sweep_table import SweepScreen
-from explorer.tui.pages.sweep import Chart, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
+from explorer.tui.pages.sweep import ParetoPlot, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -183,10 +183,10 @@ def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
     rows = with_front([at(8, 10, 100, 10), at(16, 5, 100, 20), at(32, 20, 50, 30)])
     assert all(one.pareto for one in rows)
     for axes, best in ((("buffer", "cycles"), 2), (("buffer", "traffic"), 2), (("traffic", "cycles"), 2)):
-        lines = Chart(rows, axes).lines(None, 60, 14)
+        lines = ParetoPlot(rows, axes).lines(None, 60, 14)
         assert sum(line_text(line).count("◆") for line in lines[1:]) == best, axes
     wrong = tuple(replace(one, verified=one.tile[0] != 16) for one in rows)
-    lines = Chart(wrong, ("buffer", "cycles")).lines(None, 60, 14)
+    lines = ParetoPlot(wrong, ("buffer", "cycles")).lines(None, 60, 14)
     assert sum(line_text(line).count("◆") for line in lines[1:]) == 1, "what is disproved beats nothing"
 
 
@@ -327,11 +327,11 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
         assert all(line_width(line) <= width for line in sweep_facts(one, width))
         assert "\x1b" not in "".join(line_text(line) for line in sweep_facts(one, width))
     for axes in axes_of(rows):
-        assert all(line_width(line) <= width for line in Chart(rows, axes).lines(rows[0], width, 12))
+        assert all(line_width(line) <= width for line in ParetoPlot(rows, axes).lines(rows[0], width, 12))
 
 
 def test_a_plot_of_nothing_or_of_one_says_so_or_shows_it() -> None:
     nothing = (replace(some()[0], error="no"),)
-    assert "nothing to plot" in line_text(Chart(nothing, ("buffer", "cycles")).lines(None, 60, 12)[0])
-    alone = Chart(some(1), ("buffer", "traffic")).lines(None, 60, 12)
+    assert "nothing to plot" in line_text(ParetoPlot(nothing, ("buffer", "cycles")).lines(None, 60, 12)[0])
+    alone = ParetoPlot(some(1), ("buffer", "traffic")).lines(None, 60, 12)
     assert sum(line_text(line).count("◆") for line in alone) == 2

@@ -22,7 +22,15 @@ from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered, with_front
 from explorer.report.table_file import write_sweep
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
-from explorer.tui.pages.sweep import Chart, Field, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
+from explorer.tui.pages.sweep import (
+    ParetoPlot,
+    SweepField,
+    axes_of,
+    fields_for,
+    sweep_facts,
+    sweep_head,
+    sweep_line,
+)
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
@@ -77,13 +85,13 @@ class _Rows(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="sweep-rows")
-        self._fields: tuple[tuple[SweepRow, ...], int, tuple[Field, ...]] = ((), 0, ())
+        self._fields: tuple[tuple[SweepRow, ...], int, tuple[SweepField, ...]] = ((), 0, ())
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
         return sweep_line(self.rows[index], self.fields(width), width)
 
-    def fields(self, width: int) -> tuple[Field, ...]:
+    def fields(self, width: int) -> tuple[SweepField, ...]:
         """The columns of these rows in `width` cells, looked for once."""
         if self._fields[0] is not self.rows or self._fields[1] != width:
             self._fields = self.rows, width, fields_for(self.rows, width)
@@ -126,7 +134,7 @@ class SweepScreen(SubScreen[TileSpec]):
         self._open: list[tuple[int, int, int]] = []
         self._said = ""
         self._plotted = False
-        self._chart: Chart | None = None
+        self._chart: ParetoPlot | None = None
         self._charted = (0, 0)
         self._began = 0.0
 
@@ -216,7 +224,7 @@ class SweepScreen(SubScreen[TileSpec]):
         rows, at = self._found.rows, self._found.axes
         if self._chart is None or self._charted != (id(rows), at):
             pairs = axes_of(rows)
-            self._chart, self._charted = Chart(rows, pairs[at % len(pairs)]), (id(rows), at)
+            self._chart, self._charted = ParetoPlot(rows, pairs[at % len(pairs)]), (id(rows), at)
         return self._chart.lines(self.current, width, height)
 
     def _show_status(self) -> None:

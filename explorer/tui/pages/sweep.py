@@ -20,8 +20,6 @@ from explorer.tui.text.plot import Part, framed, overlay, spread
 if TYPE_CHECKING:
     from plotille import Canvas
 
-__all__ = ["AXES", "Chart", "Field", "axes_of", "fields_for", "sweep_facts", "sweep_head", "sweep_line"]
-
 Axes = tuple[str, str]
 TilePlace = tuple[int, int]
 
@@ -36,7 +34,7 @@ AXES: tuple[Axes, ...] = (
 _TITLES = {"products": "tile matmuls"}
 
 
-class Field(Struct, frozen=True):
+class SweepField(Struct, frozen=True):
     """A column: its title, what sorts by it, its cells, the text of a row in it.
 
     Attributes:
@@ -76,22 +74,22 @@ def _proof(row: SweepRow) -> Span:
     return _PROOFS[kind], verdict_tone(kind)
 
 
-_FIELDS: tuple[Field, ...] = (
-    Field("tile", "asked", 12, lambda row: (tile_text(row), "text")),
-    Field("edges", "asked", 7, lambda row: (units.edges_text(row.edges), "dim"), 2),
-    Field("cycles", "cycles", 10, lambda row: _figure(row.cycles, _count)),
-    Field("time", "time", 9, lambda row: _figure(row.seconds, units.seconds_text), 5),
-    Field("traffic", "traffic", 12, lambda row: _figure(row.traffic, _bytes)),
-    Field("buffer", "buffer", 12, lambda row: _figure(row.buffer, _bytes)),
-    Field("tile matmuls", "products", 13, lambda row: _figure(row.products, _count), 4),
-    Field("utilization", "utilisation", 12, lambda row: _figure(row.utilisation, _share), 3),
-    Field("padding", "padded", 8, lambda row: _figure(row.padded_share, _share), 6),
-    Field("proof", "error", 8, _proof, 1),
+_FIELDS: tuple[SweepField, ...] = (
+    SweepField("tile", "asked", 12, lambda row: (tile_text(row), "text")),
+    SweepField("edges", "asked", 7, lambda row: (units.edges_text(row.edges), "dim"), 2),
+    SweepField("cycles", "cycles", 10, lambda row: _figure(row.cycles, _count)),
+    SweepField("time", "time", 9, lambda row: _figure(row.seconds, units.seconds_text), 5),
+    SweepField("traffic", "traffic", 12, lambda row: _figure(row.traffic, _bytes)),
+    SweepField("buffer", "buffer", 12, lambda row: _figure(row.buffer, _bytes)),
+    SweepField("tile matmuls", "products", 13, lambda row: _figure(row.products, _count), 4),
+    SweepField("utilization", "utilisation", 12, lambda row: _figure(row.utilisation, _share), 3),
+    SweepField("padding", "padded", 8, lambda row: _figure(row.padded_share, _share), 6),
+    SweepField("proof", "error", 8, _proof, 1),
 )
 _LEFT = ("tile", "edges")
 
 
-def fields_for(rows: Sequence[SweepRow], width: int) -> tuple[Field, ...]:
+def fields_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepField, ...]:
     """The columns that tell something, as many as fit into `width` cells."""
     needless = {
         "edges": len({row.edges for row in rows}) < 2,
@@ -106,7 +104,7 @@ def fields_for(rows: Sequence[SweepRow], width: int) -> tuple[Field, ...]:
     return tuple(shown)
 
 
-def sweep_head(fields: Sequence[Field], by: str, reverse: bool, width: int) -> Line:
+def sweep_head(fields: Sequence[SweepField], by: str, reverse: bool, width: int) -> Line:
     """The columns' titles, that by which the rows are sorted lit."""
     spans: list[Span] = [("   ", "text")]
     for field in fields:
@@ -118,7 +116,7 @@ def sweep_head(fields: Sequence[Field], by: str, reverse: bool, width: int) -> L
     return tuple(spans)
 
 
-def sweep_line(row: SweepRow, fields: Sequence[Field], width: int) -> Line:
+def sweep_line(row: SweepRow, fields: Sequence[SweepField], width: int) -> Line:
     """A tiling in one line; of one without figures the reason."""
     mark: Span = (f" {FRONT} ", "good") if row.pareto else ("   ", "text")
     if row.error:
@@ -180,7 +178,7 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
     return math.log10(across), math.log10(upwards)
 
 
-class Chart:
+class ParetoPlot:
     """Every tiling as a dot, the Pareto front as diamonds, the chosen one lit; both axes logarithmic.
 
     The front is that of the two axes: a tiling may be on that of the table by a third.

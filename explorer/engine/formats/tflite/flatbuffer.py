@@ -5,7 +5,7 @@ vector of four billion elements is as good to them as one of four, and a thousan
 vector of a megabyte. Here a table is checked when it is entered, a field when it is read, and a `ReadBudget`
 pays for every element: a file cannot make more of itself than it has bytes.
 
-`Fields` puts these checks under the accessors that flatc generates, so that a schema package can read
+`CheckedTable` puts these checks under the accessors that flatc generates, so that a schema package can read
 tables of which nothing is known here.
 
 Source of the format: the FlatBuffers internals guide (table, vtable, vector, string).
@@ -206,8 +206,8 @@ def _outside(what: str, at: int) -> BadModel:
     return BadModel(f"not a sound flatbuffer: {what} at byte {at:,} leaves its place")
 
 
-class Fields:
-    """What flatc's accessors take for a `flatbuffers.table.Table`, checked: `accessors._tab = Fields(table)`.
+class CheckedTable:
+    """What flatc's accessors take for a `flatbuffers.table.Table`, checked: `_tab = CheckedTable(table)`.
 
     Whoever reads a vector asks for its length first, which pays for all of its elements.
     """

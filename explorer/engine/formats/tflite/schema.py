@@ -5,7 +5,7 @@ module of accessors. Importing the package imports all of its 180 modules and nu
 takes less than a millisecond, so that an outline waits for nothing. Which options an operator has, what
 they are called and what they are by default is asked of the accessors: nothing of it is written down here.
 
-The accessors follow any offset; `flatbuffer.Fields` puts checked ones under them.
+The accessors follow any offset; `flatbuffer.CheckedTable` puts checked ones under them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 from explorer.base.errors import MissingExtra
-from explorer.engine.formats.tflite.flatbuffer import Fields, FlatTable
+from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class OptionsTable:
             BadModel: The table contradicts itself.
         """
         accessors = self._kind()
-        accessors._tab = Fields(table)
+        accessors._tab = CheckedTable(table)
         return {
             field.name: field.read(accessors)
             for slot, field in enumerate(self.fields)

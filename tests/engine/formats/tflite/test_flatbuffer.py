@@ -8,7 +8,7 @@ import flatbuffers
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.tflite.flatbuffer import Fields, FlatTable, ReadBudget, root
+from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable, ReadBudget, root
 
 
 def written() -> bytes:
@@ -132,7 +132,7 @@ def test_the_accessors_of_a_schema_package_read_over_the_checks() -> None:
     from flatbuffers import number_types
 
     data = written()
-    fields = Fields(opened(data))
+    fields = CheckedTable(opened(data))
     place = fields.Offset(4)
     assert fields.Get(number_types.Int16Flags, place + fields.Pos) == -5
     assert fields.String(fields.Offset(6) + fields.Pos) == "naïve".encode()
