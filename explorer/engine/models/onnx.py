@@ -87,9 +87,7 @@ class OnnxModel:
         dims, shapes = self._sizes()
         return onnx_activations.run(self.model, layers, asked, dims=dims, input_shapes=shapes)
 
-    def training(
-        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> StepGradients:
+    def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
         from explorer.engine.costs.training import onnx
 
@@ -100,8 +98,6 @@ class OnnxModel:
             dims=dims,
             input_shapes=shapes,
             own=self.options.own,
-            on_progress=on_progress,
-            cancel=cancel,
         )
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:

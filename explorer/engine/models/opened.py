@@ -91,9 +91,7 @@ class OpenedModel(Protocol):
         """Runs the model and hands what its layers put out to `asked`; `layers` are its rows."""
         ...
 
-    def training(
-        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> StepGradients:
+    def training(self, batch: int | None) -> StepGradients:
         """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
         ...
 
@@ -127,9 +125,7 @@ class StaticModel:
         """See `OpenedModel`; refused."""
         self.refuse(self.no_run)
 
-    def training(
-        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> StepGradients:
+    def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`; refused."""
         self.refuse(self.no_training)
 

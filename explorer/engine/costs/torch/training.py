@@ -12,7 +12,6 @@ from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.training.step import LeafGradients, StepGradients
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis
 
 
@@ -22,8 +21,6 @@ def step(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
-    on_progress: OnProgress = None,
-    cancel: Cancel = None,
 ) -> StepGradients:
     """One training step of a module.
 
@@ -32,20 +29,15 @@ def step(
         batch: Its batch size, the first dimension of every input; None leaves the sizes as they are.
         dims: {'batch': n}.
         input_shapes: Type and shape of inputs by name.
-        on_progress: Told about the modules that ran.
-        cancel: Asked at every module.
 
     Raises:
         Misuse: Shapes have to be given.
-        Cancelled: `cancel` said so.
     """
     bound = dict(dims or {})
     if batch is not None:
         bound["batch"] = batch
     watch = Gradients()
-    examine = partial(
-        analyse.examine, loaded, input_shapes=input_shapes, dims=bound, on_progress=on_progress, cancel=cancel
-    )
+    examine = partial(analyse.examine, loaded, input_shapes=input_shapes, dims=bound)
     try:
         analysis = examine(gradients=watch).analysis
     except Misuse as error:

@@ -21,7 +21,6 @@ from explorer.engine.operators import formulas, registry
 from explorer.engine.operators.call import Call, Rules
 from explorer.engine.operators.gradients import Gradient, Want, elementwise
 from explorer.engine.operators.operator import blocked
-from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Layer, Shape, Status
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -73,8 +72,6 @@ def step(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
     own: Rules | None = None,
-    on_progress: OnProgress = None,
-    cancel: Cancel = None,
 ) -> StepGradients:
     """One training step of a model.
 
@@ -84,12 +81,9 @@ def step(
         dims: Sizes of symbolic dimensions.
         input_shapes: Type and shape of inputs by name.
         own: Rules of the user's own.
-        on_progress: Told phases and nodes.
-        cancel: Asked now and then; True stops.
 
     Raises:
         Misuse: See `at_batch`, and `onnx_model.examine`.
-        Cancelled: `cancel` said so.
     """
     bound, shapes = dict(dims or {}), dict(input_shapes or {})
     if batch is not None:
@@ -108,8 +102,6 @@ def step(
         dims=bound,
         input_shapes=shapes,
         look=look,
-        on_progress=on_progress,
-        cancel=cancel,
         **options,
     )
     analysis = examined.analysis

@@ -104,17 +104,13 @@ class TorchModel:
         shapes, dims = self.options.input_shapes, self.options.dims
         return torch_activations.run(self.loaded, layers, asked, dims=dims, input_shapes=shapes)
 
-    def training(
-        self, batch: int | None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> StepGradients:
+    def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
         return training.step(
             self.loaded,
             batch=batch,
             dims=self.options.dims,
             input_shapes=self.options.input_shapes,
-            on_progress=on_progress,
-            cancel=cancel,
         )
 
 
