@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = ["Axes", "inputs", "notes", "outputs", "settle", "specifications"]
-
 _LEAST = 2
 """The smallest size that torch.export does not take for a constant."""
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.models.opened import OpenedModel
 
-__all__ = ["ConversionOptions", "ConversionJob", "ConversionResult", "declared", "module_of"]
-
-
 _BESIDE = 1 << 20
 """Bytes of a file beside its weights."""
 

@@ -24,8 +24,6 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
 from explorer.facts import TensorInfo
 
-__all__ = ["convert", "join"]
-
 
 def convert(job: ConversionJob) -> ConversionResult:
     """Writes an ONNX file, and files beside it where the weights are large.

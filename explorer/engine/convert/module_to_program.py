@@ -11,8 +11,6 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.host.optional_packages import said
 
-__all__ = ["convert"]
-
 
 def convert(job: ConversionJob) -> ConversionResult:
     """Writes a .pt2 file.

@@ -35,8 +35,6 @@ from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
 from explorer.host.optional_packages import said, silence
 
-__all__ = ["plan_module", "to_torch"]
-
 
 class _Held(Struct, frozen=True):
     """What a converter of modules asks of an opened model."""

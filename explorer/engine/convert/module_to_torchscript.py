@@ -17,8 +17,6 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.host.optional_packages import said
 
-__all__ = ["convert"]
-
 METHODS = {"trace": "traced", "script": "scripted"}
 
 

@@ -19,8 +19,6 @@ from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import require, said, silence
 
-__all__ = ["program", "torchscript"]
-
 _LEAST = 2
 """The smallest size that torch.export does not take for a constant."""
 

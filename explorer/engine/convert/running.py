@@ -38,19 +38,6 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = [
-    "LOADERS",
-    "QUANTIZED",
-    "STEPS",
-    "UNPROVED",
-    "compare_runs",
-    "depth_of_module",
-    "module_call",
-    "one_draw",
-    "prove",
-    "prove_written",
-]
-
 QUANTIZED = (
     "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
     " one step of quantization in the inputs changes"

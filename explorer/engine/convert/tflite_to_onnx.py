@@ -26,8 +26,6 @@ from explorer.host.optional_packages import require, said, silence
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
 
-__all__ = ["convert"]
-
 INSTALL = "pip install 'explorer-nn[tensorflow]'"
 
 _OPSET = 17

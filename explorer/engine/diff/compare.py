@@ -30,9 +30,6 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes.subgraphs import call_name, view
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
 
-__all__ = ["diff"]
-
-
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """What stands for the operator in rows about the graph itself."""
 

@@ -13,8 +13,6 @@ from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Span, Tensor, subgraphs
 from explorer.facts import NodeDiff
 
-__all__ = ["Describer", "tensor_change"]
-
 _SHOWN = 8
 """Values of a list or tensor that are written out; a longer one is told by its size."""
 

@@ -28,8 +28,6 @@ from explorer.engine.graph.model import (
 )
 from explorer.engine.progress import Cancel, stop_if
 
-__all__ = ["Forms", "body_tensors", "captured", "tensors"]
-
 Form = tuple[Any, ...]
 
 _WHOLE = 4096

@@ -20,8 +20,6 @@ from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.side import Side, is_counted
 from explorer.engine.graph.model import Node
 
-__all__ = ["Matching", "match"]
-
 _ROUNDS = 3
 
 _ABSENT, _STORED, _OPEN = -1, -2, -3

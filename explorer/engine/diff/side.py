@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from explorer.engine.diff.forms import captured
 from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, subgraphs
 
-__all__ = ["Side", "is_counted"]
-
 _COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
 _NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
 

@@ -21,8 +21,6 @@ from explorer.engine.graph.model import Graph, Model, Node, Tensor
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, plans
 from explorer.facts import NodeDiff
 
-__all__ = ["SitePair", "count_inside", "nested_sites", "pair_sites"]
-
 _PRODUCT = "2DMM_"
 
 

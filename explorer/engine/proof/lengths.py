@@ -22,8 +22,6 @@ from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.shapes import Inference
 from explorer.facts import Plan, SitePlan
 
-__all__ = ["Dims", "Sizes", "choose"]
-
 Dims = Mapping[str, int | Sequence[int]]
 """Sizes by the name of a dimension, one or several."""
 

@@ -57,9 +57,6 @@ from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verificatio
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import uncollected
 
-__all__ = ["ProofInputs", "ProofTask", "verify"]
-
-
 def verify(
     before: Model,
     after: Model,

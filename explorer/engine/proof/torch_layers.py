@@ -23,8 +23,6 @@ from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
-__all__ = ["site_evidence"]
-
 _SAME_SIGN = 1.5
 """As in `verify.sites`."""
 

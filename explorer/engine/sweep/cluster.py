@@ -21,8 +21,6 @@ from explorer.engine.sweep.processes import AGAIN, LOOK, Done
 from explorer.facts.sweep import SweepRow
 from explorer.host.optional_packages import require
 
-__all__ = ["run"]
-
 _INSTALL = "pip install 'explorer-nn[sweep]'"
 
 _ANSWER = 10.0

@@ -15,8 +15,6 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware
 
-__all__ = ["files_of", "fingerprint", "key_of"]
-
 _BLOCK = 1 << 20
 
 

@@ -24,9 +24,6 @@ from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
 
-__all__ = ["SweepSession", "ProofSpec", "Task", "blank", "measure", "planned", "proved"]
-
-
 class SweepSession(Protocol):
     """What is needed of a session: the engine opens models through it without knowing what it is."""
 

@@ -21,8 +21,6 @@ from explorer.engine.sweep.measure import Task, measure
 from explorer.facts.sweep import SweepRow
 from explorer.host import child, scratch
 
-__all__ = ["AGAIN", "LOOK", "Done", "cores", "main", "room", "run"]
-
 AGAIN = "what was done is kept, with -o: the same command goes on from there"
 LOOK = 0.05
 """Seconds between two looks at what is done, and at whether the user stopped it."""

@@ -19,8 +19,6 @@ import msgspec
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts.sweep import SweepRow
 
-__all__ = ["Store", "is_store"]
-
 _APPLICATION = 0x58505357
 """SQLite's mark of whose file it is: 'XPSW'."""
 _VERSION = 1

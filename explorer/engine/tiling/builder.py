@@ -26,8 +26,6 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, gathered
 from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
 
-__all__ = ["Emission", "GraphBuilder", "Size"]
-
 Size = int | tuple[str, int]
 """A length: a number, or that of a value along an axis, known at run time only."""
 

@@ -51,8 +51,6 @@ from explorer.facts.cost import (
 )
 from explorer.settings.machines import completed
 
-__all__ = ["plan_cost", "site_cost"]
-
 _Amount = TypeVar("_Amount", int, float)
 
 _ASSUMPTIONS = (

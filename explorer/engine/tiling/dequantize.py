@@ -10,8 +10,6 @@ import numpy as np
 
 from explorer.engine.graph.model import Derived, Node, Tensor
 
-__all__ = ["dequantized"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _FLOATS = ("float32", "float16")

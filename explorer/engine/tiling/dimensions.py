@@ -12,20 +12,6 @@ from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.facts import SitePlan
 from explorer.facts.cost import Dataflow, SiteCost
 
-__all__ = [
-    "MAPPED",
-    "OPERANDS",
-    "SiteDims",
-    "again",
-    "folds",
-    "grid_of",
-    "held",
-    "moved",
-    "operand_bytes",
-    "packed",
-    "site_dims",
-]
-
 OPERANDS = (("A", "mk"), ("B", "kn"), ("C", "mn"))
 """The three operands, and the loops that each depends on."""
 

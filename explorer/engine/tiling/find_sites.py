@@ -13,8 +13,6 @@ from explorer.engine.tiling.sites import REPLACEABLE, PackedTile, RunCounts, Sit
 from explorer.facts import SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
-__all__ = ["find_sites"]
-
 
 def find_sites(
     model: Model,

@@ -23,8 +23,6 @@ from explorer.engine.tiling.dimensions import (
 )
 from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
 
-__all__ = ["explained"]
-
 _LETTERS = "MKN"
 
 

@@ -20,8 +20,6 @@ from explorer.engine.tiling.sites import Site
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.tiling import MAX_TILE
 
-__all__ = ["LAB_TILES", "MAX_UNROLLED", "check_tile", "make_plan"]
-
 LAB_TILES = 256
 """Up to this many products `auto` writes a site as in the textbook; above, as a Scan."""
 

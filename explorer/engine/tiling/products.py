@@ -30,8 +30,6 @@ from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
 from explorer.host.gc_pause import uncollected
 
-__all__ = ["Products", "find_products"]
-
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
 

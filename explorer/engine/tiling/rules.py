@@ -19,8 +19,6 @@ from explorer.facts import Edges, Form, TileRule, TileSpec
 from explorer.facts.tiling import MAX_TILE
 from explorer.settings.parse import parse_conditions
 
-__all__ = ["SiteChoice", "Rules", "choose", "packing"]
-
 _SIGNS: Mapping[str, Callable[[int, int], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,

@@ -9,8 +9,6 @@ from explorer.engine.tiling.rules import Rules, choose
 from explorer.facts import SitePlan, TileRule, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
-__all__ = ["in_force"]
-
 DEFAULT = "default"
 
 

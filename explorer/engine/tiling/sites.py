@@ -18,21 +18,6 @@ from explorer.engine.tiling.dequantize import dequantized
 from explorer.facts import Dim, Shape, TensorInfo
 from explorer.facts.tiling import Grouped
 
-__all__ = [
-    "REPLACEABLE",
-    "Constants",
-    "OutputBuilder",
-    "SiteContext",
-    "OperandBuilder",
-    "RunCounts",
-    "PackedTile",
-    "Site",
-    "GatheredRows",
-    "Kinds",
-    "Untiled",
-    "Weight",
-]
-
 
 class Untiled(Exception):
     """A node is no site; the text says why."""

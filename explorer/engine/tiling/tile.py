@@ -18,8 +18,6 @@ from explorer.engine.tiling.emit.forms import emit
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Plan, SitePlan, TensorInfo
 
-__all__ = ["bind_dims", "tile"]
-
 
 def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     """The model with every planned site written as tile products.

@@ -15,7 +15,6 @@ from explorer.base.errors import BadModel
 if TYPE_CHECKING:
     from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
-
 Rule = Callable[..., Any]
 
 _NARROWEST = 17

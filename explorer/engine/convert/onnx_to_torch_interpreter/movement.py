@@ -13,7 +13,6 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
-
 Rule = Callable[..., Any]
 
 

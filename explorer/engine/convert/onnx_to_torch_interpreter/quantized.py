@@ -18,7 +18,6 @@ from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
 if TYPE_CHECKING:
     from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
-
 Rule = Callable[..., Any]
 
 _NARROW = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7)}

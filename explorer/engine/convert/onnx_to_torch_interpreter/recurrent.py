@@ -16,7 +16,6 @@ from explorer.base.errors import BadModel
 if TYPE_CHECKING:
     from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
-
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
 

@@ -25,20 +25,6 @@ from explorer.engine.formats.weights import safetensors
 from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.torch.described import DescribedFile
 
-__all__ = [
-    "METADATA",
-    "VERSIONS",
-    "StateDict",
-    "Files",
-    "BundledTensor",
-    "check_room",
-    "copied",
-    "count_of",
-    "gather",
-    "of_checkpoint",
-    "of_safetensors",
-]
-
 VERSIONS = "torch.state_dict._metadata"
 """The key under which safetensors' metadata keeps, as JSON, the versions that torch notes in a state_dict."""
 

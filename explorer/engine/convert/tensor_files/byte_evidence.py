@@ -13,8 +13,6 @@ from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.tensor_files.bundle import StateDict, count_of
 from explorer.facts.conversion import StoredEvidence
 
-__all__ = ["compare"]
-
 
 def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredEvidence:
     """Compares the tensors of a source, and what is said beside them, with those of what was written.

@@ -25,8 +25,6 @@ from explorer.engine.convert.tensor_files.bundle import (
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
 
-__all__ = ["convert"]
-
 _CODES = {spelling: (code, rank) for rank, (code, (spelling, _)) in enumerate(DTYPES.items())}
 
 

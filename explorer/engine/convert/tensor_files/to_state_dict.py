@@ -11,8 +11,6 @@ from explorer.engine.convert.tensor_files import torch_zip
 from explorer.engine.convert.tensor_files import write as tensors
 from explorer.engine.convert.tensor_files.bundle import StateDict, of_checkpoint
 
-__all__ = ["convert"]
-
 
 def convert(job: ConversionJob) -> ConversionResult:
     """Writes a state_dict.

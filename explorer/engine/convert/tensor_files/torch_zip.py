@@ -16,8 +16,6 @@ from typing import IO, Any
 from explorer.engine.convert.tensor_files.bundle import METADATA, BundledTensor
 from explorer.engine.formats.torch_files.tensors import BYTES
 
-__all__ = ["TYPES", "pickled", "write"]
-
 _STORAGES = {
     "uint8": "ByteStorage",
     "int8": "CharStorage",

@@ -8,8 +8,6 @@ from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import byte_evidence
 from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copied, gather
 
-__all__ = ["convert"]
-
 
 def convert(
     job: ConversionJob,

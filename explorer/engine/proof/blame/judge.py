@@ -17,8 +17,6 @@ from explorer.engine.proof.regions.trials import ComparedValue, Trial
 from explorer.engine.proof.structure.probes import GraphProducers, Region
 from explorer.facts.blame import Probe, ProbeState
 
-__all__ = ["Judge"]
-
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _QUANTISED = math.inf
 

@@ -39,8 +39,6 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import Progress, TensorInfo
 
-__all__ = ["BUDGET", "Cancel", "OnProgress", "LayerProbe"]
-
 Feeds = dict[str, Array]
 
 BUDGET = 1 << 28

@@ -41,8 +41,6 @@ from explorer.engine.runtime.random_inputs import (
 from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
 
-__all__ = ["CRITERION", "blame"]
-
 CRITERION = (
     "every layer of the second model is run on the first one's own values: as they are, with their zeros"
     " filled, and where sums are deep a part at a time; it introduces error if it is farther from float64 on"

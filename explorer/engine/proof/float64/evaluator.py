@@ -23,8 +23,6 @@ from explorer.engine.proof.float64.windows import average_pool, conv, conv_trans
 from explorer.engine.proof.symbolic.symbols import moved
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["NoReference", "product", "run"]
-
 _SLAB = 1 << 18
 """Elements of a weight that are widened at a time (2 MiB of float64): what stays in the processor's cache."""
 

@@ -15,8 +15,6 @@ import numpy as np
 
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["Window", "average_pool", "conv", "conv_transpose", "max_pool"]
-
 _COLUMNS = 1 << 18
 """Elements of a convolution's unfolded input that exist at a time (2 MiB)."""
 

@@ -22,8 +22,6 @@ from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Ori
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["MEANINGS", "convolution"]
-
 
 def convolution(node: Node, look: NodeReader) -> Original:
     """What a Conv or ConvTranspose means.

@@ -12,8 +12,6 @@ from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Ori
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["MEANINGS"]
-
 
 def _einsum(node: Node, look: NodeReader) -> Original:
     if len(node.inputs) != 2:

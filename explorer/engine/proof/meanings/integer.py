@@ -27,8 +27,6 @@ from explorer.engine.proof.meanings.product_spec import (
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["MEANINGS"]
-
 Tail = Callable[[Array, Callable[[Array], Array]], Array]
 """From sums in int32 to the output; the second makes one number for every element out of one a column."""
 

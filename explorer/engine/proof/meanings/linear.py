@@ -13,8 +13,6 @@ from explorer.engine.proof.meanings.product_spec import Arrange, NodeReader, Ori
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["product"]
-
 
 def product(node: Node, look: NodeReader) -> Original:
     """What a Gemm or MatMul means.

@@ -15,8 +15,6 @@ from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-__all__ = ["Integers", "Meaning", "NodeReader", "ProductSpec", "Original", "Rows"]
-
 Arrange = Callable[[Sequence[Array]], Array]
 """Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
 

@@ -16,8 +16,6 @@ from msgspec import Struct, field
 
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["SLAB", "OutputComparison", "unit_roundoff", "widened"]
-
 _SLACK = 4.0
 """Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
 

@@ -15,8 +15,6 @@ from explorer.engine.graph.model import DTYPES, Model, Node
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.shapes import Inference
 
-__all__ = ["independent"]
-
 _EXACT = frozenset(
     (
         *("Abs", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather"),

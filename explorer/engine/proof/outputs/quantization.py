@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.structure.probes import GraphProducers
 
-__all__ = ["with_floats"]
-
 _QUANTISED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
 """What onnxruntime's quantiser appends to the name of a value."""
 

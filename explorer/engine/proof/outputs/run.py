@@ -25,24 +25,6 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 from explorer.facts import OutputEvidence
 from explorer.facts.verification import Tolerance
 
-__all__ = [
-    "Mismatch",
-    "Noise",
-    "ModelOutputs",
-    "by_one_ulp",
-    "change",
-    "check_torch",
-    "compare",
-    "depth_of",
-    "identical",
-    "pair_inputs",
-    "pair_outputs",
-    "quantises",
-    "reference",
-    "run_all",
-    "run_each",
-]
-
 Feeds = Mapping[str, Array]
 
 _NAMED = 4

@@ -18,8 +18,6 @@ from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.tile import tile
 from explorer.facts import Plan, TensorInfo
 
-__all__ = ["scan_stand_in"]
-
 _SITE = "tile_hw.site"
 
 

@@ -14,8 +14,6 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import OutputEvidence
 from explorer.facts.verification import Tolerance
 
-__all__ = ["judge", "tolerance_text", "within"]
-
 
 def tolerance_text(tolerance: Tolerance) -> str:
     """What is asked, in words."""

@@ -44,8 +44,6 @@ from explorer.facts import OutputEvidence, Plan, TensorInfo
 from explorer.facts.verification import Tolerance
 from explorer.host import scratch
 
-__all__ = ["Pairing", "Runs", "TorchRun", "compare_torch", "compare_whole", "compare_within", "run_ahead"]
-
 Tell = Callable[[str, int, int], None]
 TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
 Evidence = tuple[OutputEvidence, ...]

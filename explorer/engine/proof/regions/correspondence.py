@@ -20,8 +20,6 @@ from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region,
 from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
 from explorer.facts import TensorInfo
 
-__all__ = ["ChangedRegion", "Correspondence", "Sites"]
-
 Sites = Mapping[str, Original]
 Types = Mapping[str, TensorInfo]
 

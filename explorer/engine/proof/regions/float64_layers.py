@@ -14,8 +14,6 @@ from explorer.engine.proof.regions.trials import ComparedValue
 from explorer.engine.proof.structure.probes import GraphProducers, Region
 from explorer.engine.runtime.onnxruntime import Array, expose
 
-__all__ = ["Float64Layers", "in_float64"]
-
 Feeds = dict[str, Array]
 
 

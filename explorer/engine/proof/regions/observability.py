@@ -18,8 +18,6 @@ from explorer.engine.proof.structure.value_numbers import RANDOM
 from explorer.engine.proof.structure.value_numbers import held as constant_of
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["NodeContents", "controls"]
-
 _PLACES: Mapping[str, Collection[int]] = {
     **dict.fromkeys(("Expand", "Gather", "GatherElements", "GatherND", "Reshape", "Split"), (1,)),
     **dict.fromkeys(("Squeeze", "Tile", "TopK", "Unsqueeze", "CumSum"), (1,)),

@@ -34,8 +34,6 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.facts import OutputEvidence, RegionEvidence
 
-__all__ = ["RegionResult", "settle"]
-
 _SPREADS = (1.0, 0.1, 10.0)
 """Of the dense values, times that of the original's own."""
 

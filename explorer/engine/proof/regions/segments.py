@@ -15,8 +15,6 @@ from explorer.engine.graph.model import Model
 from explorer.engine.proof.sites.run import run_nodes
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 
-__all__ = ["run_in_pieces"]
-
 
 def run_in_pieces(
     model: Model, feeds: Mapping[str, Array], wanted: Sequence[Sequence[str]], what: str

@@ -17,20 +17,6 @@ from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.proof.structure.probes import Pair, Region
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = [
-    "FLOATS",
-    "ComparedValue",
-    "Trial",
-    "add",
-    "as_given",
-    "one_part",
-    "rms_between",
-    "same",
-    "seed_of",
-    "undecided",
-    "without_zeros",
-]
-
 FLOATS = ("float16", "float32", "float64")
 
 _PLAIN = 16.0

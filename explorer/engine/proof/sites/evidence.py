@@ -19,8 +19,6 @@ from explorer.engine.proof.sites.run import LIMIT, SiteRun
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, SitePlan, VerdictKind
 from explorer.facts.verification import Tolerance
 
-__all__ = ["Grounds", "both", "site_evidence", "verdict_of", "verdict_within"]
-
 
 def site_evidence(
     site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str

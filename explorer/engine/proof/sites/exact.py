@@ -17,8 +17,6 @@ from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["SATURATES", "Exact", "compare_exact", "dense_integers"]
-
 SATURATES = "onnxruntime saturates products of unsigned with signed bytes on this processor"
 
 _FLOAT_LIMIT = 8.0

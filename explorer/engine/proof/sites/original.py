@@ -7,8 +7,6 @@ from explorer.engine.graph.model import Model
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original
 from explorer.facts import SitePlan
 
-__all__ = ["find_original"]
-
 
 def find_original(
     model: Model, output: str, planned: SitePlan | None = None, wiring: Wiring | None = None

@@ -43,8 +43,6 @@ from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 
-__all__ = ["LARGE", "SiteProof", "key_of", "matrices"]
-
 _EXPOSED = 1 << 26
 """Bytes of activations that the original hands out at a time."""
 

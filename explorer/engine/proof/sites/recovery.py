@@ -13,8 +13,6 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier_plans
 from explorer.facts import Plan, SitePlan
 
-__all__ = ["recover_plan", "with_earlier"]
-
 
 def recover_plan(model: Model) -> Plan | None:
     """The plan that a tiled file carries; None if it carries none that can be read.

@@ -32,8 +32,6 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
-__all__ = ["LIMIT", "Sessions", "SiteRun", "chain_length", "fault_of", "run_nodes", "run_part", "run_site"]
-
 LIMIT = 8.0
 """What |error| / (u |x| |W|) may be where signs are mixed."""
 

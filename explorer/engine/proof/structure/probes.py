@@ -19,8 +19,6 @@ from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
-__all__ = ["Pair", "Region", "GraphProducers", "cut_out", "pair_values"]
-
 
 class Pair(Struct, frozen=True):
     """A value of one graph, and the same value of the other."""

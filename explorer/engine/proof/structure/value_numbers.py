@@ -33,8 +33,6 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.shapes.subgraphs import body_name, call_name
 
-__all__ = ["RANDOM", "GraphNumbers", "ValueNumbers", "held"]
-
 _ABSENT = 0
 """Number of an input that is left out."""
 

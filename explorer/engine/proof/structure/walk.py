@@ -27,8 +27,6 @@ from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-__all__ = ["walk"]
-
 
 def walk(
     after: Model,

@@ -15,19 +15,6 @@ import numpy as np
 
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = [
-    "Batch",
-    "SymbolBlock",
-    "GivenBlock",
-    "Ledger",
-    "NotTiled",
-    "SymbolProduct",
-    "Symbol",
-    "Total",
-    "Value",
-    "numbered",
-]
-
 
 class NotTiled(Exception):
     """The graph is not the tiled product that it is said to be; the text says where it is not."""

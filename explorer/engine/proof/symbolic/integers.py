@@ -20,8 +20,6 @@ from explorer.engine.proof.meanings.product_spec import Integers
 from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["IntegerRules", "sums_behind"]
-
 _NOTHING, _BESIDE, _CHANGED = -1, -2, -16
 """Codes of the number 0, of what was reckoned from the inputs beside the products, and of the sum 0 when it
 was changed; the code c of a sum is -16 - c then."""

@@ -22,9 +22,6 @@ from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.proof.symbolic.blocks import Batch, Ledger, NotTiled, Symbol, Value, numbered
 from explorer.engine.runtime.onnxruntime import Array
 
-__all__ = ["Symbols", "moved"]
-
-
 Override = Callable[
     [Node, Mapping[str, Any], Sequence[Any], Callable[[Value, Value], Sequence[Value]]],
     Sequence[Value] | None,

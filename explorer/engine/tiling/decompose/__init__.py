@@ -17,8 +17,6 @@ from explorer.engine.tiling.decompose import recurrent
 from explorer.engine.tiling.sites import REPLACEABLE, SiteContext, Untiled
 from explorer.facts import TensorInfo
 
-__all__ = ["DECOMPOSITIONS", "decompose"]
-
 DECOMPOSITIONS = recurrent.DECOMPOSITIONS
 """(domain, operator) to what writes the nodes that a node stands for, with its outputs' names."""
 

@@ -17,8 +17,6 @@ from explorer.engine.graph.model import Inline, Node, Span, Tensor, Value, tenso
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.sites import SiteContext, Untiled
 
-__all__ = ["DECOMPOSITIONS"]
-
 _PLAIN = (
     "Relu",
     "Tanh",

@@ -21,8 +21,6 @@ from explorer.engine.tiling.emit.padding import pad_to_whole_tiles
 from explorer.engine.tiling.sites import Site, Weight
 from explorer.facts import SitePlan
 
-__all__ = ["MIN_OPSET", "emit_open"]
-
 MIN_OPSET = 11
 """From here on Pad takes its sizes as an input."""
 

@@ -29,8 +29,6 @@ from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
 
-__all__ = ["emit"]
-
 _RUN = 8
 """Products of one sum that are held as one from here on."""
 

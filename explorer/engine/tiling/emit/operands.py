@@ -15,8 +15,6 @@ from explorer.engine.tiling.emit import weights
 from explorer.engine.tiling.emit.operators import cut
 from explorer.engine.tiling.sites import Weight
 
-__all__ = ["Operand", "flowing", "stored"]
-
 Stacks = list[tuple[str, Value]]
 
 

@@ -13,8 +13,6 @@ from explorer.engine.graph.model import Function, dtype_code
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 
-__all__ = ["HALVES", "concat2d", "cut", "multiplied", "split2d", "tile_operator"]
-
 HALVES = ("float16", "bfloat16")
 """Types that are multiplied in float32."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.sites import Site
 
-__all__ = ["ODD_BYTES", "pad_operand", "pad_to_whole_tiles", "padded_block", "tile_extents"]
-
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 ODD_BYTES = 64

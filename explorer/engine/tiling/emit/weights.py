@@ -18,8 +18,6 @@ from explorer.engine.graph.repeated_nodes import WeightBundle
 from explorer.engine.tiling.emit.padding import ODD_BYTES, padded_block
 from explorer.engine.tiling.sites import Weight
 
-__all__ = ["WeightTiles", "blocks", "column_sums", "columns", "dense"]
-
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 

@@ -11,8 +11,6 @@ from pkgutil import iter_modules
 
 from explorer.engine.tiling.sites import Kinds
 
-__all__ = ["KINDS"]
-
 KINDS: Kinds = {
     key: kind
     for module in iter_modules(__path__)

@@ -19,8 +19,6 @@ from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
 from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
 
-__all__ = ["KINDS", "convolution", "grouped"]
-
 
 def convolution(
     node: Node,

@@ -20,8 +20,6 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Tensor
 
-__all__ = ["WindowAxis", "Groups", "Kernel", "ConvWindow", "convolved", "transposed"]
-
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Places = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 

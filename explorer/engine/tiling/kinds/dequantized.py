@@ -31,8 +31,6 @@ from explorer.engine.tiling.kinds.integer import (
 )
 from explorer.engine.tiling.sites import Kinds, Site, SiteContext
 
-__all__ = ["KINDS"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

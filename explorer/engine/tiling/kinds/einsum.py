@@ -13,8 +13,6 @@ from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
 from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
 
-__all__ = ["KINDS"]
-
 
 class _Terms(Struct, frozen=True):
     """The equation read: letters of the two operands and of the output, an ellipsis spelled out."""

@@ -19,8 +19,6 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.convolution_windows import ConvWindow, WindowAxis
 from explorer.engine.tiling.sites import GatheredRows
 
-__all__ = ["fold", "taken", "unfold"]
-
 _ALL = (1 << 31) - 1
 """End of a slice of all images."""
 

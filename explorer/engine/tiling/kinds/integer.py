@@ -26,22 +26,6 @@ from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
 
-__all__ = [
-    "BYTES",
-    "KINDS",
-    "Spread",
-    "Tail",
-    "Terms",
-    "Zero",
-    "integral",
-    "matrix",
-    "numbers",
-    "requantised",
-    "rescaled",
-    "single",
-    "slid",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BYTES = ("uint8", "int8")

@@ -13,8 +13,6 @@ from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
 from explorer.engine.tiling.sites import Site, SiteContext, Untiled, Weight
 
-__all__ = ["FLOATS", "product", "scaled"]
-
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
 

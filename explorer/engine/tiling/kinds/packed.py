@@ -19,8 +19,6 @@ from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.sites import Kinds, Site, SiteContext, Untiled
 
-__all__ = ["KINDS"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ROUNDS_INPUT = 4

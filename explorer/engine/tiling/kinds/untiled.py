@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.sites import Kinds, Site, SiteContext, Untiled
 
-__all__ = ["KINDS", "NOT_MATRIX"]
-
 NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
     "MatMulIntegerToFloat": "a product of integers with computed scales",

@@ -17,8 +17,6 @@ from torch.nn import functional
 from explorer.engine.tiling.torch.products import Tile, tiled_product
 from explorer.facts import Edges
 
-__all__ = ["TiledConv1d", "TiledConv2d", "TiledConv3d", "TiledLinear"]
-
 TILE: Tile = (64, 64, 64)
 
 

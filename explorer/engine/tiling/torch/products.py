@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Tile", "accumulator", "tiled_product"]
-
 Tile = tuple[int, int, int]
 
 

@@ -27,8 +27,6 @@ from explorer.engine.tiling.torch.products import accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.host.optional_packages import said
 
-__all__ = ["TILED", "Calls", "rows_of", "rows_of_calls", "sizes_of", "tile_module"]
-
 Calls = Mapping[str, Sequence[int]]
 """Rows of the product in each call of a layer, by the layer's name."""
 
