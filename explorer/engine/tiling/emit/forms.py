@@ -23,7 +23,7 @@ from explorer.engine.graph.repeated_nodes import gathered
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
-from explorer.engine.tiling.emit.operands import Operand, flowing, stored
+from explorer.engine.tiling.emit.operands import Operand, computed, stored
 from explorer.engine.tiling.emit.operators import concat2d, cut, multiplied, tile_operator
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
@@ -112,7 +112,7 @@ def _written(
     x = _left(builder, site, geometry, form, inputs, scanned)
     right: Operand
     if weight:
-        right = flowing(weight, site.batch, (geometry.K, geometry.N))
+        right = computed(weight, site.batch, (geometry.K, geometry.N))
     elif site.weight is not None:
         right = stored(site.weight, geometry.K, site.fill[1])
     else:
@@ -120,7 +120,7 @@ def _written(
         w = site.right(builder, inputs)
         w = builder.set_apart(w, "w_set_apart") if scanned else w
         w = pad_operand(builder, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
-        right = flowing(w, site.batch, (geometry.K, geometry.N))
+        right = computed(w, site.batch, (geometry.K, geometry.N))
     if isinstance(x, GatheredRows):
         z = _scan_rows(builder, site, geometry, x, right)
     else:

@@ -7,7 +7,6 @@ is cut by nodes. The forms need not know which of them they have.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from explorer.engine.graph.model import Derived, Tensor, Value
 from explorer.engine.tiling.builder import GraphBuilder
@@ -18,66 +17,51 @@ from explorer.engine.tiling.sites import Weight
 Stacks = list[tuple[str, Value]]
 
 
-class Operand(Protocol):
-    """W (K, N), or a stack of them, K and N padded as the plan says."""
+class Operand:
+    """W (K, N), or a stack of them, K and N padded as the plan says; no form asks for what a kind has not."""
 
     def each(self, builder: GraphBuilder) -> Sequence[Operand]:
         """The matrices of a stack."""
+        raise NotImplementedError
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         """Value names of all tiles, by k and n."""
+        raise NotImplementedError
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         """The columns from `first`, (K, width)."""
+        raise NotImplementedError
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         """The first columns of tiles, (count, K, width)."""
+        raise NotImplementedError
 
     def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         """Every tile, (n, k, TK, TN) or (batch, 1, n, k, TK, TN); `grid` is (k, n)."""
+        raise NotImplementedError
 
     def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
         """The operand cut into columns outside of a loop over rows."""
+        return self
 
     def handed(
-        self,
-        builder: GraphBuilder,
-        body: GraphBuilder,
-        ns: Sequence[int],
-        width: int,
-        dtype: str,
-        *,
-        whole: bool,
+        self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
     ) -> tuple[Stacks, Operand]:
-        """What a Scan over the stack runs over, and the operand inside its body."""
+        """What a Scan over the stack runs over, and the operand inside its body, cut in columns or whole."""
+        raise NotImplementedError
 
 
-def stored(weight: Weight, K: int, fill: int = 0) -> Operand:
+class _Stored(Operand):
     """A weight of the file as an operand.
 
     Args:
         weight: The weight.
         K: Its depth, padded.
         fill: What it is padded with.
+        at: Which matrix of a stack; None for all of them.
     """
-    return _Stored(weight, K, fill)
-
-
-def flowing(name: str, batch: int, size: tuple[int, int]) -> Operand:
-    """A value of the graph as an operand.
-
-    Args:
-        name: Its value name.
-        batch: Matrices in the stack; 1 for a single matrix (K, N).
-        size: (K, N), padded.
-    """
-    return _Flowing(name, batch, size)
-
-
-class _Stored:
-    """A weight of the file; `at` is which matrix of a stack, None for all of them."""
 
     def __init__(self, weight: Weight, K: int, fill: int = 0, at: int | None = None) -> None:
         self.weight = weight
@@ -143,40 +127,34 @@ class _Stored:
             lambda name: weights.blocks(name, self.weight, grid, height, width, self.fill),
         )
 
-    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
-        return self
-
     def handed(
-        self,
-        builder: GraphBuilder,
-        body: GraphBuilder,
-        ns: Sequence[int],
-        width: int,
-        dtype: str,
-        *,
-        whole: bool,
+        self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
     ) -> tuple[Stacks, Operand]:
         N = sum(ns)
         if whole:
             name = body.value("w")
             stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
-            return stacks, _Flowing(name, 1, (self.K, N))
-        full = sum(n == width for n in ns)
-        stacks, inner = [], _Handed("", "")
+            return stacks, _Computed(name, 1, (self.K, N))
+        full = sum(n == tn for n in ns)
+        stacks, inner = [], _Columns()
         if full:
             inner.cut = body.value("w_columns")
-            stacks.append(
-                (self.columns(builder, full, width), Value(inner.cut, dtype, (full, self.K, width)))
-            )
+            stacks.append((self.columns(builder, full, tn), Value(inner.cut, dtype, (full, self.K, tn))))
         if full < len(ns):
             inner.rest = body.value("w_rest")
-            rest = self.matrix(builder, full * width, ns[-1])
+            rest = self.matrix(builder, full * tn, ns[-1])
             stacks.append((rest, Value(inner.rest, dtype, (self.K, ns[-1]))))
         return stacks, inner
 
 
-class _Flowing:
-    """An operand that is a value of the graph."""
+class _Computed(Operand):
+    """A value of the graph as an operand.
+
+    Args:
+        name: Its value name.
+        batch: Matrices in the stack; 1 for a single matrix (K, N).
+        size: (K, N), padded.
+    """
 
     def __init__(self, name: str, batch: int, size: tuple[int, int]) -> None:
         self.name = name
@@ -187,9 +165,8 @@ class _Flowing:
         names = [builder.value(f"w_{b}") for b in range(self.batch)]
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
-        return [
-            _Flowing(builder.reshape(name, size, f"w_{b}_matrix"), 1, size) for b, name in enumerate(names)
-        ]
+        matrices = [builder.reshape(name, size, f"w_{b}_matrix") for b, name in enumerate(names)]
+        return [_Computed(matrix, 1, size) for matrix in matrices]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
@@ -218,43 +195,25 @@ class _Flowing:
 
     def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
         full = sum(n == width for n in ns)
-        cut_ = self.columns(builder, full, width) if full else ""
-        rest = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
-        return _Handed(cut_, rest)
+        made = _Columns()
+        made.cut = self.columns(builder, full, width) if full else ""
+        made.rest = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
+        return made
 
     def handed(
-        self,
-        builder: GraphBuilder,
-        body: GraphBuilder,
-        ns: Sequence[int],
-        width: int,
-        dtype: str,
-        *,
-        whole: bool,
+        self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
     ) -> tuple[Stacks, Operand]:
-        name = body.value("w")
-        return [(self.name, Value(name, dtype, (self.K, self.N)))], _Flowing(name, 1, (self.K, self.N))
+        name, size = body.value("w"), (self.K, self.N)
+        return [(self.name, Value(name, dtype, size))], _Computed(name, 1, size)
 
 
-class _Handed:
-    """An operand that is cut into columns already.
+class _Columns(Operand):
+    """One matrix, cut into columns already."""
 
-    Args:
-        cut: Value name of the whole columns, (n, K, TN); '' without one.
-        rest: Value name of the ragged last column, (K, rest); '' without one.
-    """
-
-    def __init__(self, cut: str, rest: str) -> None:
-        self.cut = cut
-        self.rest = rest
-
-    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
-        raise AssertionError("columns are of one matrix")
-
-    def tiles(
-        self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
-    ) -> list[list[str]]:
-        raise AssertionError("columns are scanned")
+    cut = ""
+    """Value name of the whole columns, (n, K, TN); '' without one."""
+    rest = ""
+    """Value name of the ragged last column, (K, rest); '' without one."""
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         return self.rest
@@ -262,20 +221,5 @@ class _Handed:
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         return self.cut
 
-    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
-        raise AssertionError("columns are scanned")
 
-    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
-        return self
-
-    def handed(
-        self,
-        builder: GraphBuilder,
-        body: GraphBuilder,
-        ns: Sequence[int],
-        width: int,
-        dtype: str,
-        *,
-        whole: bool,
-    ) -> tuple[Stacks, Operand]:
-        raise AssertionError("columns are of one matrix")
+stored, computed = _Stored, _Computed
