@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,12 +67,14 @@ class Symbols:
             raise NotTiled(f"{self.place(node)} ({kind}) is no part of a tiled product")
         try:
             if self.override is not None:
-                made = self.override(node, attributes, args, lambda a, b: _matmul(self, node, {}, (a, b)))
+                made = self.override(
+                    node, attributes, args, lambda a, b: _matmul(Use(self, node, {}, (a, b)))
+                )
                 if made is not None:
                     return made
             if rule is None:
                 raise ValueError("it is no part of a tiled product")
-            return rule(self, node, attributes, args)
+            return rule(Use(self, node, attributes, args))
         except (ValueError, IndexError, TypeError, KeyError) as error:
             detail = " ".join(str(error).split())
             raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
@@ -130,60 +132,54 @@ def _bits(dtype: str) -> int:
     return next(d.bits for d in DTYPES.values() if d.name == dtype)
 
 
-Rule = Callable[[Symbols, Node, Mapping[str, Any], Sequence[Any]], Sequence[Value]]
+class Use(NamedTuple):
+    """A node where it is met: attributes with references filled in, and what it reads."""
+
+    symbols: Symbols
+    node: Node
+    attributes: Mapping[str, Any]
+    args: Sequence[Any]
+
+    def integers(self, at: int, name: str) -> tuple[int, ...] | None:
+        """A list of integers that is an input in newer operator sets and an attribute in older ones."""
+        if len(self.args) > at and self.args[at] is not None:
+            if isinstance(self.args[at], Symbol):
+                raise ValueError(f"its {name} depends on the data")
+            return tuple(int(v) for v in np.asarray(self.args[at]).reshape(-1))
+        value = self.attributes.get(name)
+        return None if value is None else tuple(int(v) for v in value)
 
 
-def _integers(
-    args: Sequence[Any], at: int, attributes: Mapping[str, Any], name: str
-) -> tuple[int, ...] | None:
-    """A list of integers that is an input in newer operator sets and an attribute in older ones."""
-    if len(args) > at and args[at] is not None:
-        if isinstance(args[at], Symbol):
-            raise ValueError(f"its {name} depends on the data")
-        return tuple(int(v) for v in np.asarray(args[at]).reshape(-1))
-    value = attributes.get(name)
-    return None if value is None else tuple(int(v) for v in value)
+Rule = Callable[[Use], Sequence[Value]]
 
 
-def _constant(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    (name, value), *_ = attributes.items()
+def _constant(use: Use) -> Sequence[Value]:
+    (name, value), *_ = use.attributes.items()
     if isinstance(value, Tensor):
-        return [symbols.constant(value)]
+        return [use.symbols.constant(value)]
     return [np.asarray(value, {"value_int": np.int64, "value_ints": np.int64}.get(name, np.float32))]
 
 
-def _identity(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    return [args[0]]
-
-
-def _cast(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    target = DTYPES[int(attributes["to"])]
-    if not isinstance(args[0], Symbol) and "int" in target.name:
-        whole = args[0].astype(target.name)
-        if np.array_equal(whole, args[0]):  # sizes, in operator sets whose constants are floats
+def _cast(use: Use) -> Sequence[Value]:
+    target = DTYPES[int(use.attributes["to"])]
+    if not isinstance(use.args[0], Symbol) and "int" in target.name:
+        whole = use.args[0].astype(target.name)
+        if np.array_equal(whole, use.args[0]):  # sizes, in operator sets whose constants are floats
             return [whole]
-    if "float" not in target.name or target.bits < symbols.bits:
+    if "float" not in target.name or target.bits < use.symbols.bits:
         raise ValueError(f"it rounds to {target.name}")
-    value = args[0]
+    value = use.args[0]
     if isinstance(value, Symbol) or value.dtype.itemsize * 8 <= target.bits:
         # a wider type holds the same number: nothing to convert, and no copy of the weight
         return [value]
     return [value.astype(target.name)]
 
 
-def _reshape(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    shape = list(_integers(args, 1, attributes, "shape") or ())
-    if not attributes.get("allowzero", 0):
-        shape = [args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
-    x = args[0]
+def _reshape(use: Use) -> Sequence[Value]:
+    shape = list(use.integers(1, "shape") or ())
+    if not use.attributes.get("allowzero", 0):
+        shape = [use.args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
+    x = use.args[0]
     if isinstance(x, Symbol) and x.late:
         rest = [math.prod(x.shape) // max(-math.prod(shape), 1) if d == -1 else d for d in shape]
         if math.prod(rest) != math.prod(x.shape):
@@ -192,69 +188,45 @@ def _reshape(
     return [_moved(x, lambda a: a.reshape(shape))]
 
 
-def _flatten(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    axis = int(attributes.get("axis", 1))
-    head = math.prod(args[0].shape[:axis])
-    return [_moved(args[0], lambda a: a.reshape(head, -1))]
+def _flatten(use: Use) -> Sequence[Value]:
+    axis = int(use.attributes.get("axis", 1))
+    head = math.prod(use.args[0].shape[:axis])
+    return [_moved(use.args[0], lambda a: a.reshape(head, -1))]
 
 
-def _transpose(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    return [_moved(args[0], lambda a: a.transpose(attributes.get("perm")))]
-
-
-def _squeeze(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    return [_moved(args[0], lambda a: np.squeeze(a, _integers(args, 1, attributes, "axes")))]
-
-
-def _unsqueeze(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    return [_moved(args[0], lambda a: np.expand_dims(a, _integers(args, 1, attributes, "axes") or ()))]
-
-
-def _slice(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    starts = _integers(args, 1, attributes, "starts") or ()
-    ends = _integers(args, 2, attributes, "ends") or ()
-    axes = _integers(args, 3, attributes, "axes") or tuple(range(len(starts)))
-    steps = _integers(args, 4, attributes, "steps") or (1,) * len(starts)
-    cut = [slice(None)] * len(args[0].shape)
+def _slice(use: Use) -> Sequence[Value]:
+    starts = use.integers(1, "starts") or ()
+    ends = use.integers(2, "ends") or ()
+    axes = use.integers(3, "axes") or tuple(range(len(starts)))
+    steps = use.integers(4, "steps") or (1,) * len(starts)
+    cut = [slice(None)] * len(use.args[0].shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step <= 0:
             raise ValueError("it runs backwards")
         cut[axis] = slice(start, end, step)
-    return [_moved(args[0], lambda a: a[tuple(cut)])]
+    return [_moved(use.args[0], lambda a: a[tuple(cut)])]
 
 
-def _split(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    axis = int(attributes.get("axis", 0))
-    length = args[0].shape[axis]
-    axis %= len(args[0].shape)
-    sizes = _integers(args, 1, attributes, "split")
+def _split(use: Use) -> Sequence[Value]:
+    axis = int(use.attributes.get("axis", 0))
+    length = use.args[0].shape[axis]
+    axis %= len(use.args[0].shape)
+    sizes = use.integers(1, "split")
     if sizes is None:
-        each = -(-length // len(node.outputs))
-        sizes = tuple(min(each, length - each * i) for i in range(len(node.outputs)))
-    if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(node.outputs):
+        each = -(-length // len(use.node.outputs))
+        sizes = tuple(min(each, length - each * i) for i in range(len(use.node.outputs)))
+    if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(use.node.outputs):
         raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
     before = (slice(None),) * axis
-    if isinstance(args[0], Symbol) and args[0].late:
-        return [*_late_parts(args[0], axis, sizes)]
-    source = args[0].codes if isinstance(args[0], Symbol) else args[0]
+    if isinstance(use.args[0], Symbol) and use.args[0].late:
+        return [*_late_parts(use.args[0], axis, sizes)]
+    source = use.args[0].codes if isinstance(use.args[0], Symbol) else use.args[0]
     parts = []
     at = 0
     for size in sizes:
         parts.append(source[(*before, slice(at, at + size))])
         at += size
-    return [Symbol(p) for p in parts] if isinstance(args[0], Symbol) else parts
+    return [Symbol(p) for p in parts] if isinstance(use.args[0], Symbol) else parts
 
 
 def _late_parts(x: Symbol, axis: int, sizes: Sequence[int]) -> Iterator[Symbol]:
@@ -269,44 +241,37 @@ def _cut(x: Symbol, cut: tuple[slice, ...]) -> Array:
     return x.codes[cut]
 
 
-def _concat(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    axis = int(attributes["axis"])
-    return [_joined(args, lambda arrays: np.concatenate(arrays, axis))]
-
-
-def _pad(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
-    pads = _integers(args, 1, attributes, "pads") or ()
-    fill = args[2] if len(args) > 2 and args[2] is not None else attributes.get("value", 0.0)
-    mode = attributes.get("mode", "constant")
+def _pad(use: Use) -> Sequence[Value]:
+    pads = use.integers(1, "pads") or ()
+    fill = use.args[2] if len(use.args) > 2 and use.args[2] is not None else use.attributes.get("value", 0.0)
+    mode = use.attributes.get("mode", "constant")
     if mode != "constant" or np.any(fill):
         raise ValueError("it pads with something else than zero")
-    rank = len(args[0].shape)
-    axes = _integers(args, 3, {}, "axes") or tuple(range(rank))
+    rank = len(use.args[0].shape)
+    axes = use.integers(3, "axes") or tuple(range(rank))
     width = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         width[axis] = pads[i], pads[i + len(axes)]
     # ONNX allows negative pads: they crop
-    crop = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(width, args[0].shape, strict=True))
+    crop = tuple(
+        slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(width, use.args[0].shape, strict=True)
+    )
     grow = [(max(a, 0), max(b, 0)) for a, b in width]
-    return [_moved(args[0], lambda a: np.pad(a[crop], grow))]
+    return [_moved(use.args[0], lambda a: np.pad(a[crop], grow))]
 
 
-def _gather(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    if isinstance(args[1], Symbol):
+def _gather(use: Use) -> Sequence[Value]:
+    if isinstance(use.args[1], Symbol):
         raise ValueError("its indices depend on the data")
-    x, index = args
-    axis = int(attributes.get("axis", 0)) % len(x.shape)
+    x, index = use.args
+    axis = int(use.attributes.get("axis", 0)) % len(x.shape)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
     if not isinstance(x, Symbol) or math.prod(shape) < _LATE:
         return [_moved(x, lambda a: np.take(a, index, axis))]
     x.settle()
     np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
 
-    made = partial(_taken, symbols.recent, object(), x, index, axis)
+    made = partial(_taken, use.symbols.recent, object(), x, index, axis)
     return [Symbol(None, shape=shape, make=made)]
 
 
@@ -321,32 +286,18 @@ def _taken(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -
     return codes
 
 
-def _expand(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    shape = _integers(args, 1, attributes, "shape") or ()
-    return [_moved(args[0], lambda a: np.broadcast_to(a, np.broadcast_shapes(a.shape, shape)))]
-
-
-def _shape(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    cut = slice(attributes.get("start", 0), attributes.get("end"))
-    return [np.asarray(args[0].shape[cut], np.int64)]
-
-
-def _sum(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
-    if not any(isinstance(v, Symbol) for v in args):
-        total = args[0]
-        for value in args[1:]:
+def _sum(use: Use) -> Sequence[Value]:
+    if not any(isinstance(v, Symbol) for v in use.args):
+        total = use.args[0]
+        for value in use.args[1:]:
             total = total + value
         return [total]
-    shape = np.broadcast_shapes(*{v.shape for v in args})
-    return [symbols.ledger.total(shape, [(v, 1.0) for v in args])]
+    shape = np.broadcast_shapes(*{v.shape for v in use.args})
+    return [use.symbols.ledger.total(shape, [(v, 1.0) for v in use.args])]
 
 
-def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
-    left, right = args
+def _mul(use: Use) -> Sequence[Value]:
+    left, right = use.args
     if not isinstance(left, Symbol) and not isinstance(right, Symbol):
         return [left * right]
     if isinstance(left, Symbol) and isinstance(right, Symbol):
@@ -355,26 +306,32 @@ def _mul(symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequ
     if factor.size != 1:
         raise ValueError("it scales elements differently")
     shape = np.broadcast_shapes(value.shape, factor.shape)
-    return [symbols.ledger.total(shape, [(value, float(factor.reshape(())))])]
+    return [use.symbols.ledger.total(shape, [(value, float(factor.reshape(())))])]
+
+
+def _shape(use: Use) -> Sequence[Value]:
+    cut = slice(use.attributes.get("start", 0), use.attributes.get("end"))
+    return [np.asarray(use.args[0].shape[cut], np.int64)]
+
+
+def _moving(move: Callable[[Array, Use], Array]) -> Rule:
+    """Elements of the first input in other places."""
+    return lambda use: [_moved(use.args[0], lambda a: move(a, use))]
 
 
 def _reckoned(reckon: Callable[[Array, Array], Array]) -> Rule:
     """Arithmetic on sizes, which are numbers in every run."""
 
-    def rule(
-        symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-    ) -> Sequence[Value]:
-        if any(isinstance(value, Symbol) for value in args):
+    def rule(use: Use) -> Sequence[Value]:
+        if any(isinstance(value, Symbol) for value in use.args):
             raise ValueError("it reckons with what depends on the data")
-        return [reckon(*args)]
+        return [reckon(*use.args)]
 
     return rule
 
 
-def _matmul(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    left, right = args
+def _matmul(use: Use) -> Sequence[Value]:
+    left, right = use.args
     if not isinstance(left, Symbol) and not isinstance(right, Symbol):
         raise ValueError("both operands are constant")
     if not isinstance(left, Symbol):
@@ -383,14 +340,14 @@ def _matmul(
         raise ValueError("its operands are no matrices")
     if left.shape[-1] != right.shape[-2]:
         raise ValueError(f"{left.shape} against {right.shape}")
-    label = symbols.label(node)
+    label = use.symbols.label(use.node)
     if len(left.shape) == 2 and len(right.shape) == 2:
-        return [Symbol(None, symbols.ledger.product(left, right, label))]
+        return [Symbol(None, use.symbols.ledger.product(left, right, label))]
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     lefts = _matrices(left.codes, batch)
     rights = [*_matrices(right.codes, batch)] if isinstance(right, Symbol) else _numbers(right, batch)
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
-    products = [symbols.ledger.product(a, b, label) for a, b in pairs]
+    products = [use.symbols.ledger.product(a, b, label) for a, b in pairs]
     if not products:
         raise ValueError("it is empty")
     return [Symbol(None, Batch(batch, products))]
@@ -413,34 +370,30 @@ def _numbers(weights: Array, batch: tuple[int, ...]) -> list[Array]:
     return [weights[index] for index in np.ndindex(*batch)]
 
 
-def _gemm(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    left = _moved(args[0], lambda a: a.T) if attributes.get("transA", 0) else args[0]
-    right = _moved(args[1], lambda a: a.T) if attributes.get("transB", 0) else args[1]
-    (product,) = _matmul(symbols, node, {}, (left, right))
-    terms: list[tuple[Value, float]] = [(product, float(attributes.get("alpha", 1.0)))]
-    if len(args) > 2 and args[2] is not None:
+def _gemm(use: Use) -> Sequence[Value]:
+    left = _moved(use.args[0], lambda a: a.T) if use.attributes.get("transA", 0) else use.args[0]
+    right = _moved(use.args[1], lambda a: a.T) if use.attributes.get("transB", 0) else use.args[1]
+    (product,) = _matmul(Use(use.symbols, use.node, {}, (left, right)))
+    terms: list[tuple[Value, float]] = [(product, float(use.attributes.get("alpha", 1.0)))]
+    if len(use.args) > 2 and use.args[2] is not None:
         # an accumulator comes first: it holds the products before this one
-        terms.insert(0, (args[2], float(attributes.get("beta", 1.0))))
-    return [symbols.ledger.total(product.shape, terms)]
+        terms.insert(0, (use.args[2], float(use.attributes.get("beta", 1.0))))
+    return [use.symbols.ledger.total(product.shape, terms)]
 
 
-def _reduce_sum(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
-    axes = _integers(args, 1, attributes, "axes")
-    keep = bool(attributes.get("keepdims", 1))
-    if not isinstance(args[0], Symbol) or axes is None or len(axes) != 1:
+def _reduce_sum(use: Use) -> Sequence[Value]:
+    axes = use.integers(1, "axes")
+    keep = bool(use.attributes.get("keepdims", 1))
+    if not isinstance(use.args[0], Symbol) or axes is None or len(axes) != 1:
         raise ValueError("only a sum over one axis of products is part of a tiled product")
-    axis = axes[0] % len(args[0].shape)
-    whole = args[0].whole
+    axis = axes[0] % len(use.args[0].shape)
+    whole = use.args[0].whole
     if isinstance(whole, Batch) and axis < len(whole.batch):
-        return [_summed(symbols, whole, axis, keep)]
+        return [_summed(use.symbols, whole, axis, keep)]
     before = (slice(None),) * axis
-    steps = [slice(k, k + 1) if keep else k for k in range(args[0].shape[axis])]
-    parts = [args[0].codes[(*before, step)] for step in steps]
-    return [symbols.ledger.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+    steps = [slice(k, k + 1) if keep else k for k in range(use.args[0].shape[axis])]
+    parts = [use.args[0].codes[(*before, step)] for step in steps]
+    return [use.symbols.ledger.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
 
 
 def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
@@ -458,23 +411,21 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     return Symbol(numbered(first, symbols.ledger.next - first).reshape(shape))
 
 
-def _dequantize(
-    symbols: Symbols, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
-) -> Sequence[Value]:
+def _dequantize(use: Use) -> Sequence[Value]:
     """Stored integers as the floats that they stand for."""
-    x, scale = args[0], args[1]
-    zero = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
+    x, scale = use.args[0], use.args[1]
+    zero = use.args[2] if len(use.args) > 2 and use.args[2] is not None else np.zeros((), np.int8)
     if any(isinstance(value, Symbol) for value in (x, scale, zero)):
         raise ValueError("it depends on the data")
-    if scale.ndim == x.ndim and attributes.get("block_size"):
-        axis = int(attributes.get("axis", 1))
-        block = int(attributes["block_size"])
+    if scale.ndim == x.ndim and use.attributes.get("block_size"):
+        axis = int(use.attributes.get("axis", 1))
+        block = int(use.attributes["block_size"])
         each = [
             np.repeat(v, block, axis).take(range(x.shape[axis]), axis) if v.ndim else v for v in (scale, zero)
         ]
     elif scale.ndim == 1 and scale.size > 1:
         shape = [1] * x.ndim
-        shape[int(attributes.get("axis", 1))] = -1
+        shape[int(use.attributes.get("axis", 1))] = -1
         each = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
     else:
         each = [scale.reshape(()), zero.reshape(())]
@@ -486,14 +437,16 @@ def _dequantize(
 _RULES: Mapping[str, Rule] = {
     "Add": _sum,
     "Cast": _cast,
-    "Concat": _concat,
+    "Concat": lambda use: [_joined(use.args, lambda arrays: np.concatenate(arrays, use.attributes["axis"]))],
     "Constant": _constant,
     "Div": _reckoned(np.floor_divide),
-    "Expand": _expand,
+    "Expand": _moving(
+        lambda a, use: np.broadcast_to(a, np.broadcast_shapes(a.shape, use.integers(1, "shape") or ()))
+    ),
     "Flatten": _flatten,
     "Gather": _gather,
     "Gemm": _gemm,
-    "Identity": _identity,
+    "Identity": lambda use: [use.args[0]],
     "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
     "Mod": _reckoned(np.mod),
@@ -504,11 +457,11 @@ _RULES: Mapping[str, Rule] = {
     "Shape": _shape,
     "Slice": _slice,
     "Split": _split,
-    "Squeeze": _squeeze,
+    "Squeeze": _moving(lambda a, use: np.squeeze(a, use.integers(1, "axes"))),
     "Sub": _reckoned(np.subtract),
     "Sum": _sum,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Transpose": _moving(lambda a, use: a.transpose(use.attributes.get("perm"))),
+    "Unsqueeze": _moving(lambda a, use: np.expand_dims(a, use.integers(1, "axes") or ())),
 }
 
 
@@ -518,4 +471,4 @@ def moved(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     Raises:
         ValueError: It is used in a way that is no part of a tiled product.
     """
-    return _RULES[op](Symbols("float64"), Node(op, (), ()), attributes, args)[0]
+    return _RULES[op](Use(Symbols("float64"), Node(op, (), ()), attributes, args))[0]
