@@ -216,11 +216,7 @@ def _bodies_of(row: NodeDiff, seen: Model | None) -> list[str]:
 
 
 def _within(
-    models: tuple[Model, Model],
-    path: tuple[str, ...],
-    held: set[tuple[str, ...]],
-    forms: Forms,
-    tell: Tell,
+    models: tuple[Model, Model], path: tuple[str, ...], held: set[tuple[str, ...]], forms: Forms, tell: Tell
 ) -> list[NodeDiff] | None:
     """The rows of the graph at `path` if tiling is all that happened to it; else None."""
     seen = [view(model, path) for model in models]
@@ -304,7 +300,7 @@ def _node_rows(
                 placed.append(((a, 0, 0), row))
         elif a not in closed[0]:
             what = _FOLDED[0] if a in folded else ""
-            row = NodeDiff("removed", node.label, None, what, node.op, None)
+            row = _one_sided(node.op, node.label, what, removed=True)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
     unfolded = _folded(after, matching.after, closed[1])
@@ -319,7 +315,7 @@ def _node_rows(
             behind = max(behind, partner_of_site[b])
         else:
             what = _FOLDED[1] if b in unfolded else ""
-            row = NodeDiff("added", None, node.label, what, None, node.op)
+            row = _one_sided(node.op, node.label, what, removed=False)
             tally.count(row, node.op)
             placed.append(((behind, 1, b), row))
     placed.sort(key=lambda entry: entry[0])
@@ -374,18 +370,7 @@ def _value_rows(
             value = a or b
             assert value is not None
             what = f"{value.dtype or '?'} {shape_text(value.shape)}"
-            status = "removed" if b is None else "added"
-            yield (
-                NodeDiff(
-                    status,
-                    a.name if a else None,
-                    b.name if b else None,
-                    what,
-                    op if a else None,
-                    op if b else None,
-                ),
-                op,
-            )
+            yield _one_sided(op, value.name, what, removed=b is None), op
             continue
         changes = []
         if a.name != b.name:
@@ -403,6 +388,13 @@ def _value_rows(
         same = (a.dtype, a.shape) == (b.dtype, b.shape)
         match, confidence = ("name", 1.0) if a.name == b.name else ("structure", 0.8 if same else 0.5)
         yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
+
+
+def _one_sided(op: str, name: str, what: str, *, removed: bool) -> NodeDiff:
+    """The row of what only one of the graphs has."""
+    if removed:
+        return NodeDiff("removed", name, None, what, op, None)
+    return NodeDiff("added", None, name, what, None, op)
 
 
 def _moved(pairs: Sequence[Pair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
@@ -439,17 +431,11 @@ def _opset_rows(before: Model, after: Model, tiled: bool) -> Iterator[NodeDiff]:
         if was == now or domain not in used or (tiled and domain == DOMAIN):
             continue
         name = domain or "ai.onnx"
-        status = "added" if was is None else "removed" if now is None else "changed"
         what = f"opset {was or 'none'} -> {now or 'none'}"
-        yield NodeDiff(
-            status,
-            name if was is not None else None,
-            name if now is not None else None,
-            what,
-            _OPSET if was is not None else None,
-            _OPSET if now is not None else None,
-            "name" if status == "changed" else "",
-        )
+        if was is None or now is None:
+            yield _one_sided(_OPSET, name, what, removed=now is None)
+        else:
+            yield NodeDiff("changed", name, name, what, _OPSET, _OPSET, "name")
 
 
 def _domains(model: Model) -> set[str]:
@@ -468,12 +454,11 @@ def _function_rows(
     silent = _only_in_sites(before, closed[0], held) | _only_in_sites(after, closed[1], held)
     for key in dict.fromkeys((*before.functions, *after.functions)):
         _, name, _ = key
-        if key not in after.functions:
+        if key not in after.functions or key not in before.functions:
+            removed = key in before.functions
             if key not in silent:
-                yield NodeDiff("removed", name, None, _nodes_text(before, key), _FUNCTION, None)
-        elif key not in before.functions:
-            if key not in silent:
-                yield NodeDiff("added", None, name, _nodes_text(after, key), None, _FUNCTION)
+                what = _nodes_text(before if removed else after, key)
+                yield _one_sided(_FUNCTION, name, what, removed=removed)
         elif describer.function_differs(key):
             what = f"body: {_nodes_text(before, key)} -> {_nodes_text(after, key)}"
             yield NodeDiff("changed", name, name, what, _FUNCTION, _FUNCTION, "name")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct, field
+
 from explorer.base.errors import BadModel
 from explorer.base.units import shape_text
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
@@ -23,10 +25,10 @@ _WINDOWED = frozenset(
 _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
 
-class Describer:
+class Describer(Struct):
     """Says of matched nodes and values whether, and in what, they differ.
 
-    Args:
+    Attributes:
         before: The first graph.
         after: The second graph.
         forms: What equal attributes and weights are.
@@ -35,20 +37,12 @@ class Describer:
             inputs and the outputs of tiled sites.
     """
 
-    def __init__(
-        self,
-        before: Side,
-        after: Side,
-        forms: Forms,
-        matching: Matching,
-        equal_values: set[tuple[str, str]],
-    ) -> None:
-        self.before = before
-        self.after = after
-        self.forms = forms
-        self.matching = matching
-        self.equal_values = equal_values
-        self._functions: dict[tuple[str, str, str], bool] = {}
+    before: Side
+    after: Side
+    forms: Forms
+    matching: Matching
+    equal_values: set[tuple[str, str]]
+    _functions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def row(self, a: int, b: int) -> NodeDiff | None:
         """The row of a matched pair; None if nothing differs, names included."""

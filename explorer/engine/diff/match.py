@@ -22,6 +22,9 @@ from explorer.engine.graph.model import Node
 
 _ROUNDS = 3
 
+Colours = tuple[Mapping[int, int], Mapping[int, int]]
+"""Of the nodes of either graph."""
+
 _ABSENT, _STORED, _OPEN = -1, -2, -3
 """Colours of what an input can be besides a node's output: left out, a weight, nothing we know."""
 
@@ -77,30 +80,12 @@ def match(
     Returns:
         The matching; every node has at most one partner. Pairs are the same whichever graph comes first.
     """
-    if _order(after) < _order(before):
-        # which of several good pairings is taken depends on where one begins: always begin on one side
-        turned = [(b, a) for a, b in ties]
-        found = _matched(after, before, forms, closed=closed[::-1], ties=turned, on_phase=on_phase)
-        return found.turned()
-    return _matched(before, after, forms, closed=closed, ties=list(ties), on_phase=on_phase)
-
-
-def _order(side: Side) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
-    """What two graphs are put in order by."""
-    return [(node.op, node.name, node.inputs, node.outputs) for node in side.nodes]
-
-
-def _matched(
-    before: Side,
-    after: Side,
-    forms: Forms,
-    *,
-    closed: tuple[set[int], set[int]],
-    ties: list[tuple[str, str]],
-    on_phase: Callable[[str], None] | None,
-) -> Matching:
+    # which of several good pairings is taken depends on where one begins: always begin on one side
+    turned = _order(after) < _order(before)
+    pairs = [(b, a) if turned else (a, b) for a, b in ties]
+    sides = (after, before) if turned else (before, after)
+    work = _Work(*sides, forms, closed[::-1] if turned else closed, pairs)
     tell = on_phase or (lambda _: None)
-    work = _Work(before, after, forms, closed, ties)
     tell("matching names")
     work.by_name(lambda node: node.name)
     work.by_name(lambda node: next((o for o in node.outputs if o), ""), same_operator=True)
@@ -113,7 +98,12 @@ def _matched(
         work.leftover_names()
         work.leftover_constants()
         work.in_place()
-    return work.found
+    return work.found.turned() if turned else work.found
+
+
+def _order(side: Side) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+    """What two graphs are put in order by."""
+    return [(node.op, node.name, node.inputs, node.outputs) for node in side.nodes]
 
 
 class _Work:
@@ -139,9 +129,8 @@ class _Work:
 
     def open(self, side: int) -> list[int]:
         """Nodes of one side that have no partner and may get one."""
-        partners = self.found.after if side else self.found.before
         closed = self.closed[side]
-        return [i for i, partner in enumerate(partners) if partner is None and i not in closed]
+        return [i for i, partner in enumerate(self.partners(side)) if partner is None and i not in closed]
 
     def unfinished(self) -> bool:
         return bool(self.open(0)) and bool(self.open(1))
@@ -301,13 +290,7 @@ class _Work:
         partners = self.found.before
         return [(a, b) for a in near if (b := partners[a]) is not None]
 
-    def spread(
-        self,
-        pairs: Sequence[tuple[int, int]],
-        own: tuple[Mapping[int, int], Mapping[int, int]],
-        *,
-        greedy: bool = False,
-    ) -> None:
+    def spread(self, pairs: Sequence[tuple[int, int]], own: Colours, *, greedy: bool = False) -> None:
         """Matches the neighbours of pairs, and their neighbours, as long as signatures agree.
 
         Among several neighbours that look the same none is chosen, unless `greedy`: then in order.
@@ -330,13 +313,7 @@ class _Work:
             for va, vb in zip(before.takes[a], after.takes[b], strict=False):
                 self.spread_up(va, vb, own, found)
 
-    def spread_up(
-        self,
-        va: str,
-        vb: str,
-        own: tuple[Mapping[int, int], Mapping[int, int]],
-        found: Callable[[int, int], None],
-    ) -> None:
+    def spread_up(self, va: str, vb: str, own: Colours, found: Callable[[int, int], None]) -> None:
         """The nodes that give two corresponding values."""
         left, right = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
         if left is None or right is None or left[1] != right[1]:
@@ -348,12 +325,7 @@ class _Work:
                 found(a, b)
 
     def spread_down(
-        self,
-        va: str,
-        vb: str,
-        own: tuple[Mapping[int, int], Mapping[int, int]],
-        found: Callable[[int, int], None],
-        greedy: bool,
+        self, va: str, vb: str, own: Colours, found: Callable[[int, int], None], greedy: bool
     ) -> None:
         """The nodes that take two corresponding values, at the same input."""
         left = self.users(0, va, own[0])

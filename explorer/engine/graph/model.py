@@ -319,16 +319,15 @@ class Node:
 
     def with_attributes(self, attributes: Mapping[str, Any]) -> Node:
         """The same node with other attributes."""
-        return Node(
-            self.op,
-            self.inputs,
-            self.outputs,
-            name=self.name,
-            domain=self.domain,
-            overload=self.overload,
-            attributes=attributes,
-            metadata=self.metadata,
-        )
+        return self._with(attributes=attributes)
+
+    def with_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
+        """The same node between other values; with another name too, where one is given."""
+        return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
+
+    def _with(self, **other: Any) -> Node:
+        names = ("op", "inputs", "outputs", "name", "domain", "overload", "attributes", "metadata")
+        return Node(**{name: getattr(self, name) for name in names if name not in other}, **other)
 
     def __repr__(self) -> str:
         return f"Node({self.op}, {list(self.inputs)} -> {list(self.outputs)}, name={self.name!r})"

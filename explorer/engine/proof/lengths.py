@@ -20,7 +20,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.shapes import Inference
-from explorer.facts import Plan, SitePlan
+from explorer.facts import Plan
 
 Dims = Mapping[str, int | Sequence[int]]
 """Sizes by the name of a dimension, one or several."""
@@ -142,13 +142,8 @@ def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
         batch = _BATCH.fullmatch(name) and len(plan.free) > 1
         has = name in set().union(*read) if not batch else bool(read) and all(r == {name} for r in read)
         if has or dims is None or None in dims:
-            found |= set(_along(site))
+            found |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
     return found
-
-
-def _along(site: SitePlan) -> Iterator[int]:
-    """The tile along each axis that is open."""
-    return (t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic)
 
 
 def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:

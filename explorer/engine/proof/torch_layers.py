@@ -71,13 +71,10 @@ def site_evidence(
     finally:
         for handle in handles:
             handle.remove()
-    found.update((key, _missed(site)) for key, site in waiting.items())
+    for key, site in waiting.items():
+        nothing = OutputComparison(unit_roundoff(site.dtype))
+        found[key] = _evidence(site, nothing, None, LIMIT, "", "it did not run with these inputs")
     return tuple(found[site.name, site.M] for site in plan.sites)
-
-
-def _missed(site: SitePlan) -> SiteEvidence:
-    comparison = OutputComparison(unit_roundoff(site.dtype))
-    return _evidence(site, comparison, None, LIMIT, "", "it did not run with these inputs")
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ from explorer.base.units import bytes_text, rate_text
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.sweep import processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
-from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, blank, planned, proved
+from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, planned, proved
 from explorer.engine.sweep.processes import cores, room
 from explorer.engine.sweep.store import Store, is_store
 from explorer.facts import Progress, TileSpec
@@ -142,9 +142,8 @@ def sweep(
 
 def _check_count(specs: int, subjects: int) -> None:
     if specs * subjects > MOST:
-        raise Misuse(
-            f"these are {specs * subjects:,} combinations", where="sweep", hint=f"{MOST:,} are the most"
-        )
+        what = f"these are {specs * subjects:,} combinations"
+        raise Misuse(what, where="sweep", hint=f"{MOST:,} are the most")
     if not specs:
         raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
 
@@ -214,9 +213,8 @@ class _Run:
         for at, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
             row = known.get(key)
             # the same content may have another name now
-            work.rows.append(
-                self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
-            )
+            named = self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
+            work.rows.append(named)
             # why there were no figures may be gone with what is installed now, and costs little to ask again
             if row is None or row.error or self._unproved(row):
                 work.open.append(at)
@@ -225,7 +223,17 @@ class _Run:
         return work
 
     def _blank(self, work: _Work, spec: TileSpec, key: str) -> SweepRow:
-        return blank(key, work.subject.name, work.content, work.subject.words, spec, _words(self.hardware))
+        return SweepRow(
+            key=key,
+            model=work.subject.name,
+            fingerprint=work.content,
+            opening=work.subject.words,
+            tile=spec.tile,
+            edges=spec.edges,
+            form=spec.form,
+            grouped=spec.grouped,
+            hardware=_words(self.hardware),
+        )
 
     def _unproved(self, row: SweepRow) -> bool:
         proof = self.proof

@@ -182,7 +182,6 @@ def _outcome(
     if isinstance(error, distributed.scheduler.KilledWorker):
         return EngineDied("the workers that tried it ended, perhaps for want of memory")
     if future.cancelled():
-        raise EngineDied(
-            "the scheduler ended", where=where, hint="the same command goes on from what is kept"
-        )
+        hint = "the same command goes on from what is kept"
+        raise EngineDied("the scheduler ended", where=where, hint=hint)
     return ExplorerError(f"{type(error).__name__}: {error}")

@@ -51,22 +51,16 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     """
     digest = hashlib.sha256()
     for at, path in enumerate(files):
-        digest.update(f"{os.path.basename(path) if at else ''}\0{_size(path)}\0".encode())
         try:
             with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                digest.update(f"{os.path.basename(path) if at else ''}\0{size}\0".encode())
                 while block := file.read(_BLOCK):
                     digest.update(block)
                     stop_if(cancel)
         except OSError as error:
             raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
     return digest.hexdigest()
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError as error:
-        raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
 def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Hardware) -> str:

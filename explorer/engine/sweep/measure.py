@@ -29,7 +29,6 @@ class SweepSession(Protocol):
 
     def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
         """What `tile` would do."""
-        ...
 
     def tile(
         self,
@@ -42,15 +41,12 @@ class SweepSession(Protocol):
         cancel: Cancel = None,
     ) -> TileResult:
         """Tile, prove, write."""
-        ...
 
     def undo(self) -> History:
         """One step back."""
-        ...
 
     def close(self) -> None:
         """Let go of the model."""
-        ...
 
 
 class ProofSpec(Struct, frozen=True):
@@ -82,21 +78,6 @@ class Task(Struct, frozen=True):
     order: str
     proof: ProofSpec | None
     version: str = __version__
-
-
-def blank(key: str, model: str, content: str, opening: str, spec: TileSpec, hardware: str) -> SweepRow:
-    """A row whose figures are not there yet."""
-    return SweepRow(
-        key=key,
-        model=model,
-        fingerprint=content,
-        opening=opening,
-        tile=spec.tile,
-        edges=spec.edges,
-        form=spec.form,
-        grouped=spec.grouped,
-        hardware=hardware,
-    )
 
 
 def planned(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:

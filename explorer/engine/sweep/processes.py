@@ -82,13 +82,11 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
                         if worker.tries < _DEATHS:
                             waiting.append((worker.task, worker.tries + 1))
                         else:
-                            done(worker.task, EngineDied(_ENDED))
+                            why = "the workers that tried it ended, perhaps for want of memory"
+                            done(worker.task, EngineDied(why))
                 elif worker.idle and waiting:
                     worker.give(*waiting.popleft())
         return len(pool.workers)
-
-
-_ENDED = "the workers that tried it ended, perhaps for want of memory"
 
 
 class _Worker:
@@ -148,12 +146,8 @@ class _Pool:
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
         threads = str(max(1, cores() // count))
-        self.environment = {
-            "OMP_NUM_THREADS": threads,
-            "OPENBLAS_NUM_THREADS": threads,
-            **os.environ,
-            "TMPDIR": folder,
-        }
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+        self.environment = {**limits, **os.environ, "TMPDIR": folder}
         self.log = log
         self.workers: list[_Worker] = []
 

@@ -133,15 +133,14 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class GraphBuilder:
+class GraphBuilder(Struct):
     """A list of nodes under construction: the main graph, a Scan's body, or a function's body."""
 
-    def __init__(self, emission: Emission, prefix: str, site: str, place: str = "") -> None:
-        self.emission = emission
-        self.prefix = prefix
-        self.site = site
-        self.place = place
-        self.nodes: list[Node] = []
+    emission: Emission
+    prefix: str
+    site: str
+    place: str = ""
+    nodes: list[Node] = field(default_factory=list)
 
     def inner(self, label: str) -> GraphBuilder:
         """A builder for a part of this graph, or for a body inside it, with names of its own."""

@@ -169,21 +169,11 @@ def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
         dtype=site.dtype,
         accumulator=site.accumulator,
         calls=site.calls,
-        macs=figures.macs,
-        products=figures.products,
-        utilisation=figures.utilisation,
-        padded_share=figures.padded_share,
-        traffic_without_reuse=figures.without_reuse,
-        compulsory=figures.compulsory,
-        orders=figures.orders,
         order=chosen.order,
-        buffer=figures.buffer,
         buffer_double=2 * figures.buffer,
         fits=None if machine.buffer is None else needed <= machine.buffer,
-        lower_bound=figures.lower_bound,
-        bound_buffer=figures.bound_buffer,
         ratio=chosen.traffic / figures.lower_bound if figures.lower_bound else 1.0,
-        systolic=figures.systolic,
+        **figures._asdict(),
     )
 
 
@@ -200,7 +190,7 @@ class _Figures(NamedTuple):
     products: int
     utilisation: float
     padded_share: float
-    without_reuse: int
+    traffic_without_reuse: int
     compulsory: int
     orders: tuple[OrderCost, ...]
     buffer: int
@@ -230,7 +220,7 @@ def _figures(shape: SiteDims, machine: Hardware) -> _Figures:
         products=products,
         utilisation=macs / slots if slots else 1.0,
         padded_share=1 - compulsory / filled if filled else 0.0,
-        without_reuse=shape.batch * (n * a + m * b + max(2 * k - 1, 1) * c),
+        traffic_without_reuse=shape.batch * (n * a + m * b + max(2 * k - 1, 1) * c),
         compulsory=compulsory,
         orders=orders,
         buffer=buffer,

@@ -59,13 +59,8 @@ def _counts(site: SiteCost) -> Iterator[Formula]:
         yield Formula(letter.lower(), f"ceil({letter} / T{letter})", f"ceil({size:,} / {t:,})", count)
     yield Formula("products", f"{batch}m k n", _times(site.batch, *site.grid), site.products)
     yield Formula("MACs", f"{batch}M K N", _times(site.batch, *sizes), site.macs)
-    yield Formula(
-        "utilisation",
-        "MACs / (products TM TK TN)",
-        f"{site.macs:,} / ({_times(site.products, *site.tile)})",
-        site.utilisation,
-        "share",
-    )
+    numbers = f"{site.macs:,} / ({_times(site.products, *site.tile)})"
+    yield Formula("utilisation", "MACs / (products TM TK TN)", numbers, site.utilisation, "share")
 
 
 def _element(bits: int) -> str:
@@ -88,32 +83,19 @@ def _traffic(site: SiteCost, shape: SiteDims) -> Iterator[Formula]:
         rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {of}"
         yield Formula(name, rule, text, value, "bytes")
     if shape.padded:
-        real = sum(operand_bytes(shape, shape[:3]))
-        yield Formula(
-            "padded share",
-            "1 - (A + B + C without filling) / (A + B + C)",
-            f"1 - {real:,} / {sum(whole):,}",
-            site.padded_share,
-            "share",
-        )
+        rule = "1 - (A + B + C without filling) / (A + B + C)"
+        numbers = f"1 - {sum(operand_bytes(shape, shape[:3])):,} / {sum(whole):,}"
+        yield Formula("padded share", rule, numbers, site.padded_share, "share")
     a, b, c = whole
-    rule, filled = _each(
-        site,
-        "n A + m B + (2 k - 1) C",
-        f"{_times(n, a)} + {_times(m, b)} + {_times(max(2 * k - 1, 1), c)}",
-    )
-    yield Formula("traffic without reuse", rule, filled, site.traffic_without_reuse, "bytes")
+    numbers = f"{_times(n, a)} + {_times(m, b)} + {_times(max(2 * k - 1, 1), c)}"
+    rule, numbers = _each(site, "n A + m B + (2 k - 1) C", numbers)
+    yield Formula("traffic without reuse", rule, numbers, site.traffic_without_reuse, "bytes")
     for cost in site.orders:
         yield _order(site, cost, whole)
     chosen = site.chosen
     if chosen.intensity is not None:
-        yield Formula(
-            "intensity",
-            f"2 MACs / traffic {chosen.order}",
-            f"2 x {site.macs:,} / {chosen.traffic:,}",
-            chosen.intensity,
-            "FLOPs per byte",
-        )
+        rule, numbers = f"2 MACs / traffic {chosen.order}", f"2 x {site.macs:,} / {chosen.traffic:,}"
+        yield Formula("intensity", rule, numbers, chosen.intensity, "FLOPs per byte")
 
 
 def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
@@ -135,35 +117,18 @@ def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Form
 
 def _buffer(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Formula]:
     capped = ", a tile no larger than the product" if held(shape) != shape.tile else ""
-    yield Formula(
-        "buffer",
-        f"TM TK + TK TN + TM TN, each in its type{capped}",
-        " + ".join(_operands(shape, held(shape))),
-        site.buffer,
-        "bytes",
-    )
+    rule = f"TM TK + TK TN + TM TN, each in its type{capped}"
+    yield Formula("buffer", rule, " + ".join(_operands(shape, held(shape))), site.buffer, "bytes")
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
     whose = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
-    rule, numbers = _each(
-        site,
-        "2 M N K / sqrt(S)",
-        f"{_times(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})",
-    )
-    yield Formula(
-        "lower bound",
-        f"max(A + B + C without filling, {rule}), S elements in {whose}",
-        f"max({site.compulsory:,}, {numbers} x {_element(width)})",
-        site.lower_bound,
-        "bytes",
-    )
-    yield Formula(
-        "distance from it",
-        f"traffic {site.order} / lower bound",
-        f"{site.chosen.traffic:,} / {site.lower_bound:,}",
-        site.ratio,
-        "times",
-    )
+    numbers = f"{_times(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
+    rule, numbers = _each(site, "2 M N K / sqrt(S)", numbers)
+    rule = f"max(A + B + C without filling, {rule}), S elements in {whose}"
+    numbers = f"max({site.compulsory:,}, {numbers} x {_element(width)})"
+    yield Formula("lower bound", rule, numbers, site.lower_bound, "bytes")
+    rule, numbers = f"traffic {site.order} / lower bound", f"{site.chosen.traffic:,} / {site.lower_bound:,}"
+    yield Formula("distance from it", rule, numbers, site.ratio, "times")
 
 
 def _rate(rate: float) -> str:
@@ -175,44 +140,26 @@ def _time(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     joint = "max({}, {})" if machine.double_buffered else "{} + {}"
     slots = _times(site.products, *site.tile)
     if cost.compute_cycles is not None and machine.macs_per_cycle is not None:
-        yield Formula(
-            "compute cycles",
-            "products TM TK TN / MACs per cycle",
-            f"{slots} / {_rate(machine.macs_per_cycle)}",
-            cost.compute_cycles,
-            "cycles",
-        )
+        numbers = f"{slots} / {_rate(machine.macs_per_cycle)}"
+        rule = "products TM TK TN / MACs per cycle"
+        yield Formula("compute cycles", rule, numbers, cost.compute_cycles, "cycles")
     if cost.memory_cycles is not None and machine.bytes_per_cycle is not None:
-        yield Formula(
-            "memory cycles",
-            f"traffic {cost.order} / bytes per cycle",
-            f"{cost.traffic:,} / {_rate(machine.bytes_per_cycle)}",
-            cost.memory_cycles,
-            "cycles",
-        )
+        rule = f"traffic {cost.order} / bytes per cycle"
+        numbers = f"{cost.traffic:,} / {_rate(machine.bytes_per_cycle)}"
+        yield Formula("memory cycles", rule, numbers, cost.memory_cycles, "cycles")
     if cost.cycles is not None:
-        yield Formula(
-            "cycles",
-            joint.format("compute", "memory"),
-            joint.format(f"{cost.compute_cycles:,}", f"{cost.memory_cycles:,}"),
-            cost.cycles,
-            "cycles",
-        )
+        numbers = joint.format(f"{cost.compute_cycles:,}", f"{cost.memory_cycles:,}")
+        yield Formula("cycles", joint.format("compute", "memory"), numbers, cost.cycles, "cycles")
     if cost.seconds is None:
         return
     if cost.cycles is not None and machine.clock is not None:
         numbers = f"{cost.cycles:,} / {_rate(machine.clock)}"
         yield Formula("time", "cycles / clock", numbers, cost.seconds, "seconds")
     elif machine.peak_macs is not None and machine.bandwidth is not None:
-        yield Formula(
-            "time",
-            joint.format("products TM TK TN / peak MACs", f"traffic {cost.order} / bandwidth"),
-            joint.format(
-                f"{slots} / {_rate(machine.peak_macs)}", f"{cost.traffic:,} / {_rate(machine.bandwidth)}"
-            ),
-            cost.seconds,
-            "seconds",
-        )
+        rule = joint.format("products TM TK TN / peak MACs", f"traffic {cost.order} / bandwidth")
+        moving = f"{cost.traffic:,} / {_rate(machine.bandwidth)}"
+        numbers = joint.format(f"{slots} / {_rate(machine.peak_macs)}", moving)
+        yield Formula("time", rule, numbers, cost.seconds, "seconds")
 
 
 def _systolic(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Formula]:
@@ -247,10 +194,6 @@ def _systolic(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Fo
         orders = (cost for cost in site.orders if cost.dataflow == timing.dataflow)
         moving = min(orders, key=lambda cost: cost.traffic)
         joint = "max({}, {})" if machine.double_buffered else "{} + {}"
-        yield Formula(
-            f"{timing.dataflow} array, with moving",
-            joint.format("cycles of the array", f"memory cycles of {moving.order}"),
-            joint.format(f"{timing.cycles:,}", f"{moving.memory_cycles:,}"),
-            timing.total,
-            "cycles",
-        )
+        rule = joint.format("cycles of the array", f"memory cycles of {moving.order}")
+        numbers = joint.format(f"{timing.cycles:,}", f"{moving.memory_cycles:,}")
+        yield Formula(f"{timing.dataflow} array, with moving", rule, numbers, timing.total, "cycles")

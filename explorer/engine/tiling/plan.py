@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -15,10 +16,9 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.untiled import NOT_MATRIX
-from explorer.engine.tiling.rules import SiteChoice, choose
+from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
 from explorer.engine.tiling.sites import Site
-from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
-from explorer.facts.tiling import MAX_TILE
+from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 
 LAB_TILES = 256
 """Up to this many products `auto` writes a site as in the textbook; above, as a Scan."""
@@ -31,20 +31,6 @@ A runtime takes 0.3 ms to load each product that is a call: 0.8 s for the 2,600 
 
 MAX_UNROLLED = 1 << 20
 """More products than this are not written out one by one: the file would be all names."""
-
-
-def check_tile(tile: Sequence[int]) -> tuple[int, int, int]:
-    """`tile` as (TM, TK, TN).
-
-    Raises:
-        Misuse: It is not three integers from 1 to 65,536.
-    """
-    if len(tile) != 3 or not all(isinstance(t, int) and 0 < t <= MAX_TILE for t in tile):
-        shown = "x".join(str(t) for t in tile)
-        raise Misuse(
-            f"a tile of {shown} cannot be", where="--tile", hint=f"give three sizes from 1 to {MAX_TILE:,}"
-        )
-    return tile[0], tile[1], tile[2]
 
 
 def make_plan(
@@ -91,7 +77,7 @@ def make_plan(
         macs_total=macs_total,
         skipped=tuple(left),
         dims=dict(dims or {}),
-        decomposed=tuple(name for name in decomposed if any(_part_of(site, name) for site in chosen)),
+        decomposed=tuple(name for name in decomposed if any(s.name.startswith(f"{name}/") for s in chosen)),
         free=tuple(free) if any(site.dynamic for site in chosen) else (),
     )
     return plan, chosen
@@ -99,11 +85,9 @@ def make_plan(
 
 def _check(spec: TileSpec, opset: int) -> None:
     """Refuses a form or edges that there are none of, or that the operator set cannot write."""
-    if spec.form not in ("auto", "lab", "scan", "unrolled", "batched"):
+    if spec.form not in get_args(Form):
         raise Misuse(
-            f"there is no form '{spec.form}'",
-            where="--form",
-            hint=nearest(spec.form, ("auto", "lab", "scan", "unrolled", "batched")),
+            f"there is no form '{spec.form}'", where="--form", hint=nearest(spec.form, get_args(Form))
         )
     if spec.edges not in ("ragged", "padded"):
         raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
@@ -142,11 +126,6 @@ def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
     return Misuse("every matmul is switched off", hint="switch one on in the rules")
 
 
-def _part_of(site: Site, node: str) -> bool:
-    """Whether a site is a product that a node was taken apart for."""
-    return site.name.startswith(f"{node}/")
-
-
 def _macs(site: Site) -> int | None:
     """Of one pass; None where the data decides how often it runs."""
     return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _useful(site)
@@ -181,9 +160,8 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int) -> SitePlan:
     if form == "auto":
         form = "lab" if products <= LAB_TILES or opset < 9 else "scan"
     if form in ("lab", "unrolled") and products > MAX_UNROLLED:
-        raise Misuse(
-            f"'{site.name}' would become {products:,} nodes", where=f"--form {form}", hint="use scan"
-        )
+        what = f"'{site.name}' would become {products:,} nodes"
+        raise Misuse(what, where=f"--form {form}", hint="use scan")
     rows = _rows(site)
     return SitePlan(
         name=site.name,
@@ -241,8 +219,7 @@ def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpe
             known = next((s for s in skipped if s.name == glob or fnmatch.fnmatchcase(s.name, glob)), None)
             if known is not None:
                 raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where=where)
-            raise Misuse(
-                f"no site is called '{glob}'", where=where, hint=nearest(glob, [s.name for s in sites])
-            )
+            hint = nearest(glob, [s.name for s in sites])
+            raise Misuse(f"no site is called '{glob}'", where=where, hint=hint)
         chosen.update((id(s), s) for s in hits)
     return [s for s in sites if id(s) in chosen]

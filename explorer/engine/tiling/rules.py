@@ -92,13 +92,20 @@ def _check(rule: TileRule) -> None:
     for name, value, known in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
         if value is not None and value not in known:
             raise Misuse(f"{name} '{value}' is not known", where=where, hint=nearest(value, known))
-    sizes = rule.tile
-    if sizes is None:
-        return
-    if len(sizes) != 3 or not all(isinstance(size, int) and 0 < size <= MAX_TILE for size in sizes):
-        shown = "x".join(map(str, sizes))
+    if rule.tile is not None:
+        check_tile(rule.tile, where)
+
+
+def check_tile(tile: Sequence[int], where: str = "--tile") -> tuple[int, int, int]:
+    """`tile` as (TM, TK, TN).
+
+    Raises:
+        Misuse: It is not three integers from 1 to 65,536.
+    """
+    if len(tile) != 3 or not all(isinstance(t, int) and 0 < t <= MAX_TILE for t in tile):
         hint = f"give three sizes from 1 to {MAX_TILE:,}"
-        raise Misuse(f"a tile of {shown} cannot be", where=where, hint=hint)
+        raise Misuse(f"a tile of {'x'.join(map(str, tile))} cannot be", where=where, hint=hint)
+    return tile[0], tile[1], tile[2]
 
 
 _last: tuple[Sequence[TileRule], Rules] = ((), Rules(()))

@@ -32,20 +32,8 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePla
         on = choice.on and site.output in meant
         if site.output not in meant or (spec.sites and origins["on"] == DEFAULT):
             origins["on"] = said.get("sites", DEFAULT)
-        sites.append(
-            SiteSettings(
-                site.name,
-                site.op,
-                site.M,
-                site.K,
-                site.N,
-                choice.tile,
-                choice.edges,
-                choice.form,
-                on,
-                origins,
-            )
-        )
+        how = choice.tile, choice.edges, choice.form, on, origins
+        sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *how))
     rules = Rules(spec.rules)
     used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
     unused = [_unused(rule, every) for at, rule in enumerate(spec.rules) if at not in used]

@@ -133,16 +133,7 @@ def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
         changed = True
     if not changed:
         return node
-    return Node(
-        node.op,
-        node.inputs,
-        node.outputs,
-        name=node.name,
-        domain=node.domain,
-        overload=node.overload,
-        attributes=attributes,
-        metadata=node.metadata,
-    )
+    return node.with_attributes(attributes)
 
 
 def _function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
@@ -29,24 +30,22 @@ def torch_dtype(name: str) -> torch.dtype:
     return found
 
 
-class OperatorCall:
+class OperatorCall(Struct):
     """One use of an operator: its attributes, and what its rule may ask for.
 
-    Args:
+    Attributes:
         node: The node.
         attributes: Its attributes, references to those of a function's call filled in.
         opset: Version of its operator set.
         device: Where tensors are to be made.
+        asked: Attributes that were asked for.
     """
 
-    __slots__ = ("asked", "attributes", "device", "node", "opset")
-
-    def __init__(self, node: Node, attributes: Mapping[str, Any], opset: int, device: torch.device) -> None:
-        self.node = node
-        self.attributes = attributes
-        self.opset = opset
-        self.device = device
-        self.asked: set[str] = set()
+    node: Node
+    attributes: Mapping[str, Any]
+    opset: int
+    device: torch.device
+    asked: set[str] = field(default_factory=set)
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
@@ -39,27 +40,20 @@ def known(domain: str, op: str) -> bool:
     return (domain, op) in OPERATORS or (not domain and op in ("Constant", "If", "Loop", "Scan"))
 
 
-class TorchDomain:
-    """The domain of tensors, for `verify.interpret.Interpreter`; sizes are `host` arrays.
+class TorchDomain(Struct):
+    """The domain of tensors, for `graph.interpreter.Interpreter`; sizes are `host` arrays.
 
-    Args:
+    Attributes:
         constants: Initializers and Constants by the identity of their record.
         opsets: Of the model.
         device: Where it runs.
         seen: Nodes whose attributes are known to have been looked at.
     """
 
-    def __init__(
-        self,
-        constants: Callable[[Tensor], Any],
-        opsets: Mapping[str, int],
-        device: torch.device,
-        seen: set[int] | None = None,
-    ) -> None:
-        self.constants = constants
-        self.seen: set[int] = set() if seen is None else seen
-        self.opsets = opsets
-        self.device = device
+    constants: Callable[[Tensor], Any]
+    opsets: Mapping[str, int]
+    device: torch.device
+    seen: set[int]
 
     def constant(self, tensor: Tensor) -> Any:
         """The value of an initializer or a Constant."""

@@ -202,7 +202,7 @@ class LayerProbe:
         for chunk in self._chunks():
             self.chunks += 1
             old = self._whole(chunk, done)
-            for group in batches(chunk, _nodes, _NODES):
+            for group in batches(chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _NODES):
                 self.tell("running layers alone", done, len(self.places))
                 self._alone(group, old)
                 done += len(group)
@@ -292,11 +292,8 @@ class LayerProbe:
             (self.other, [p.after for p in group], "layers of the other model alone"),
         ):
             read = {name for region in regions for name in region.given}
-            dtypes = (
-                {name: str(given[name].dtype) for name in read}
-                if wiring is self.one
-                else {name: self._dtypes[name] for name in read}
-            )
+            own = wiring is self.one
+            dtypes = {name: str(given[name].dtype) if own else self._dtypes[name] for name in read}
             model, outputs = cut_out(wiring, regions, dtypes)
             sides.append((RuntimeSession(model, what=what, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
@@ -364,10 +361,6 @@ class LayerProbe:
         """The original's layer in float64 on the same values; None if it cannot be run so."""
         given = {name: feeds[name] for name in place.before.given}
         return in_float64(self.one, place.before, given, self.cancel)
-
-
-def _nodes(place: ComparedValue) -> int:
-    return max(len(place.before.nodes), len(place.after.nodes))
 
 
 def _alike(before: str | None, after: str | None) -> bool:

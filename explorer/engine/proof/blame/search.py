@@ -13,9 +13,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
@@ -90,7 +90,7 @@ def blame(
         given: Inputs from a file; then nothing is drawn.
         budget: Bytes of values that are held together (a value above it is looked at alone).
         on_progress: Told where the work stands.
-        cancel: _How between runs and between layers; True stops.
+        cancel: Asked between runs and between layers; True stops.
 
     Returns:
         The figures, of the sizes at which the models part first. That they differ is a result, not an error.
@@ -111,7 +111,9 @@ def blame(
     except Mismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     seeds = () if given is not None else tuple(seed + i for i in range(draws))
-    look = partial(_looked, before, after, inputs, ends, plan, seeds, _How(budget, on_progress, cancel))
+    how: Any = {"budget": budget, "on_progress": on_progress, "cancel": cancel}
+    measure = partial(LayerProbe, before, after, inputs, ends, **how)
+    look = partial(_looked, after, inputs, ends, plan, seeds, measure)
     if given is not None:
         return replace(look(given_inputs(before, given)), seconds=time.perf_counter() - started)
     shapes = fixed_shapes(before, after, inputs, input_shapes or {})
@@ -138,27 +140,18 @@ def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, in
     return replace(best, verdict=best.verdict + where, sizes=tuple(tried) if tried[0] else ())
 
 
-class _How(Struct, frozen=True):
-    """How the models are looked at: see `blame`."""
-
-    budget: int
-    on_progress: OnProgress
-    cancel: Cancel
-
-
 def _rank(fact: Blame) -> tuple[int, int]:
     """What goes before what among the answers for several sizes: a fault, and the one that is met first."""
     return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
 
 
 def _looked(
-    before: Model,
     after: Model,
     inputs: Mapping[str, str],
     ends: Sequence[Pair],
     plan: Plan | None,
     seeds: tuple[int, ...],
-    asked: _How,
+    measure: Callable[..., LayerProbe],
     drawn: tuple[RandomInput, ...],
 ) -> Blame:
     """The answer for inputs of one size."""
@@ -171,18 +164,7 @@ def _looked(
     ]
 
     def looked(without: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
-        probing = LayerProbe(
-            before,
-            after,
-            inputs,
-            ends,
-            drawn,
-            feeds,
-            without=without,
-            budget=asked.budget,
-            on_progress=asked.on_progress,
-            cancel=asked.cancel,
-        )
+        probing = measure(drawn, feeds, without=without)
         probing.run()
         return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
 
@@ -347,7 +329,9 @@ def _verdict(
             f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
             f" {_named(off)}; the model amplifies it"
         )
-    top = "" if most is None else f", most in {_named(probes[most])} ({_percent(probes[most].introduced)})"
+    top = ""
+    if most is not None and (own := probes[most].introduced) is not None:
+        top = f", most in {_named(probes[most])} ({100 * own:.2g} % of its size)"
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
         share = f"{len(coarser):,} of {count}"
@@ -359,21 +343,14 @@ def _verdict(
             f" {_named(first)}{top}; no single layer is at fault"
         )
     more = len(at_fault) - 1
-    others = (
-        f"; {more:,} more layer{'s' if more > 1 else ''} introduce{'' if more > 1 else 's'} error"
-        if more
-        else ""
-    )
+    others = ""
+    if more:
+        others = f"; {more:,} more layer{'s' if more > 1 else ''} introduce{'' if more > 1 else 's'} error"
     ends = [p for p in probes if p.output]
-    hidden = (
-        "" if any(p.departs for p in ends) or not ends else "; the outputs do not show it on these inputs"
-    )
+    shown = any(p.departs for p in ends) or not ends
+    hidden = "" if shown else "; the outputs do not show it on these inputs"
     return f"departs first in {_named(first)}: {first.reason}{others}{hidden}"
 
 
 def _named(probe: Probe) -> str:
     return f"{printable(probe.op)} '{printable(probe.layer)}'"
-
-
-def _percent(relative: float | None) -> str:
-    return "?" if relative is None else f"{100 * relative:.2g} % of its size"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from explorer.base.errors import Cancelled
 from explorer.engine.formats.onnx.writer import encode
@@ -137,13 +138,12 @@ def _wide(value: Any) -> Any:
     return value
 
 
-class _Float64:
+class _Float64(Struct):
     """The domain of float64 arrays; stored constants stay as they are until they are used."""
 
-    def __init__(self, model: Model, cancel: Cancel) -> None:
-        self.model = model
-        self.cancel = cancel
-        self.evaluators: dict[int, Any] = {}
+    model: Model
+    cancel: Cancel
+    evaluators: dict[int, Any] = field(default_factory=dict)
 
     def constant(self, tensor: Tensor) -> Array:
         return tensor.array()
@@ -162,7 +162,7 @@ class _Float64:
         import onnx
         from onnx.reference import ReferenceEvaluator
 
-        if node.op in _RANDOM:
+        if node.op in RANDOM:
             raise NoReference(f"{node.op} draws random numbers")
         if node.domain not in _ITS_DOMAINS:
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
@@ -204,9 +204,10 @@ class _Float64:
         return np.asarray(value).reshape(-1)[0].item()
 
 
-_RANDOM = frozenset(
+RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
+"""Operators of which two with the same inputs give two values; so does Dropout when it trains."""
 
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 """Attributes and inputs to the only output; None hands the node to onnx's evaluator."""
@@ -343,20 +344,11 @@ def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     return made + _wide(args[2]) if len(args) > 2 and args[2] is not None else made
 
 
-def _moves() -> Iterator[tuple[str, Rule]]:
-    """What only moves elements is the same for numbers as for symbols."""
-    for op in (
-        "Concat",
-        "Flatten",
-        "Gather",
-        "Reshape",
-        "Shape",
-        "Slice",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    ):
-        yield op, functools.partial(_move, op)
+_MOVING = (
+    *("Concat", "Flatten", "Gather", "Reshape", "Shape"),
+    *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
+)
+"""What only moves elements is the same for numbers as for symbols."""
 
 
 def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -367,7 +359,7 @@ def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict(_moves()),
+    **{op: functools.partial(_move, op) for op in _MOVING},
     "Add": _elementwise(np.add),
     "AveragePool": _widened(average_pool),
     "BatchNormalization": _batch_normalization,

@@ -54,18 +54,7 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
         if not made:
             nodes.append(node)
             continue
-        nodes.append(
-            Node(
-                node.op,
-                node.inputs,
-                [made.get(name, name) for name in node.outputs],
-                name=node.name,
-                domain=node.domain,
-                overload=node.overload,
-                attributes=node.attributes,
-                metadata=node.metadata,
-            )
-        )
+        nodes.append(node.with_values(node.inputs, [made.get(name, name) for name in node.outputs]))
         for name, whole in made.items():
             value = integers[name]
             floats, how = f"{value}/floats", (value + _SCALE, value + _ZERO)

@@ -25,19 +25,8 @@ Types = Mapping[str, TensorInfo]
 
 _FED = frozenset(
     (
-        "bfloat16",
-        "float16",
-        "float32",
-        "float64",
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
+        *("bfloat16", "float16", "float32", "float64", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     )
 )
 """Types of values that a region can be given."""

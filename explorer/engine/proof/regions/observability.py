@@ -14,7 +14,7 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, subgraphs
-from explorer.engine.proof.structure.value_numbers import RANDOM
+from explorer.engine.proof.float64.evaluator import RANDOM
 from explorer.engine.proof.structure.value_numbers import held as constant_of
 from explorer.engine.runtime.onnxruntime import Array
 

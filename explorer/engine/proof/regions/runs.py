@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
@@ -188,16 +188,14 @@ def _following(found: Correspondence, name: str, count: int) -> set[str]:
     return chosen
 
 
-class _Seen:
-    """What tries of a region showed."""
+class _Seen(Struct):
+    """What tries of a region showed; `varied`: what steers branches and loops, and was tried in all ways."""
 
-    def __init__(self) -> None:
-        self.results: list[OutputEvidence] = []
-        self.first: list[Array] = []
-        self.draws = 0
-        self.moved = False
-        self.varied: set[str] = set()
-        """What steers branches and loops and was tried in all ways."""
+    results: list[OutputEvidence] = field(default_factory=list)
+    first: list[Array] = field(default_factory=list)
+    draws: int = 0
+    moved: bool = False
+    varied: set[str] = field(default_factory=set)
 
 
 class _Runner:

@@ -531,14 +531,7 @@ class _Runner:
         key = (tuple(_signature(n, names) for n in nodes), kinds)
         if key not in sessions:
             alike = [
-                Node(
-                    n.op,
-                    [names.get(i, "") for i in n.inputs],
-                    [names.get(o, "") for o in n.outputs],
-                    domain=n.domain,
-                    overload=n.overload,
-                    attributes=n.attributes,
-                )
+                n.with_values([names.get(i, "") for i in n.inputs], [names.get(o, "") for o in n.outputs], "")
                 for n in nodes
             ]
             given = tuple(Value(*kind) for kind in kinds)
@@ -627,14 +620,8 @@ def _opened(call: Node, function: Function) -> list[Node]:
         return names.get(name, f"{call.label}::{name}") if name else ""
 
     return [
-        Node(
-            node.op,
-            [outer(n) for n in node.inputs],
-            [outer(n) for n in node.outputs],
-            name=f"{call.label}::{node.name}",
-            domain=node.domain,
-            overload=node.overload,
-            attributes=node.attributes,
+        node.with_values(
+            [*map(outer, node.inputs)], [*map(outer, node.outputs)], f"{call.label}::{node.name}"
         )
         for node in function.nodes
     ]

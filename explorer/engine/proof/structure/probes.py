@@ -124,16 +124,7 @@ def _making(node: Node, names: Mapping[str, str]) -> Node:
     """The node with other names for what it makes: who reads the old ones reads a given value."""
     if names.keys().isdisjoint(node.outputs):
         return node
-    return Node(
-        node.op,
-        node.inputs,
-        [names.get(name, name) for name in node.outputs],
-        name=node.name,
-        domain=node.domain,
-        overload=node.overload,
-        attributes=node.attributes,
-        metadata=node.metadata,
-    )
+    return node.with_values(node.inputs, [names.get(name, name) for name in node.outputs])
 
 
 def pair_values(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from explorer.engine.diff.forms import Form, Forms
 from explorer.engine.graph.interpreter import reads
@@ -30,6 +31,7 @@ from explorer.engine.graph.model import (
     tensor_from_array,
 )
 from explorer.engine.progress import Cancel
+from explorer.engine.proof.float64.evaluator import RANDOM
 from explorer.engine.proof.meanings import Original
 from explorer.engine.shapes.subgraphs import body_name, call_name
 
@@ -42,11 +44,6 @@ stand for more than anybody can."""
 
 _DEEPEST = 64
 """Calls and bodies inside each other."""
-
-RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
-"""Operators of which two with the same inputs give two values; so does Dropout when it trains."""
 
 _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "value_float": np.float32,
@@ -121,32 +118,26 @@ def _has_bytes(tensor: Tensor) -> bool:
     return tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
 
 
-class _Scope:
-    """One graph or body, with what its names stand for."""
+class _Scope(Struct, eq=False):
+    """One graph or body, with what its names stand for.
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        stored: Mapping[str, Tensor],
-        known: dict[str, int],
-        opsets: Mapping[str, int],
-        *,
-        parent: _Scope | None = None,
-        path: tuple[str, ...] = (),
-        bindings: Mapping[str, Form] | None = None,
-        depth: int = 0,
-        bodies: int = 0,
-    ) -> None:
-        self.makers = {name: node for node in nodes for name in node.outputs if name}
-        self.stored = stored
-        self.known = known
-        self.opsets = opsets
-        self.parent = parent
-        self.path = path
-        self.bindings = bindings
-        self.depth = depth
-        self.bodies = bodies
-        """Bodies around it: calls change nothing in what a body is, as an inlined one is the same."""
+    Attributes:
+        bodies: Bodies around it: calls change nothing in what a body is, as an inlined one is the same.
+    """
+
+    nodes: Sequence[Node]
+    stored: Mapping[str, Tensor]
+    known: dict[str, int]
+    opsets: Mapping[str, int]
+    parent: _Scope | None = None
+    path: tuple[str, ...] = ()
+    bindings: Mapping[str, Form] | None = None
+    depth: int = 0
+    bodies: int = 0
+    makers: dict[str, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.makers = {name: node for node in self.nodes for name in node.outputs if name}
 
 
 class GraphNumbers:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -20,25 +21,22 @@ class NotTiled(Exception):
     """The graph is not the tiled product that it is said to be; the text says where it is not."""
 
 
-class SymbolBlock:
+class SymbolBlock(Struct, eq=False):
     """Elements that were made together: codes base ... base + size - 1, in C order of `shape`."""
 
-    __slots__ = ("base", "shape", "size")
+    base: int
+    shape: tuple[int, ...]
 
-    def __init__(self, base: int, shape: tuple[int, ...]) -> None:
-        self.base = base
-        self.shape = shape
-        self.size = math.prod(shape)
+    @property
+    def size(self) -> int:
+        """How many."""
+        return math.prod(self.shape)
 
 
 class GivenBlock(SymbolBlock):
     """The elements of a value that comes from outside: the activation, or a bias that is one."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, base: int, shape: tuple[int, ...], name: str) -> None:
-        super().__init__(base, shape)
-        self.name = name
+    name: str
 
 
 class SymbolProduct(SymbolBlock):
@@ -48,36 +46,22 @@ class SymbolProduct(SymbolBlock):
         label: What the graph says about it: 'm,n,k'.
     """
 
-    __slots__ = ("label", "left", "right")
-
-    def __init__(self, base: int, left: Symbol, right: Symbol | Array, label: str) -> None:
-        super().__init__(base, (left.shape[0], right.shape[1]))
-        self.left = left
-        self.right = right
-        self.label = label
+    left: Symbol
+    right: Symbol | Array
+    label: str
 
 
 class Batch(SymbolBlock):
     """The products of one batched MatMul, in C order of its batch: consecutive blocks seen as one."""
 
-    __slots__ = ("batch", "products")
-
-    def __init__(self, batch: tuple[int, ...], products: Sequence[SymbolProduct]) -> None:
-        super().__init__(products[0].base, (*batch, *products[0].shape))
-        self.batch = batch
-        self.products = products
+    batch: tuple[int, ...]
+    products: Sequence[SymbolProduct]
 
 
 class Total(SymbolBlock):
     """Elementwise sums: `terms` are (symbols or numbers, factor), each broadcast to `shape`."""
 
-    __slots__ = ("terms",)
-
-    def __init__(
-        self, base: int, shape: tuple[int, ...], terms: Sequence[tuple[Symbol | Array, float]]
-    ) -> None:
-        super().__init__(base, shape)
-        self.terms = terms
+    terms: Sequence[tuple[Symbol | Array, float]]
 
     def spread(self) -> Sequence[tuple[Symbol | Array, float]]:
         """The terms, each of the shape of the sum: a bias is looked at tile by tile."""
@@ -192,7 +176,7 @@ class Ledger:
 
     def product(self, left: Symbol, right: Symbol | Array, label: str) -> SymbolProduct:
         """A new product block."""
-        block = SymbolProduct(self.next, left, right, label)
+        block = SymbolProduct(self.next, (left.shape[0], right.shape[1]), left, right, label)
         self._register(block)
         return block
 

@@ -350,7 +350,7 @@ def _matmul(use: Use) -> Sequence[Value]:
     products = [use.symbols.ledger.product(a, b, label) for a, b in pairs]
     if not products:
         raise ValueError("it is empty")
-    return [Symbol(None, Batch(batch, products))]
+    return [Symbol(None, Batch(products[0].base, (*batch, *products[0].shape), batch, products))]
 
 
 def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct, field
 
 from explorer.engine.graph.model import Computed, Span, Tensor
 from explorer.engine.graph.repeated_nodes import WeightBundle
@@ -61,25 +62,16 @@ def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[C
     return Tensor(name, weight.tensor.dtype, shape, payload)
 
 
-class _Slabs:
-    """The blocks at `corners` of the matrix `at`, each `height` x `width`."""
+class _Slabs(Struct):
+    """The blocks at `corners` of the matrix `at`, each `height` x `width`; which of them were `made`."""
 
-    def __init__(
-        self,
-        weight: Weight,
-        corners: list[tuple[int, int]],
-        height: int,
-        width: int,
-        at: int = 0,
-        fill: int = 0,
-    ) -> None:
-        self.weight = weight
-        self.corners = corners
-        self.height = height
-        self.width = width
-        self.at = at
-        self.fill = fill
-        self.made: list[int] = []
+    weight: Weight
+    corners: list[tuple[int, int]]
+    height: int
+    width: int
+    at: int = 0
+    fill: int = 0
+    made: list[int] = field(default_factory=list)
 
     def payloads(self) -> list[Computed]:
         """Their bytes, as payloads that can each be made by itself."""

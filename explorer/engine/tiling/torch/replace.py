@@ -20,8 +20,7 @@ from torch.nn.utils import parametrize
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
-from explorer.engine.tiling.plan import check_tile
-from explorer.engine.tiling.rules import SiteChoice, choose
+from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
 from explorer.engine.tiling.torch.products import accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
