@@ -83,7 +83,8 @@ def settle(
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound.inputs, inputs)
     shown = _resized(bound, inputs, {name: max(size, _LEAST) for name, size in sizes.items()})
-    other = _other(loaded, shown, inputs, _sizes(shown.inputs, inputs)) if sizes else None
+    others = (_resized(shown, inputs, tried) for tried in _others(_sizes(shown.inputs, inputs)) if sizes)
+    other = next((one for one in others if outputs_of(loaded, one) is not None), None)
     loaded.bound = shown
     return Axes(inputs, _sizes(shown.inputs, inputs), shown, other)
 
@@ -140,11 +141,8 @@ def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
 def _axis(info: TensorInfo, axis: int) -> int:
     rank = len(info.shape or ())
     if not -rank <= axis < rank:
-        raise Misuse(
-            f"'{info.name}' has no axis {axis}",
-            where="--dynamic",
-            hint=f"its shape is {shape_text(info.shape)}",
-        )
+        hint = f"its shape is {shape_text(info.shape)}"
+        raise Misuse(f"'{info.name}' has no axis {axis}", where="--dynamic", hint=hint)
     return axis % rank
 
 
@@ -171,17 +169,6 @@ def _resized(
         shape = [sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(info.shape or ())]
         made.append(replace(info, shape=tuple(shape)))
     return replace(bound, inputs=tuple(made))
-
-
-def _other(
-    loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
-) -> BoundInputs | None:
-    """The inputs at other sizes with which the model runs, tried on shapes."""
-    for tried in _others(sizes):
-        resized = _resized(bound, inputs, tried)
-        if outputs_of(loaded, resized) is not None:
-            return resized
-    return None
 
 
 def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -23,6 +23,8 @@ from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
 from explorer.facts import TensorInfo
+from explorer.engine.runtime.onnxruntime import Session
+from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
 
 
 def convert(job: ConversionJob) -> ConversionResult:
@@ -56,7 +58,9 @@ def convert(job: ConversionJob) -> ConversionResult:
             inputs=names,
             outputs=outputs,
             axes=open_.inputs,
-            output_axes=tuple(map(_open_axes, found)),
+            output_axes=tuple(
+                {a: d for a, d in enumerate(i.shape or ()) if isinstance(d, str)} for i in found
+            ),
             shapes=axes.specifications(loaded, open_),
         ),
     )
@@ -102,7 +106,15 @@ def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, st
             where=source,
             hint="leave --opset out, or try the other --exporter",
         )
-    _still_open(model, open_, source)
+    for value in model.graph.feeds:
+        for axis, name in open_.get(value.name, {}).items():
+            size = (value.shape or ())[axis : axis + 1]
+            if size and isinstance(size[0], int):
+                raise BadModel(
+                    f"the exporter could not leave '{name}' open, and fixed it at {size[0]}",
+                    where=source,
+                    hint="the model's code takes a decision by this size; leave it out of --dynamic",
+                )
     if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
         count = len(model.graph.outputs)
         raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
@@ -137,10 +149,6 @@ def _names(asked: Sequence[str], own: Sequence[str], flag: str, what: str) -> tu
     return tuple(asked)
 
 
-def _open_axes(info: TensorInfo) -> dict[int, str]:
-    return {axis: size for axis, size in enumerate(info.shape or ()) if isinstance(size, str)}
-
-
 def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """A name means one value in a graph.
 
@@ -154,27 +162,9 @@ def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str
     ):
         for name in names:
             if name in taken:
-                raise Misuse(
-                    f"'{name}' is already the name of {taken[name]}", where=flag, hint="choose another"
-                )
+                what = f"'{name}' is already the name of {taken[name]}"
+                raise Misuse(what, where=flag, hint="choose another")
             taken[name] = what
-
-
-def _still_open(model: Model, axes: Mapping[str, Mapping[int, str]], source: str) -> None:
-    """Refuses a file in which the exporter fixed what was to be left open.
-
-    Raises:
-        BadModel: It did.
-    """
-    for value in model.graph.feeds:
-        for axis, name in axes.get(value.name, {}).items():
-            size = (value.shape or ())[axis : axis + 1]
-            if size and isinstance(size[0], int):
-                raise BadModel(
-                    f"the exporter could not leave '{name}' open, and fixed it at {size[0]}",
-                    where=source,
-                    hint="the model's code takes a decision by this size; leave it out of --dynamic",
-                )
 
 
 def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:

@@ -95,8 +95,9 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
         if id(node) in planned:
             site, site_plan = planned[id(node)]
             made = emit(site, site_plan, emission)
-            # which module the product belonged to: one node says it for the site, 14,336 need not repeat it
-            made[0].metadata = {**_origin(node), **made[0].metadata}
+            # which module it belonged to, by torch's exporter: one node says it for the site, not 14,336
+            origin = {key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
+            made[0].metadata = {**origin, **made[0].metadata}
             for one in made:
                 if isinstance(one, NodeRun) and names.isdisjoint(one.names):
                     names.update(one.names)
@@ -167,22 +168,12 @@ def _materialised(tensor: Tensor) -> Tensor:
     return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
 
 
-def _held(node: Node) -> Iterator[Node]:
-    """Every node in the bodies of a node."""
-    for _, body in subgraphs(node):
-        yield from _inner(body.nodes)
-
-
 def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
     """Nodes, and those in their bodies; what is held as one is one."""
     for node in held(nodes):
         yield node
-        yield from _held(node)
-
-
-def _origin(node: Node) -> dict[str, str]:
-    """What torch's exporter wrote of where a node comes from."""
-    return {key: said for key, said in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
+        for _, body in subgraphs(node):
+            yield from _inner(body.nodes)
 
 
 def _names(graph: Graph) -> Iterator[str]:

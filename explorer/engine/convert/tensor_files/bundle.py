@@ -299,11 +299,8 @@ def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
         if isinstance(tensor.identity, tuple):
             storages.setdefault((tensor.path, tensor.identity[0]), set()).add(tensor.identity)
     count = sum(len(views) for views in storages.values() if len(views) > 1)
-    return (
-        [f"{count:,} tensors share storages without being the same: each is written by itself"]
-        if count
-        else []
-    )
+    what = f"{count:,} tensors share storages without being the same: each is written by itself"
+    return [what] if count else []
 
 
 # what a checkpoint holds beside the tensors

@@ -24,10 +24,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     def write(bundle: StateDict) -> Sequence[str]:
         for piece in bundle.pieces:
             if piece.dtype not in torch_zip.TYPES:
-                raise BadModel(
-                    f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of",
-                    where=job.source,
-                )
+                what = f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of"
+                raise BadModel(what, where=job.source)
         torch_zip.write(
             job.path,
             bundle.pieces,

@@ -7,6 +7,7 @@ that torch can map it, and the version.
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,13 +136,10 @@ def pickled(
 
 def _tensor(piece: BundledTensor, key: int, memo: dict[str, int]) -> bytes:
     typed = _STORAGES.get(piece.dtype)
-    elements = 1
-    for dim in piece.shape:
-        elements *= dim
     if typed is not None:
         rebuild = _global("torch._utils", "_rebuild_tensor_v2", memo)
         storage = _global("torch", typed, memo)
-        count = elements
+        count = math.prod(piece.shape)
     else:
         rebuild = _global("torch._utils", "_rebuild_tensor_v3", memo)
         storage = _global("torch.storage", "UntypedStorage", memo)

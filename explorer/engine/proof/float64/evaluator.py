@@ -278,11 +278,6 @@ def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
 
-def _global_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    x = _wide(args[0])
-    return x.mean(tuple(range(2, x.ndim)), keepdims=True)
-
-
 _STEPS = 256
 """Points a unit at which erf is known; beyond `_FLAT` it is 1 in float64."""
 
@@ -291,8 +286,7 @@ _FLAT = 6
 
 @functools.cache
 def _known_erf() -> Array:
-    points = range(_FLAT * _STEPS + 2)
-    return np.array([math.erf(i / _STEPS) for i in points])
+    return np.array([math.erf(i / _STEPS) for i in range(_FLAT * _STEPS + 2)])
 
 
 def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -371,7 +365,7 @@ _RULES: Mapping[str, Rule] = {
     "Erf": _erf,
     "Exp": _elementwise(np.exp),
     "Gemm": _gemm,
-    "GlobalAveragePool": _global_average_pool,
+    "GlobalAveragePool": _elementwise(lambda x: x.mean(tuple(range(2, x.ndim)), keepdims=True)),
     "Identity": _elementwise(lambda x: x),
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,

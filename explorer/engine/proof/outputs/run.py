@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.base.errors import BadModel, Cancelled
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.model import DTYPES, Model, Value
 from explorer.engine.progress import Cancel
@@ -451,13 +451,3 @@ def depth_of(model: Model) -> int:
     floats = {d.name for d in DTYPES.values() if "float" in d.name}
     depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
     return len(model.graph.nodes) + sum(depths)
-
-
-def check_torch(outputs: Sequence[Array], expected: int) -> None:
-    """The torch model must give as many arrays as the graph that was exported from it.
-
-    Raises:
-        Misuse: It does not.
-    """
-    if len(outputs) != expected:
-        raise Misuse(f"the torch model gives {len(outputs)} outputs, its graph {expected}")

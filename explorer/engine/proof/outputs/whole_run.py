@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled
+from explorer.base.errors import Cancelled, Misuse
 from explorer.base.units import exact_text
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.model import Model
@@ -233,7 +233,8 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
     for one in pairing.feeds:
         runs.tell("running the torch model", len(theirs), len(pairing.feeds))
         given = torch_run([one[name] for name in inputs])
-        outputs.check_torch(given, len(names))
+        if len(given) != len(names):
+            raise Misuse(f"the torch model gives {len(given)} outputs, its graph {len(names)}")
         theirs.append(tuple(np.asarray(v) for v in given))
     noise = Noise(NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, both=True)
     return _judged(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
@@ -251,8 +252,8 @@ def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, 
         text = more[0][1] if more else noise.reference
         noise = replace(noise, reference=text if not known else "float64")
         found = outputs.compare(before, after, known, noise, note)
-        if all(map(_sure, found)):
-            return found
+        if all(one.equal or (one.passed and one.rms_after is not None) for one in found):
+            return found  # more runs would not change it
         if not known:
             break
     if not before.sensitivity:
@@ -266,11 +267,6 @@ def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, 
     pairing = runs.pairing
     noise = replace(noise, independent=independent(pairing.before, pairing.drawn))
     return outputs.compare(before, after, known, noise, note)
-
-
-def _sure(evidence: OutputEvidence) -> bool:
-    """Whether more runs would not change it."""
-    return evidence.equal or (evidence.passed and evidence.rms_after is not None)
 
 
 @contextlib.contextmanager

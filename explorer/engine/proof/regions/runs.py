@@ -296,33 +296,31 @@ class _Runner:
     ) -> RegionResult:
         """What follows from a region that gave the same wherever it was tried."""
         here = region.before.nodes
+
+        def unproven(reason: str, *, lasting: bool = True) -> RegionResult:
+            return RegionResult(replace(figures, reason=reason), here, lasting)
+
+        figures = evidence
         if not seen.results:
-            return RegionResult(replace(evidence, reason="not one finite number came out of it"), here)
+            return unproven("not one finite number came out of it", lasting=False)
         worst = max(seen.results, key=lambda r: r.max_abs or 0.0)
         equal = all(r.equal for r in seen.results)
         figures = replace(evidence, draws=seen.draws, max_abs=worst.max_abs, equal=equal)
         if not region.reads and equal:
-            return RegionResult(
-                replace(figures, kind="equal", reason="constants: bit for bit the same"), here
-            )
+            same = replace(figures, kind="equal", reason="constants: bit for bit the same")
+            return RegionResult(same, here)
         if self.contents.draws(nodes):
-            reason = "it draws random numbers, which no two runs share"
-            return RegionResult(replace(figures, reason=reason), here, lasting=True)
+            return unproven("it draws random numbers, which no two runs share")
         twins = {name: twin or name for name, twin in region.given.items()}
         varied = seen.varied, {name for name, twin in twins.items() if twin in seen.varied}
         if self.contents.undecided(nodes, varied):
-            return RegionResult(
-                replace(figures, reason="not every branch in it was taken"), here, lasting=True
-            )
+            return unproven("not every branch in it was taken")
         if not seen.moved and region.reads:
-            return RegionResult(
-                replace(figures, reason="its output does not depend on what was varied"), here
-            )
+            return unproven("its output does not depend on what was varied", lasting=False)
         differing = self.contents.differences(nodes)
         # two may make up for each other: a factor that was moved from one weight into the next
         if differing and (equal or (len(differing) == 1 and differing[0][1])):
-            reason = f"{differing[0][0]} differs, and nothing that was tried shows it"
-            return RegionResult(replace(figures, reason=reason), here, lasting=True)
+            return unproven(f"{differing[0][0]} differs, and nothing that was tried shows it")
         return RegionResult(replace(figures, kind="evidence", reason=worst.reason), here)
 
     def _sets(
@@ -377,8 +375,8 @@ class _Runner:
             return None if found.equal else found
         seen.results.append(found)
         shown = [old for old, _, _ in pairs]
-        seen.moved = seen.moved or _varies([*seen.first, *shown])
         seen.first = seen.first or shown[:1]
+        seen.moved = seen.moved or not all(outputs.identical(one, seen.first[0]) for one in shown)
         names = (n for n, v in feeds[0].items() if v.dtype.kind in "bi" and v.size == 1)
         if kind == _STEERED:
             seen.varied.update(names if len(pairs) == len(feeds) else ())
@@ -410,12 +408,8 @@ class _Runner:
         run: Callable[[Feeds], tuple[Array, Array]],
     ) -> OutputEvidence:
         name = (region.pair.before,)
-        old, new = (
-            ModelOutputs(name, tuple((a,) for a, _, _ in pairs)),
-            ModelOutputs(name, tuple((b,) for _, b, _ in pairs)),
-        )
-        depth = outputs.depth_of(_part(self.one, region.before, {}))
-        noise = Noise(NOT_NEEDED, depth)
+        old, new = (ModelOutputs(name, tuple((pair[at],) for pair in pairs)) for at in (0, 1))
+        noise = Noise(NOT_NEEDED, outputs.depth_of(_part(self.one, region.before, {})))
         (found,) = outputs.compare(old, new, [], noise)
         if found.equal or not found.dtype.startswith("float"):
             return found
@@ -433,9 +427,8 @@ class _Runner:
         given = {n: pairs[0][2][n] for n in region.before.given}
         part = _part(self.one, region.before, {n: str(v.dtype) for n, v in given.items()})
         few = independent(part, [RandomInput(n, str(v.dtype), v.shape) for n, v in given.items()])
-        noise = replace(
-            noise, independent=dict.fromkeys(name, min(few.values(), default=old.draws[0][0].size))
-        )
+        fewest = min(few.values(), default=old.draws[0][0].size)
+        noise = replace(noise, independent=dict.fromkeys(name, fewest))
         return outputs.compare(old, new, truth, noise)[0]
 
 
@@ -461,9 +454,8 @@ def _dense(own: Feeds, spread: float, seed: int) -> Feeds:
         own_spread = own_spread or (float(np.abs(finite).max(initial=0.0)) or 1.0)
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
         with np.errstate(over="ignore"):
-            made[name] = np.asarray(generator.standard_normal(value.shape) * own_spread * spread).astype(
-                value.dtype
-            )
+            drawn = generator.standard_normal(value.shape) * own_spread * spread
+            made[name] = np.asarray(drawn).astype(value.dtype)
     return made
 
 
@@ -490,11 +482,6 @@ def _steered(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
     """The values with every condition true and every loop run a few times, or false and once."""
     ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
     return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}
-
-
-def _varies(shown: Sequence[Array]) -> bool:
-    """Whether not all of some values are the same."""
-    return any(not outputs.identical(a, shown[0]) for a in shown[1:])
 
 
 def _named(ops: Sequence[str]) -> str:

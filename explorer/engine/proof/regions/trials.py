@@ -100,8 +100,7 @@ def rms_between(a: Array, b: Array) -> float:
     if a.shape != b.shape:
         return 0.0
     figures = OutputComparison(0.0)
-    trial = Trial(figures)
-    add(trial, a, b, None)
+    add(Trial(figures), a, b, None)
     return math.sqrt(figures.mse or 0.0)
 
 

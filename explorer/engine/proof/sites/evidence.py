@@ -50,25 +50,14 @@ def site_evidence(
 
 def both(one: SiteEvidence, other: SiteEvidence) -> SiteEvidence:
     """The evidence of two tries of a site: tiles of both, figures of the worse."""
-    worse, better = (other, one) if _worse(other, one) else (one, other)
-    return replace(
-        worse,
-        tiles=one.tiles + other.tiles,
-        rows=one.rows + other.rows,
-        reason=worse.reason if not worse.passed else _said(worse, one.tiles + other.tiles),
-        nonfinite=worse.nonfinite + better.nonfinite,
-    )
-
-
-def _worse(a: SiteEvidence, b: SiteEvidence) -> bool:
-    if a.passed != b.passed:
-        return b.passed
-    return (a.bound_ratio or 0.0) / a.limit > (b.bound_ratio or 0.0) / b.limit
-
-
-def _said(evidence: SiteEvidence, tiles: int) -> str:
-    _, _, rest = evidence.reason.partition(" bit for bit")
-    return f"{tiles:,} products bit for bit{rest}"
+    worse = max(one, other, key=lambda e: (not e.passed, (e.bound_ratio or 0.0) / e.limit))
+    tiles = one.tiles + other.tiles
+    reason = worse.reason
+    if worse.passed:
+        _, _, rest = worse.reason.partition(" bit for bit")
+        reason = f"{tiles:,} products bit for bit{rest}"
+    rows, nonfinite = one.rows + other.rows, one.nonfinite + other.nonfinite
+    return replace(worse, tiles=tiles, rows=rows, reason=reason, nonfinite=nonfinite)
 
 
 class Grounds(Struct, frozen=True):
@@ -234,14 +223,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _largest(whole: Sequence[OutputEvidence]) -> float:
-    return max(e.max_abs or 0.0 for e in whole)
-
-
 def _accuracy(whole: Sequence[OutputEvidence]) -> str:
     measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
         grown = max(e.relative_rms or 0.0 for e in whole)
-        return f"rounding grows to {grown:.1e} of its size (largest difference {_largest(whole):.1e})"
+        largest = max(e.max_abs or 0.0 for e in whole)
+        return f"rounding grows to {grown:.1e} of its size (largest difference {largest:.1e})"
     worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
     return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"

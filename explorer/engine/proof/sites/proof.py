@@ -160,7 +160,8 @@ class SiteProof:
                     self.tried.remove(drawn)
                     break
                 if drawn is self.drawn:
-                    self._note(values)
+                    for name, value in values.items():
+                        self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
                 if any(site.place for site in group):
                     self._places(drawn)  # once for all of them
                 # the longest first: the last to end has the others waiting for it
@@ -197,10 +198,6 @@ class SiteProof:
         if drawn is self.drawn and any(wanted):
             wanted.append([v.name for v in self.before.graph.outputs])
         return run_in_pieces(self.before, draw(drawn, self.seed), wanted, "the original")
-
-    def _note(self, values: Mapping[str, Array]) -> None:
-        for name, value in values.items():
-            self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
 
     def _site(
         self,

@@ -99,9 +99,8 @@ def cut_out(
     stored = {name for region in chosen for name in region.stored}
     taken = set(given) | {region.value for region in chosen}
     names = {name: _unused(f"{name}/alone", wiring.producer) for name in taken if name in wiring.producer}
-    nodes = [
-        _making(wiring.nodes[at], names) for at in sorted({at for region in chosen for at in region.nodes})
-    ]
+    positions = sorted({at for region in chosen for at in region.nodes})
+    nodes = [_making(wiring.nodes[at], names) for at in positions]
     graph = replace(
         wiring.model.graph,
         nodes=tuple(nodes),
@@ -153,7 +152,12 @@ def pair_values(
     if not doubted:
         pairs = {name: name for name in shared}
     rest = before.live - pairs.keys()
-    if doubted or (any(name in before.producer for name in rest) and _has_more(after, pairs)):
+    paired = set(pairs.values())
+    more = (
+        name in after.live and name not in paired and SITE_KEY not in after.nodes[at].metadata
+        for name, at in after.producer.items()
+    )
+    if doubted or (not rest.isdisjoint(before.producer) and any(more)):
         for one, other in _matched(before.model, after.model, inputs, ends):
             if one in before.live and other in after.live:
                 pairs.setdefault(one, other)
@@ -177,15 +181,6 @@ def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
     if one.key == other.key or SITE_KEY in one.metadata or SITE_KEY in other.metadata:
         return True
     return not is_counted(name, one.op)
-
-
-def _has_more(after: GraphProducers, pairs: Mapping[str, str]) -> bool:
-    """Whether the second graph has values outside of tiled sites that are not paired yet."""
-    paired = set(pairs.values())
-    return any(
-        name in after.live and name not in paired and SITE_KEY not in after.nodes[at].metadata
-        for name, at in after.producer.items()
-    )
 
 
 def _matched(

@@ -66,10 +66,7 @@ def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: st
     rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x", site.fill[0])
     K = -(-site.K // tk) * tk
     deep = "K" in site.dynamic
-    if site.weight is None:
-        columns = _columns(builder, site, tile, w)
-    else:
-        columns = w
+    columns = _columns(builder, site, tile, w) if site.weight is None else w
     width: Size = (rows, 1) if deep else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.inner("row")
@@ -112,9 +109,8 @@ def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
         for k, block in enumerate(xs[0])
     ]
     made = body.total(terms, "c", site.accumulator)
-    return _gathered(
-        builder, body, site, tile, [Value(given, site.right_dtype, (len(ks) * tk, tn))], made, [columns]
-    )
+    one = Value(given, site.right_dtype, (len(ks) * tk, tn))
+    return _gathered(builder, body, site, tile, one, made, columns)
 
 
 def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
@@ -144,7 +140,7 @@ def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x
         over=[blocks, tiles],
         state=[start],
     )
-    return _gathered(builder, body, site, tile, [Value(given, site.right_dtype, (None, tn))], made, [columns])
+    return _gathered(builder, body, site, tile, Value(given, site.right_dtype, (None, tn)), made, columns)
 
 
 def _gathered(
@@ -152,12 +148,12 @@ def _gathered(
     body: GraphBuilder,
     site: Site,
     tile: tuple[int, int, int],
-    inputs: Sequence[Value],
+    given: Value,
     made: str,
-    over: Sequence[str],
+    columns: str,
 ) -> str:
     """The columns of one block of rows side by side: (TM, n, TN), which reads as (TM, n * TN)."""
     tm, _, tn = tile
     outputs = [Value(made, site.accumulator, (tm, tn))]
-    scanned = builder.scan("columns", body, inputs=inputs, outputs=outputs, over=over, output_axis=1)
+    scanned = builder.scan("columns", body, inputs=[given], outputs=outputs, over=[columns], output_axis=1)
     return builder.add("Flatten", (scanned,), "y", attributes={"axis": 1})

@@ -99,13 +99,7 @@ def _written(
 ) -> str:
     """The whole site: operands, products, what comes behind them.
 
-    Args:
-        builder: Where it is written.
-        site: The product.
-        geometry: How it is cut.
-        form: The form.
-        inputs: What stands for the site's inputs here.
-        weight: Value name of the whole constant operand, padded, where a function is handed it.
+    A function is handed what stands for the site's inputs, and the `weight`, whole and padded.
     """
     # what a Scan's body reads; a stack is handed to it
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
@@ -205,7 +199,7 @@ def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str
     """Every product of one matrix, a node each."""
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
-    labels = [str(n) for n in range(len(geometry.ns))]
+    labels = [*map(str, range(len(geometry.ns)))]
     return _join(builder, _products(builder, site, geometry, xs, ws, labels), "y")
 
 
@@ -219,11 +213,9 @@ def _column(
 
 
 def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
-    return (_scan_stack if site.stacked else _scan_matrix)(builder, site, geometry, x, right)
-
-
-def _scan_stack(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
-    """A Scan over the matrices of the stack, each in scan form or, if it is small, side by side."""
+    """A Scan over the matrices of a stack, each in scan form or, if it is small, side by side."""
+    if not site.stacked:
+        return _scan_matrix(builder, site, geometry, x, right)
     body = builder.inner("matrix")
     given = body.value("x")
     inputs = [Value(given, site.dtype, (geometry.M, geometry.K))]
@@ -264,10 +256,9 @@ def _by_rows(geometry: _Geometry) -> bool:
 
 
 def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
-    tm, tk, _ = geometry.tile
     if _by_rows(geometry):
         return _scan_rows(builder, site, geometry, x, right)
-    xs = cut(builder, x, geometry.ms, geometry.ks, (tm, tk), "x")
+    xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     return _scan_columns(builder, site, geometry, xs, right)
 
 

@@ -110,14 +110,9 @@ def _operand(
     stacked: bool,
     length: Callable[[str, Sequence[str]], Size],
 ) -> OperandBuilder:
-    """Makes the matrices of an operand, a stack of them if `stacked`.
+    """Makes the matrices of input `at`, whose letters are `term`; those of batch, rows, columns are `parts`.
 
-    Args:
-        at: Which of the inputs it is.
-        term: Its letters.
-        parts: Those of the batch, of the rows and of the columns.
-        stacked: Whether there is an axis of the batch.
-        length: Of the axis that some letters become, with the inputs.
+    Where they are `stacked` there is an axis of the batch; `length` is that of the axis that letters become.
     """
     label = "xw"[at]
 

@@ -226,11 +226,7 @@ class _Pairs(Struct, frozen=True):
 def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
     """Two values of the graph, or one and a stored stack: a product for each pair of matrices.
 
-    Args:
-        node: The operator.
-        context: The graph around it.
-        dtype: Of the operands.
-        turned: A B as (B^T A^T)^T, so that what is stored stands on the right.
+    Where it is `turned`, A B is (B^T A^T)^T, so that what is stored stands on the right.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
@@ -250,7 +246,7 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
         raise Untiled("it is empty")
     open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
     # every matrix of the left meets the same right: rows of one product
-    shared = math.prod(b.shape[:-2]) == 1 and not _any_lead(b)
+    shared = math.prod(b.shape[:-2]) == 1 and b.opened.isdisjoint(range(len(b.shape) - 2))
     stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
     opened = {
         "batch": open_batch and not shared,
@@ -285,10 +281,6 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
 
 def _is_open(side: _Side, axis: int) -> bool:
     return len(side.shape) + axis in side.opened
-
-
-def _any_lead(side: _Side) -> bool:
-    return any(axis in side.opened for axis in range(len(side.shape) - 2))
 
 
 def _has(side: _Side, gives: _Side, axis: int) -> bool:
