@@ -51,7 +51,7 @@ def _same_file(a: str, b: str) -> bool:
     return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
 
-class Discarded(Exception):
+class Discard(Exception):
     """Leaves the block of `atomic_write` without a result, and without an error."""
 
 
@@ -60,7 +60,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
     """A path of the same name in a temporary folder beside `path`, for all-or-nothing writing.
 
     When the block ends well, every file in that folder (the model, and its external data) is put
-    into place, the model last; when it does not, nothing is left, and `Discarded` goes no further.
+    into place, the model last; when it does not, nothing is left, and `Discard` goes no further.
 
     Args:
         path: Where the result goes; `check_target` has said that it may.
@@ -84,8 +84,8 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         clear_left(folder)
         temporary = os.path.join(staging, name)
         try:
-            yield temporary
-        except Discarded:
+            yield os.path.join(staging, name)
+        except Discard:
             return
         if executable:
             mode = os.stat(temporary).st_mode

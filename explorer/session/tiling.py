@@ -122,7 +122,7 @@ class Tiler:
                 evidence = prove(found.whole, validate(reader.read(temporary)), plan)
                 evidence = replace(evidence, before=models.label(models.current), after=target)
                 if not evidence.passed:
-                    raise output_files.Discarded
+                    raise output_files.Discard
         if evidence is not None and not evidence.passed:
             return TileResult(plan, "", evidence, time.perf_counter() - started, command)
         models.append(

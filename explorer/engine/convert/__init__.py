@@ -1,4 +1,4 @@
-"""From one kind of file to another, where that can be done for real, with evidence that it was.
+"""Conversion from one kind of file to another, where that can be done for real, with evidence that it was.
 
 Which kinds can become which stands in one table, and nothing else knows of pairs. A converter is a
 function in a module of its own, imported when it is its turn: who turns a checkpoint into safetensors does
@@ -217,7 +217,7 @@ def _written(converter: Converter, job: ConversionJob, started: float, *, overwr
         convert = getattr(require(f"{__name__}.{module}", job.target), name)
         made = convert(replace(job, path=temporary))
         if not all(one is None or one.passed for one in (made.verification, made.stored)):
-            raise output_files.Discarded
+            raise output_files.Discard
         size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
     assert made is not None
     return Conversion(

@@ -1,5 +1,5 @@
-"""Dimensions that a converted model leaves open: which, at what size they are shown to an exporter, and at
-what other sizes it is tried whether they really are open.
+"""Dynamic axes: dimensions that a converted model leaves open: which, at what size they are shown to an
+exporter, and at what other sizes it is tried whether they really are open.
 
 torch.export takes a size of 0 or 1 for a constant, whatever it is told, so a dimension that is left open is
 shown to it with 2 at least. An exporter that wrote the shown size into the graph all the same is found out

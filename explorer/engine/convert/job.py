@@ -1,4 +1,4 @@
-"""What a converter is given, and what it gives back."""
+"""Conversion job: what a converter is given, and what it gives back."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
-from explorer.engine.convert import axes, running
+from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader, writer
@@ -72,7 +72,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     evidence = None
     if job.verify:
         called = dict(zip((info.name for info in bound.inputs), names, strict=True))
-        evidence = running.prove(
+        evidence = comparison.prove(
             job,
             loaded,
             bound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from explorer.base.errors import BadModel
-from explorer.engine.convert import axes, running
+from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
@@ -37,11 +37,11 @@ def convert(job: ConversionJob) -> ConversionResult:
         raise BadModel(f"torch.export cannot write it ({said(error)})", where=loaded.source) from error
     with loaded.quiet():
         job.write(program, lambda: torch.export.save(program, job.path))
-    depth = running.depth_of_module(model)
+    depth = comparison.depth_of_module(model)
     return ConversionResult(
         how="torch.export",
         inputs=axes.inputs(open_),
         outputs=axes.outputs(loaded, open_),
-        verification=running.prove_written(job, loaded, open_.bound, open_.other, "torch.export", depth),
+        verification=comparison.prove_written(job, loaded, open_.bound, open_.other, "torch.export", depth),
         notes=(*loaded.notes, *bound.notes, *axes.notes(open_)),
     )

@@ -20,7 +20,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import convert
-from explorer.engine.convert import axes, running
+from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -36,7 +36,7 @@ from explorer.host import output_files
 from explorer.host.optional_packages import said, silence
 
 
-class _Held(Struct, frozen=True):
+class _ModuleSource(Struct, frozen=True):
     """What a converter of modules asks of an opened model."""
 
     loaded: LoadedModule
@@ -108,12 +108,12 @@ def to_torch(
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
-        load = _write(replace(job, opened=_Held(twin, opened.format), path=temporary, target=output))
+        load = _write(replace(job, opened=_ModuleSource(twin, opened.format), path=temporary, target=output))
         if job.verify:
             evidence = _proof(job, loaded, twin, plan, bound, lambda: load(temporary))
             evidence = replace(evidence, before=opened.source, after=output)
             if not evidence.passed:
-                raise output_files.Discarded
+                raise output_files.Discard
     kept = output if evidence is None or evidence.passed else ""
     return tiled, TileResult(plan, kept, evidence, time.perf_counter() - started, "")
 
@@ -123,7 +123,7 @@ def _write(job: ConversionJob) -> Callable[[str], Any]:
     writer = _writer(os.fspath(job.target))
     name, _, function = writer.function.partition(":")
     getattr(import_module(f"explorer.engine.convert.{name}"), function)(replace(job, verify=False))
-    return running.LOADERS[writer.format]
+    return comparison.LOADERS[writer.format]
 
 
 def _loaded(opened: OpenedModel) -> LoadedModule:
@@ -181,10 +181,10 @@ def _proof(
     open_ = axes.settle(loaded, bound, job.asked.dynamic, names)
     tiled = twin.materialise()
     step = job.counted("comparing layers", len(plan.sites))
-    feeds = running.one_draw(loaded, bound, job.seed)
+    feeds = comparison.one_draw(loaded, bound, job.seed)
 
     def run(model: Any) -> None:
-        running.module_call(model, bound, loaded.source)(feeds)
+        comparison.module_call(model, bound, loaded.source)(feeds)
 
     with silence():
         sites = site_evidence(loaded.materialise(), tiled, plan, run, job.seed, step)
@@ -193,9 +193,9 @@ def _proof(
         job.tell("reading what was written")
         with silence():
             result = reopened()
-    after = partial(running.module_call, result, source="the tiled module")
-    depth = running.depth_of_module(tiled)
-    found = running.prove(job, loaded, open_.bound, open_.other, after, depth=depth)
+    after = partial(comparison.module_call, result, source="the tiled module")
+    depth = comparison.depth_of_module(tiled)
+    found = comparison.prove(job, loaded, open_.bound, open_.other, after, depth=depth)
     return replace(
         found,
         **verdict_of(Grounds(sites=sites, whole=found.outputs, draws=job.draws)),

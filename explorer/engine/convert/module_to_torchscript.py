@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from explorer.base.errors import BadModel
-from explorer.engine.convert import running
+from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind, outputs_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -46,7 +46,9 @@ def convert(job: ConversionJob) -> ConversionResult:
             hint=f"try --method {other}",
         ) from error
     job.write(made, lambda: _jit().save(made, job.path))
-    evidence = running.prove_written(job, loaded, bound, None, "torchscript", running.depth_of_module(model))
+    evidence = comparison.prove_written(
+        job, loaded, bound, None, "torchscript", comparison.depth_of_module(model)
+    )
     notes = () if method == "script" else (_TRACED,)
     return ConversionResult(
         how=f"torch.jit.{method}",

@@ -1,4 +1,4 @@
-"""ONNX to TorchScript and torch.export, through our own interpreter (`engine.torch_interpreter`)."""
+"""ONNX to TorchScript and torch.export, by an interpreter of its own (`onnx_to_torch_interpreter`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.engine.convert import running
+from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
@@ -149,7 +149,7 @@ def _compared(
 ) -> Verification:
     job.tell("reading what was written")
     with silence():
-        written = running.LOADERS[format](job.path)
+        written = comparison.LOADERS[format](job.path)
     return prove(job, model, written, cases, "the file that was written")
 
 
@@ -171,7 +171,7 @@ def _made(
         return TensorInfo(value.name, value.dtype, shape, "declared")
 
     if evidence is not None and is_quantized(model):
-        notes = (*notes, running.QUANTIZED)
+        notes = (*notes, comparison.QUANTIZED)
     return ConversionResult(
         how=how,
         inputs=tuple(map(info, model.graph.feeds)),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from explorer.base.errors import BadModel
-from explorer.engine.convert import running
+from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
@@ -65,7 +65,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             before = _interpreter(tensorflow, job)
         quantized = any(map(_is_quantized, before.get_tensor_details()))
         evidence = _compare(job, before, model, quantized)
-        notes = (running.QUANTIZED,) if quantized else ()
+        notes = (comparison.QUANTIZED,) if quantized else ()
     version = importlib.import_module("tf2onnx").__version__
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",
@@ -92,7 +92,7 @@ def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
         made.allocate_tensors()
     except Exception as error:
         raise BadModel(
-            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=running.UNPROVED
+            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=comparison.UNPROVED
         ) from error
     return made
 
@@ -115,7 +115,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
         found = session.run(feeds)
         return _numbers([found[name] for name in names], results)
 
-    return running.compare_runs(job, model, before, after, drawn, layers)
+    return comparison.compare_runs(job, model, before, after, drawn, layers)
 
 
 _ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
@@ -123,7 +123,7 @@ _ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gem
 
 
 def _is_quantized(detail: Mapping[str, Any]) -> bool:
-    return detail["dtype"] in running.STEPS and len(detail["quantization_parameters"]["scales"]) > 0
+    return detail["dtype"] in comparison.STEPS and len(detail["quantization_parameters"]["scales"]) > 0
 
 
 def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
@@ -131,7 +131,7 @@ def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> l
     made = []
     for value, detail in zip(values, details, strict=True):
         scale, zero = detail["quantization"]
-        whole = value.dtype.type in running.STEPS and scale
+        whole = value.dtype.type in comparison.STEPS and scale
         made.append(((value.astype(np.float64) - zero) * scale).astype(np.float32) if whole else value)
     return made
 
@@ -160,5 +160,5 @@ def _run(
         return [interpreter.get_tensor(detail["index"]) for detail in results]
     except Exception as error:
         raise BadModel(
-            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=running.UNPROVED
+            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=comparison.UNPROVED
         ) from error

@@ -1,4 +1,4 @@
-"""Which sizes a proof tries where a model leaves them open.
+"""Dynamic sizes that a proof tries where a model leaves them open.
 
 A graph that takes every size may compute something else at one of them only: at sizes below a tile, at a
 whole one, at an odd length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above

@@ -1,4 +1,4 @@
-"""Evidence that a tiled layer computes what its original does: the torch side of `verify.sites`.
+"""Tiled torch layers: evidence that one computes what its original does: the torch side of `verify.sites`.
 
 Each layer is tried where it stands: the original runs once, and as soon as a layer of it has run, its tiled
 twin gets the same input, and dense random numbers of the same shape (behind a ReLU half the weights are

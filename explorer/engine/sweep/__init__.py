@@ -1,4 +1,4 @@
-"""Many tilings of many models: what is not known yet is computed, and kept as soon as it is.
+"""Sweep: many tilings of many models: what is not known yet is computed, and kept as soon as it is.
 
 A row is known by what its figures depend on, so the same sweep goes on where a kill left it, and another one
 into the same file does what is new in it.

@@ -1,4 +1,4 @@
-"""Tasks done on other machines, through Dask.
+"""Dask cluster: tasks done on other machines.
 
 Dask moves a task whose worker died to another one, and its scheduler and workers are started anywhere with
 two commands. All of them trust each other: whoever reaches the scheduler runs what he likes on every worker,

@@ -1,4 +1,4 @@
-"""What makes two models the same: their content, wherever it lies and whatever it is called."""
+"""Fingerprint: what makes two models the same: their content, wherever it lies and whatever it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of one model, made by whoever has the model open: this process, or a worker that opens it by path.
+"""Measurement of the rows of one model, by whoever has it open: this process, or a worker by its path.
 
 A task names the model's files and carries no weight: what travels to a worker is a few hundred bytes.
 """

@@ -1,4 +1,4 @@
-"""Tasks done by processes on this machine, which are started as commands and spoken to over pipes.
+"""Worker processes on this machine, started as commands and spoken to over pipes.
 
 A worker runs what it is sent, and nobody else can reach a pipe. Not by multiprocessing, which runs a script
 of the user's once more in every process. A worker that dies is replaced, and its task done again.

@@ -1,4 +1,4 @@
-"""Where the rows of a sweep are kept: a file that loses nothing when the program is killed.
+"""SQLite store: where the rows of a sweep are kept: a file that loses nothing when the program is killed.
 
 SQLite, from the standard library, and not Parquet: a row is written for good as soon as it is there, a row
 that exists is found by its key, and a kill in the middle leaves the file as it was before that row. Parquet

@@ -1,1 +1,1 @@
-"""Graph in, new graph out: nothing here changes the model it is given."""
+"""Tiling: graph in, new graph out: nothing here changes the model it is given."""

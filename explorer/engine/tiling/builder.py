@@ -1,4 +1,4 @@
-"""A graph under construction: where new nodes, weights and functions go.
+"""Graph builder: where new nodes, weights and functions go.
 
 The forms write nodes into a `GraphBuilder` (the main graph, a Scan's body, a function's body); what all
 builders of a model share, stored weights and functions, is its `Emission`. Operators whose attributes

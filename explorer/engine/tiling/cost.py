@@ -1,4 +1,4 @@
-"""What a plan costs on a machine: traffic, buffers and cycles by closed formulas, nothing run or written.
+"""Cost model: traffic, buffers and cycles of a plan by closed formulas, nothing run or written.
 
 The model is that of one level of buffer which holds one tile of each operand and of the sum. A tile is
 fetched when its place in the loops changes, and kept while only loops turn that it does not depend on:

@@ -1,4 +1,4 @@
-"""What of a site decides its cost: sizes, tiles and widths, and what follows from them alone.
+"""Dimensions of a site: what decides its cost: sizes, tiles and widths, and what follows from them alone.
 
 Both the figures (`cost`) and the formulas that explain them (`formulas`) are made from this.
 """

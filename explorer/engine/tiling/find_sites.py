@@ -1,4 +1,4 @@
-"""Search for the matrix products of a graph: each node is asked what its kind (`kinds`) makes of it."""
+"""Matmul search: each node of a graph is asked what its kind (`kinds`) makes of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import AttributeRef, Model, Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.tiling.kinds import KINDS
-from explorer.engine.tiling.sites import REPLACEABLE, PackedTile, RunCounts, Site, SiteContext, Untiled
+from explorer.engine.tiling.sites import REPLACEABLE, NoSite, PackedTile, RunCounts, Site, SiteContext
 from explorer.facts import SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
@@ -58,12 +58,12 @@ def find_sites(
             context.constants.replaceable = False
             try:
                 if any(isinstance(value, AttributeRef) for value in node.attributes.values()):
-                    raise Untiled("its attributes are those of the call of the function around it")
+                    raise NoSite("its attributes are those of the call of the function around it")
                 found = kind(node, context)
                 if context.constants.replaceable:
-                    raise Untiled
+                    raise NoSite
                 sites.append(replace(found, place=tuple(place), runs=runs(node)))
-            except Untiled as why:
+            except NoSite as why:
                 reason = REPLACEABLE if context.constants.replaceable else str(why)
                 skipped.append(SkippedSite("/".join((*place, node.label)), node.op, reason, runs(node).macs))
     return sites, skipped

@@ -1,4 +1,4 @@
-"""How the figures of a site's cost come about, in letters and with the site's own numbers.
+"""Formulas of the cost model, in letters and with a site's own numbers.
 
 Beside `cost`, which computes them: who doubts a figure can work it out by hand.
 """

@@ -1,4 +1,4 @@
-"""What is tiled and how, decided before a single node is written.
+"""Tiling plan: what is tiled and how, decided before a single node is written.
 
 A plan holds for every form of the tiled graph: sites, sizes, grids, edges. Counts and utilisation are
 facts of the plan.
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
-from explorer.engine.tiling.kinds.untiled import NOT_MATRIX
+from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
 from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec

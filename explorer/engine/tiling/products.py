@@ -1,4 +1,4 @@
-"""The matrix products of a model at given sizes: what can be tiled, found once.
+"""Matmuls of a model at given sizes: what can be tiled, found once.
 
 Finding them takes shape inference and an analysis; planning them is cheap and happens at every key that
 is typed into the tile dialog.

@@ -1,4 +1,4 @@
-"""What is asked of one site: the specification, and the rules that speak of this site in particular.
+"""Rules for one site: the specification, and the rules that speak of this site in particular.
 
 A value is decided by the first rule that speaks of it and means the site; else by the specification. So a
 rule may set the tile of all convolutions while another, above or below it, switches one of them off.

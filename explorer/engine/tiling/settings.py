@@ -1,4 +1,4 @@
-"""What a specification asks of every site, with who said so: the answer of `explorer settings`."""
+"""Settings in force: what is asked of every site, and who said so (`explorer settings`)."""
 
 from __future__ import annotations
 

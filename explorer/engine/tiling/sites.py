@@ -1,4 +1,4 @@
-"""Where the matrix products are: which nodes can be tiled, of what size, and where the operands lie.
+"""Sites, where the matmuls are: which nodes can be tiled, of what size, and where the operands lie.
 
 What an operator multiplies is told by its kind (`kinds`): a `Site` is a product in one normal form, a stack
 of X (M, K) times W (K, N), with the nodes that lead to it and away from it made by functions.
@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.dequantize import dequantized
+from explorer.engine.tiling.dequantization import dequantized
 from explorer.facts import Dim, Shape, TensorInfo
 from explorer.facts.tiling import Grouped
 
 
-class Untiled(Exception):
+class NoSite(Exception):
     """A node is no site; the text says why."""
 
 
@@ -243,10 +243,10 @@ class Constants:
         """The constant operand called `name` as (K, N), None for a stack; `flip` when the node turns it."""
         found = self.resolve(name)
         if found is None:
-            raise Untiled("no operand is constant")
+            raise NoSite("no operand is constant")
         tensor, stored, axes, chain = found
         if tensor.payload is None:
-            raise Untiled(f"the weight '{stored}' carries no data")
+            raise NoSite(f"the weight '{stored}' carries no data")
         # leading dimensions of 1 broadcast away: (1, K, N) is a matrix
         kept = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
         if len(kept) == 1:
@@ -302,7 +302,7 @@ class SiteContext:
         """The shape of a value at the sizes that figures are for.
 
         Raises:
-            Untiled: It is not known.
+            NoSite: It is not known.
         """
         return self._sizes(self._shapes.get(name))
 
@@ -312,7 +312,7 @@ class SiteContext:
 
     def known(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
         """As `shape`, or `static`; None where that is not known."""
-        with contextlib.suppress(Untiled):
+        with contextlib.suppress(NoSite):
             return self.static(name) if static else self.shape(name)
         return None
 
@@ -326,17 +326,17 @@ class SiteContext:
     def _sizes(self, info: TensorInfo | None) -> tuple[int, ...]:
         shape: Shape | None = info.shape if info is not None else None
         if shape is None and not self._free:
-            raise Untiled("the shape of its activation is not known")
+            raise NoSite("the shape of its activation is not known")
         unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
         if shape is None or unknown:
             # inference may have lost the name on the way, in a product or a concatenation
             names = [d for d in self._free if d in unknown] or list(self._free)
             if not names:
-                raise Untiled("the shape of its activation depends on the data")
+                raise NoSite("the shape of its activation depends on the data")
             options = " ".join(f"--dim {n}=N" for n in names)
-            raise Untiled(f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}")
+            raise NoSite(f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}")
         return tuple(d for d in shape if isinstance(d, int))
 
 
 Kinds = Mapping[tuple[str, str], Callable[[Node, SiteContext], Site]]
-"""(domain, operator) to what gives the site that a node is; it raises `Untiled` where the node is none."""
+"""(domain, operator) to what gives the site that a node is; it raises `NoSite` where the node is none."""

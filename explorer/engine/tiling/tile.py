@@ -1,4 +1,4 @@
-"""A model and a plan in, the tiled model out.
+"""Tiling of a graph: a model and a plan in, the tiled model out.
 
 Nodes that are no site keep their bytes; weights that nothing uses any more are left out; what is new
 comes as payloads that are computed while the file is written.

@@ -1,4 +1,4 @@
-"""One use of an ONNX operator in torch: attributes and inputs as an operator's rule wants them."""
+"""Operator call: attributes and inputs of an ONNX operator, as its rule in torch wants them."""
 
 from __future__ import annotations
 

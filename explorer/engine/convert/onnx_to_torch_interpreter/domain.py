@@ -17,7 +17,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter import (
     host,
     layers,
     movement,
-    quantized,
+    quantization,
     recurrent,
 )
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, as_tensor
@@ -29,7 +29,7 @@ OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
     **elementwise.TABLE,
     **layers.TABLE,
     **movement.TABLE,
-    **quantized.TABLE,
+    **quantization.TABLE,
     **recurrent.TABLE,
 }
 """From (domain, operator) to what does it: `rule(call, *inputs)`; a `OperatorCall` has the rest."""

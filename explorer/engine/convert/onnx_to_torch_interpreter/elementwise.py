@@ -1,4 +1,4 @@
-"""Operators that treat each element by itself, or fold an axis of them."""
+"""Elementwise operators, and reductions along an axis."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.engine.convert import running
+from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
@@ -44,7 +44,7 @@ def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], l
         except ExplorerError:
             raise
         except Exception as error:
-            raise BadModel(f"cannot be run ({said(error)})", where=what, hint=running.UNPROVED) from error
+            raise BadModel(f"cannot be run ({said(error)})", where=what, hint=comparison.UNPROVED) from error
         return [as_array(tensor) for _, tensor in tensors(result)]
 
     return call
@@ -82,7 +82,7 @@ def prove(
     found: list[Verification] = []
     for at, drawn in enumerate(cases):
         few = replace(job, draws=1 if at else job.draws)
-        one = running.compare_runs(few, model, before, after, drawn, layers)
+        one = comparison.compare_runs(few, model, before, after, drawn, layers)
         sizes = "" if at == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in drawn)}"
         named = tuple(replace(o, name=f"{o.name}{sizes}") for o in one.outputs)
         found.append(replace(one, outputs=named))

@@ -1,4 +1,4 @@
-"""Sizes: the small integers that an ONNX graph computes with, kept as Python's numbers and not as tensors.
+"""Shape arithmetic on small integers, kept as Python's numbers and not as tensors.
 
 Shapes, indices and axes go through the same operators as data. As tensors their values would be read back in
 the middle of the run, which stops torch.export from leaving a dimension open; as numbers they may be torch's

@@ -1,4 +1,4 @@
-"""Operators that carry a network's weight: products, convolutions, pooling, normalisation."""
+"""Layers of a network: products, convolutions, pooling, normalisation."""
 
 from __future__ import annotations
 

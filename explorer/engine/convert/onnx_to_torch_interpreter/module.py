@@ -1,4 +1,4 @@
-"""An ONNX model as an nn.Module: its weights are parameters, its forward walks the graph."""
+"""ONNX model as an nn.Module: its weights are parameters, its forward walks the graph."""
 
 from __future__ import annotations
 

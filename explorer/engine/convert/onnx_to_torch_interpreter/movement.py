@@ -1,4 +1,4 @@
-"""Operators that move elements and compute nothing."""
+"""Data movement: operators that move elements and compute nothing."""
 
 from __future__ import annotations
 

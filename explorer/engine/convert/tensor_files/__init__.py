@@ -1,1 +1,1 @@
-"""Files of tensors alone, one kind into another."""
+"""Tensor files: one kind into another."""

@@ -1,4 +1,4 @@
-"""The tensors of a model that is nothing else, gathered from whatever they are stored in.
+"""State dict: the tensors of a model that is nothing else, gathered from whatever they are stored in.
 
 A checkpoint, a safetensors file and a folder of shards become the same list: names as a state_dict has
 them, and for each what hands its bytes out, 16 MiB at a time, straight from the file. What a checkpoint

@@ -1,4 +1,4 @@
-"""Evidence that two files hold the same tensors: every name, type and shape, and every byte."""
+"""Byte comparison, of the tensors of two files: every name, type and shape, and every byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors to one safetensors file, written as a stream.
+"""safetensors file from tensors, written as a stream.
 
 The layout is that of safetensors' own writer, to the byte: types of wide elements first, then by name, the
 header filled up with spaces to a multiple of eight. The package itself is not used: it wants every tensor

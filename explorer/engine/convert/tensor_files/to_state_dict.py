@@ -1,4 +1,4 @@
-"""Tensors to a state_dict as torch.save writes it, as a stream and without torch."""
+"""state_dict from tensors, as torch.save writes it, as a stream and without torch."""
 
 from __future__ import annotations
 

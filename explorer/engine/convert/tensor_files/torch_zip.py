@@ -1,4 +1,4 @@
-"""Writing what torch.save writes, as a stream and without torch.
+"""Zip archive and pickle as torch.save writes them, as a stream and without torch.
 
 torch.save wants every tensor in memory; here a storage is copied from wherever it lies. The archive has
 what torch's own has: the pickle, the byte order, one stored entry for each storage, aligned to 64 bytes so

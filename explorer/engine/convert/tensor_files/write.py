@@ -1,4 +1,4 @@
-"""What every conversion of tensors alone does: gather them, see that there is room, write, compare bytes."""
+"""Tensor conversion, as every target does it: gather them, see that there is room, write, compare bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of both models, layer 3 of the proof: both models, whole, in the stock runtime, on the same inputs.
+"""Inference on both models, layer 3 of the proof: whole, in the stock runtime, on the same inputs.
 
 This is the layer that needs no plan, so it also compares any two ONNX files. The original runs once
 more in float64; its own error there is the noise floor, and the other model must be no less accurate.

@@ -1,4 +1,4 @@
-"""A tiled model with its sites in scan form, to be run where the model itself has too many nodes.
+"""Scan variant: a tiled model in scan form, run where the model itself has too many nodes.
 
 Creating a session is quadratic in the nodes that are ready at once: 58 s for AlexNet unrolled. The sites
 themselves have been proved node by node before; what this model is run for is everything around them,

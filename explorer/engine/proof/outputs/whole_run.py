@@ -1,4 +1,4 @@
-"""Whole models, run on the same inputs: what the user will see, and how rounding grows on the way there.
+"""End-to-end runs of whole models: what the user will see, and how rounding grows on the way there.
 
 Where everything in between is proved, one run of each says how far roundings carry, and must not bring a
 new NaN or another shape: how an output looks that a model makes of its roundings (an index, a quantiser's

@@ -1,4 +1,4 @@
-"""Float64 values of the original, layer by layer, as far as asked for; held is what is read again."""
+"""Float64 layers: values of the original, layer by layer, as far as asked for; held is what is read again."""
 
 from __future__ import annotations
 

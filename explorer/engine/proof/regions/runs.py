@@ -188,7 +188,7 @@ def _following(found: Correspondence, name: str, count: int) -> set[str]:
     return chosen
 
 
-class _Seen(Struct):
+class _Tries(Struct):
     """What tries of a region showed; `varied`: what steers branches and loops, and was tried in all ways."""
 
     results: list[OutputEvidence] = field(default_factory=list)
@@ -258,7 +258,7 @@ class _Runner:
             kind="unproven",
             reason="",
         )
-        seen = _Seen()
+        seen = _Tries()
         try:
             run = self._both(region)
             for at, one in enumerate(self.tries):
@@ -292,7 +292,7 @@ class _Runner:
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         evidence: RegionEvidence,
-        seen: _Seen,
+        seen: _Tries,
     ) -> RegionResult:
         """What follows from a region that gave the same wherever it was tried."""
         here = region.before.nodes
@@ -354,7 +354,7 @@ class _Runner:
         run: Callable[[Feeds], tuple[Array, Array]],
         kind: str,
         feeds: Sequence[Feeds],
-        seen: _Seen,
+        seen: _Tries,
     ) -> OutputEvidence | None:
         """Runs a region on sets of values; what showed a difference, None if nothing did."""
         if kind == _MEETING and not all(r.equal for r in seen.results):

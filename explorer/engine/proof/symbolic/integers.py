@@ -27,7 +27,7 @@ was changed; the code c of a sum is -16 - c then."""
 Product = Callable[[Value, Value], Sequence[Value]]
 
 
-class _Shifted(Symbol):
+class _OffsetSymbol(Symbol):
     """An operand with a number added to every element."""
 
     __slots__ = ("offset",)
@@ -81,7 +81,7 @@ class IntegerRules:
             return self._pad(attributes, args)
         if node.op == "Cast":
             if isinstance(args[0], Symbol):
-                wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _Shifted)
+                wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if self._is_sum(args[0]) or not wide:
                     return [self._changed(args, args[0].shape)]
                 return [args[0]]
@@ -114,7 +114,7 @@ class IntegerRules:
         if not sums:
             number = next((a for a in args if not isinstance(a, Symbol)), None)
             if node.op == "Add" and number is not None and number.size == 1:
-                return [_Shifted(symbols[0].codes, int(number.reshape(())))]
+                return [_OffsetSymbol(symbols[0].codes, int(number.reshape(())))]
             return [Symbol(np.full(shape, _BESIDE))]
         plain = all(a.whole is not None or (a.codes > _BESIDE).all() for a in symbols)
         if node.op == "Add" and plain:
@@ -164,10 +164,10 @@ class IntegerRules:
         if any(isinstance(zero, Symbol) for zero in zeros) or np.any(zeros[0]) or zeros[1].size != 1:
             raise ValueError("its operands have zero points of their own")
         offset = int(zeros[1].reshape(()))
-        if isinstance(left, _Shifted):
+        if isinstance(left, _OffsetSymbol):
             raise ValueError("a number is added to its left operand")
         if isinstance(right, Symbol):
-            if (right.offset if isinstance(right, _Shifted) else 0) != offset:
+            if (right.offset if isinstance(right, _OffsetSymbol) else 0) != offset:
                 raise ValueError("its right operand has a zero point of its own")
             right = Symbol(right.codes)
         elif offset:

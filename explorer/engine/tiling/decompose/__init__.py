@@ -1,4 +1,4 @@
-"""Operators that hold products among other arithmetic, taken apart until the products stand by themselves.
+"""Decomposition of operators that hold products among other arithmetic, until these stand by themselves.
 
 An LSTM multiplies twice in every step and squashes in between: it is no product, but the graph of its
 definition holds two, which are tiled like any other. Taking apart changes nothing else; the proof repeats it
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Model, Node, subgraphs
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.decompose import recurrent
-from explorer.engine.tiling.sites import REPLACEABLE, SiteContext, Untiled
+from explorer.engine.tiling.sites import REPLACEABLE, NoSite, SiteContext
 from explorer.facts import TensorInfo
 
 DECOMPOSITIONS = recurrent.DECOMPOSITIONS
@@ -55,7 +55,7 @@ def decompose(
         context.constants.replaceable = False
         try:
             take(builder, node, context)
-        except Untiled as why:
+        except NoSite as why:
             refused[node.label] = REPLACEABLE if context.constants.replaceable else str(why)
             nodes.append(node)
             continue

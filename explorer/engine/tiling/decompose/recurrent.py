@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Inline, Node, Span, Tensor, Value, tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder, Size
-from explorer.engine.tiling.sites import SiteContext, Untiled
+from explorer.engine.tiling.sites import NoSite, SiteContext
 
 _PLAIN = (
     "Relu",
@@ -101,18 +101,18 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
     inputs = dict.fromkeys(_ROLES, "") | dict(zip(_ROLES, node.inputs, strict=False))
     shape = context.shape(inputs["X"])
     if context.opset < 9:
-        raise Untiled(f"opset {context.opset} has no Scan")
+        raise NoSite(f"opset {context.opset} has no Scan")
     if inputs["sequence_lens"]:
-        raise Untiled("its sequences may differ in length")
+        raise NoSite("its sequences may differ in length")
     if attributes.get("activation_alpha") or attributes.get("activation_beta"):
-        raise Untiled("its activations have parameters of their own")
+        raise NoSite("its activations have parameters of their own")
     both = _text(attributes.get("direction", "forward")) == "bidirectional"
     directions = 2 if both else 1
     named = [_text(name) for name in attributes.get("activations", ())] or list(defaults) * directions
     if len(named) != len(defaults) * directions or not {n.lower() for n in named} <= {
         p.lower() for p in _PLAIN
     }:
-        raise Untiled(f"its activations are {', '.join(named)}")
+        raise NoSite(f"its activations are {', '.join(named)}")
     proper = {p.lower(): p for p in _PLAIN}
     each = [tuple(proper[n.lower()] for n in named[i::1][: len(defaults)]) for i in (0, len(defaults))]
     first = bool(attributes.get("layout", 0))
@@ -120,7 +120,7 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
     opened = context.opened(inputs["X"])
     sizes = [None if axis in opened else shape[axis] for axis in axes]
     if sizes[2] is None:
-        raise Untiled("the number of its features is not known")
+        raise NoSite("the number of its features is not known")
     batch = sizes[1]
     return _Layer(
         node=node,
@@ -142,19 +142,19 @@ def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: St
         name = layer.inputs[role]
         resolved = context.constants.resolve(name) if name else None
         if name and resolved is None:
-            raise Untiled(f"its {role} is not stored")
+            raise NoSite(f"its {role} is not stored")
         if resolved is not None:
             tensor, _, axes, _ = resolved
             if tensor.payload is None:
-                raise Untiled(f"its {role} carries no data")
+                raise NoSite(f"its {role} carries no data")
             if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (Span, Inline)):
                 tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
             found[role] = tensor
     H, G = layer.hidden, layer.gates
     if found["W"].shape != (layer.directions, G * H, layer.sizes[2]):
-        raise Untiled(f"its W is {list(found['W'].shape)}")
+        raise NoSite(f"its W is {list(found['W'].shape)}")
     if found["R"].shape != (layer.directions, G * H, H):
-        raise Untiled(f"its R is {list(found['R'].shape)}")
+        raise NoSite(f"its R is {list(found['R'].shape)}")
     # the state of a GRU is reset before it meets the last gate's weights, so these stand apart
     apart = step is _gru and not layer.node.attributes.get("linear_before_reset", 0)
     made = []

@@ -1,4 +1,4 @@
-"""A site whose sizes are known at run time only: tiled for every size at once.
+"""Dynamic shapes: a site whose sizes are known at run time only: tiled for every size at once.
 
 Each axis is padded to whole tiles, by as much as it takes in that run, and the blocks are gone through by
 Scans: over the matrices of a stack, over blocks of rows, over columns of tiles, and, where the depth is open

@@ -1,4 +1,4 @@
-"""A planned site as ONNX nodes, in each of the forms.
+"""Forms of a tiling: a planned site as ONNX nodes.
 
 - `unrolled`: a node a tile product, an initializer a weight tile; what hardware compilers start from.
 - `lab`: the same, folded into one function a site, so that the graph stays readable.

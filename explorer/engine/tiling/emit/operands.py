@@ -1,4 +1,4 @@
-"""The right-hand operand of a site, in whatever pieces a form asks for.
+"""Weight operand: the right-hand side of a site, in whatever pieces a form asks for.
 
 A stored weight becomes new initializers, cut while the file is written; an operand that comes from the data
 is cut by nodes. The forms need not know which of them they have.
@@ -53,7 +53,7 @@ class Operand:
         raise NotImplementedError
 
 
-class _Stored(Operand):
+class _WeightOperand(Operand):
     """A weight of the file as an operand.
 
     Args:
@@ -72,7 +72,7 @@ class _Stored(Operand):
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
     def each(self, builder: GraphBuilder) -> Sequence[Operand]:
-        return [_Stored(self.weight, self.K, self.fill, at) for at in range(self.weight.batch)]
+        return [_WeightOperand(self.weight, self.K, self.fill, at) for at in range(self.weight.batch)]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
@@ -134,7 +134,7 @@ class _Stored(Operand):
         if whole:
             name = body.value("w")
             stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
-            return stacks, _Computed(name, 1, (self.K, N))
+            return stacks, _ValueOperand(name, 1, (self.K, N))
         full = sum(n == tn for n in ns)
         stacks, inner = [], _Columns()
         if full:
@@ -147,7 +147,7 @@ class _Stored(Operand):
         return stacks, inner
 
 
-class _Computed(Operand):
+class _ValueOperand(Operand):
     """A value of the graph as an operand.
 
     Args:
@@ -166,7 +166,7 @@ class _Computed(Operand):
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
         matrices = [builder.reshape(name, size, f"w_{b}_matrix") for b, name in enumerate(names)]
-        return [_Computed(matrix, 1, size) for matrix in matrices]
+        return [_ValueOperand(matrix, 1, size) for matrix in matrices]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
@@ -204,7 +204,7 @@ class _Computed(Operand):
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
     ) -> tuple[Stacks, Operand]:
         name, size = body.value("w"), (self.K, self.N)
-        return [(self.name, Value(name, dtype, size))], _Computed(name, 1, size)
+        return [(self.name, Value(name, dtype, size))], _ValueOperand(name, 1, size)
 
 
 class _Columns(Operand):
@@ -222,4 +222,4 @@ class _Columns(Operand):
         return self.cut
 
 
-stored, computed = _Stored, _Computed
+stored, computed = _WeightOperand, _ValueOperand

@@ -1,4 +1,4 @@
-"""The tile operators as ONNX functions: what one pass of the matrix unit does, and the cutting around it.
+"""Tile operators as ONNX functions: what one pass of the matrix unit does, and the cutting around it.
 
 Named for their sizes, so that a hardware compiler that reads the graph can map them by name.
 """

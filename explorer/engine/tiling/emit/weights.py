@@ -1,4 +1,4 @@
-"""How the weight of a site lies in the tiled file, and how its bytes come to lie so.
+"""Weight layout: how the weight of a site lies in the tiled file, and how its bytes come to lie so.
 
 Each layout is a payload that cuts the stored weight while the file is written: one strided copy a
 slab, no second copy of the weight in memory. Edges that must be padded get zeros.

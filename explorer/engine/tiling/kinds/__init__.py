@@ -1,4 +1,4 @@
-"""What each operator multiplies: one module a family, one function an operator.
+"""Kinds of matmul: what each operator multiplies: one module a family, one function an operator.
 
 A kind looks at a node and gives the product that it is in normal form, or says why it cannot be tiled. It is
 found by the KINDS of a module here; no two modules name one operator.

@@ -17,7 +17,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 )
 from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
-from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
+from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
 def convolution(
@@ -35,16 +35,16 @@ def convolution(
         around: Makes what stands around an image; None for zero.
 
     Raises:
-        Untiled: It is none.
+        NoSite: It is none.
     """
     backwards = node.op == "ConvTranspose"
     if node.inputs[0] in context.constants:
-        raise Untiled("its input is constant: a runtime folds it away")
+        raise NoSite("its input is constant: a runtime folds it away")
     if node.inputs[0] == node.inputs[1]:
-        raise Untiled("its input is its own kernel")
+        raise NoSite("its input is its own kernel")
     dtype = context.dtype(node.inputs[0]) or "float32"
     if dtype not in types:
-        raise Untiled(f"its type is {dtype}, tiled are {', '.join(types)}")
+        raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
     shape, out = context.shape(node.inputs[0]), context.shape(node.outputs[0])
     opened = context.opened(node.inputs[0])
     sized = bool(opened - {0})
@@ -55,9 +55,9 @@ def convolution(
     if stored is not None:
         kernel = tuple(stored[0].shape[a] for a in stored[2])
     if kernel is None:
-        raise Untiled("the shape of its kernel is not known")
+        raise NoSite("the shape of its kernel is not known")
     if stored is not None and stored[0].payload is None:
-        raise Untiled(f"the weight '{stored[1]}' carries no data")
+        raise NoSite(f"the weight '{stored[1]}' carries no data")
     count = int(node.attributes.get("group", 1))
     _check(node, shape, kernel, out, count)
     axes: tuple[WindowAxis, ...]
@@ -66,12 +66,12 @@ def convolution(
     else:
         axes = convolved(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != out[2:]:
-        raise Untiled(f"its output is said to be {list(out)}, and is not by its attributes")
+        raise NoSite(f"its output is said to be {list(out)}, and is not by its attributes")
     given, made = shape[1] // count, out[1] // count
     groups = grouped(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
     window = ConvWindow(axes, groups, sized)
     if stored is None and backwards:
-        raise Untiled("a transposed convolution with a computed kernel: left as it was")
+        raise NoSite("a transposed convolution with a computed kernel: left as it was")
     right = _computed(window) if stored is None else _stored_kernel(node, stored, window)
     return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), around)
 
@@ -109,13 +109,13 @@ def _check(
     """Refuses images, kernel and output that do not go together."""
     backwards = node.op == "ConvTranspose"
     if len(shape) < 3 or len(kernel) != len(shape) or len(out) != len(shape):
-        raise Untiled(f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}")
+        raise NoSite(f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}")
     if not all((*shape, *kernel, *out)):
-        raise Untiled("it is empty")
+        raise NoSite("it is empty")
     if min(node.attributes.get("pads") or (0,)) < 0:
-        raise Untiled("its pads are negative")
+        raise NoSite("its pads are negative")
     if shape[1] % count or kernel[0] % count or shape[1] != (kernel[0] if backwards else kernel[1] * count):
-        raise Untiled(
+        raise NoSite(
             f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
         )
 
@@ -134,7 +134,7 @@ def grouped(
         stored: Whether the kernel is stored: one that is computed cannot be laid out with zeros.
 
     Raises:
-        Untiled: They are left alone.
+        NoSite: They are left alone.
     """
     if groups.count == 1:
         return groups
@@ -142,7 +142,7 @@ def grouped(
     deep, wide = taps * groups.given, groups.made
     if context.grouped == "leave":
         kind = "depthwise: " if groups.given == 1 else ""
-        raise Untiled(
+        raise NoSite(
             f"{kind}{groups.count:,} groups of {deep:,} x {wide:,} are left for the vector unit;"
             " '--grouped pack' packs them into tiles"
         )
@@ -213,4 +213,4 @@ def _site(
 
 
 KINDS: Kinds = {("", "ConvTranspose"): convolution}
-"""Conv is in `dequantized`."""
+"""Conv is in `qdq`."""

@@ -1,4 +1,4 @@
-"""What slides over its input, as one matrix product: which element of the input meets which of the kernel.
+"""Convolution windows as one matrix product: which element of the input meets which of the kernel.
 
 Along each axis an output position and a tap of the kernel name a place in the padded input. The rows of X
 are the output positions of all images, its columns the taps with the channels inside (`sliding` writes the

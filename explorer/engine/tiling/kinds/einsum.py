@@ -11,7 +11,7 @@ from msgspec import Struct
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled
-from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
+from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
 class _Terms(Struct, frozen=True):
@@ -26,14 +26,14 @@ def _terms(equation: str, ranks: tuple[int, int]) -> _Terms:
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
     if len(operands) != 2:
-        raise Untiled(f"an Einsum of {len(operands)} operands is no product of two")
+        raise NoSite(f"an Einsum of {len(operands)} operands is no product of two")
     unused = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
     widths = [rank - len(text.replace("...", "")) for text, rank in zip(operands, ranks, strict=True)]
     if any("..." not in text and width for text, width in zip(operands, widths, strict=True)):
-        raise Untiled("its equation does not fit its operands")
+        raise NoSite("its equation does not fit its operands")
     many = max((w for w, text in zip(widths, operands, strict=True) if "..." in text), default=0)
     if min(widths) < 0 or many > len(unused):
-        raise Untiled("its equation does not fit its operands")
+        raise NoSite("its equation does not fit its operands")
     letters = "".join(unused[:many])
     left, right = (
         text.replace("...", letters[many - width :]) for text, width in zip(operands, widths, strict=True)
@@ -46,26 +46,26 @@ def _terms(equation: str, ranks: tuple[int, int]) -> _Terms:
 
 def _einsum(node: Node, context: SiteContext) -> Site:
     if len(node.inputs) != 2:
-        raise Untiled("it multiplies no two operands")
+        raise NoSite("it multiplies no two operands")
     constant = [name in context.constants for name in node.inputs]
     if all(constant):
-        raise Untiled("both operands are constant: a runtime folds it away")
+        raise NoSite("both operands are constant: a runtime folds it away")
     # the operand that comes from the data counts as the left one
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
     a, b = (context.shape(name) for name in names)
     dtype = context.dtype(names[0])
     if dtype is not None and dtype not in FLOATS:
-        raise Untiled(f"its type is {dtype}, tiled are {', '.join(FLOATS)}")
+        raise NoSite(f"its type is {dtype}, tiled are {', '.join(FLOATS)}")
     equation = node.attributes["equation"]
     text = equation.decode() if isinstance(equation, bytes) else str(equation)
     terms = _terms(text, (len(a), len(b)) if order == (0, 1) else (len(b), len(a)))
     left, right = (terms.left, terms.right) if order == (0, 1) else (terms.right, terms.left)
     if any(len(set(side)) != len(side) for side in (left, right, terms.out)):
-        raise Untiled("a letter stands twice in one operand: a diagonal")
+        raise NoSite("a letter stands twice in one operand: a diagonal")
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
-        raise Untiled("one operand is repeated along an axis of the other")
+        raise NoSite("one operand is repeated along an axis of the other")
     groups = _groups(left, right, terms.out)
     opened = {c: (0, i) for i, c in enumerate(left) if i in context.opened(names[0])}
     if not constant[order[1]]:
@@ -76,7 +76,7 @@ def _einsum(node: Node, context: SiteContext) -> Site:
     first = context.opened(names[0])
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
         # a fixed length of 1 would be repeated
-        raise Untiled("an axis is open in one operand and fixed in the other: bind it with --dim")
+        raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
     return _site(node, context, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
 
 
@@ -87,9 +87,9 @@ def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
     columns = "".join(c for c in out if c in right and c not in left)
     depth = "".join(c for c in left if c in right and c not in out)
     if set(left) - set(batch + rows + depth) or set(right) - set(batch + columns + depth):
-        raise Untiled("it adds up one operand by itself")
+        raise NoSite("it adds up one operand by itself")
     if not depth:
-        raise Untiled("it multiplies without adding up")
+        raise NoSite("it multiplies without adding up")
     return batch, rows, depth, columns
 
 
@@ -143,10 +143,10 @@ def _site(
     batch, rows, depth, columns = groups
     lengths = [math.prod(sizes[c] for c in group) for group in groups]
     if not all(lengths):
-        raise Untiled("it is empty")
+        raise NoSite("it is empty")
     free = [any(c in opened for c in group) for group in groups]
     if sum(is_open and len(group) > 1 for is_open, group in zip(free, groups, strict=True)) > 1:
-        raise Untiled("several open sizes are one axis of the product: bind them with --dim")
+        raise NoSite("several open sizes are one axis of the product: bind them with --dim")
     B, M, K, N = lengths
     dynamic = tuple(axis for axis, is_open in zip(("batch", "M", "K", "N"), free, strict=True) if is_open)
     stacked = B != 1 or "batch" in dynamic

@@ -1,4 +1,4 @@
-"""The nodes that make rows of an image, and images of rows again.
+"""im2col: the nodes that make rows of an image, and images of rows again.
 
 The channels are laid last, so that what a position takes is gathered in runs of whole channels: 25 times
 faster than element by element. Where a position takes it from is made of one small constant an axis, added up

@@ -24,7 +24,7 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import Kinds, OperandBuilder, Site, SiteContext, Untiled, Weight
+from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -98,17 +98,17 @@ def integral(node: Node, context: SiteContext, base: Site, terms: Terms, tail: T
     given = list(base.inputs)
     other = base.weight.tensor.dtype if base.weight is not None else context.dtype(base.inputs[-1])
     if other not in BYTES:
-        raise Untiled(f"its weight is of type {other}, tiled are {', '.join(BYTES)}")
+        raise NoSite(f"its weight is of type {other}, tiled are {', '.join(BYTES)}")
     at: dict[str, int] = {}
     for name in (terms.a, terms.b, terms.given):
         if isinstance(name, str) and name and name not in at:
             at[name] = len(given)
             given.append(name)
     if base.node.op == "Conv" and base.batch != 1 and base.weight is None:
-        raise Untiled("groups of a computed kernel of integers: left as they were")
+        raise NoSite("groups of a computed kernel of integers: left as they were")
     packed = base.batch != 1 and base.weight is not None
     if packed and not (isinstance(terms.b, int) and terms.b == 0):
-        raise Untiled("groups whose weights have a zero point: left as they were")
+        raise NoSite("groups whose weights have a zero point: left as they were")
     moved = base.finish
     rank = len(context.known(node.outputs[0]) or ())
 
@@ -245,16 +245,16 @@ def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zer
     names = [_input(node, i) for i in at]
     a, b = (_zero(context, name) for name in names)
     if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
-        raise Untiled("zero points, one for every row or column, that are computed: left as it was")
+        raise NoSite("zero points, one for every row or column, that are computed: left as it was")
     if isinstance(a, np.ndarray) and len(context.known(node.inputs[0]) or ()) != 2:
-        raise Untiled("a zero point for every row of a stack: left as it was")
+        raise NoSite("a zero point for every row of a stack: left as it was")
     return a, b
 
 
 def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
     """The product of the same operands in floats."""
     if x in context.constants and w not in context.constants:
-        raise Untiled("the weight stands on the left of an integer product: left as it was")
+        raise NoSite("the weight stands on the left of an integer product: left as it was")
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
     return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, BYTES)
 
@@ -262,7 +262,7 @@ def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul")
 def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     """The convolution of the same operands in floats, its images surrounded by their zero point."""
     if isinstance(zero, np.ndarray):
-        raise Untiled("more than one zero point of its images: left as it was")
+        raise NoSite("more than one zero point of its images: left as it was")
     shape = context.known(zero) if isinstance(zero, str) else ()
 
     def around(builder: GraphBuilder, inputs: Sequence[str]) -> str:
@@ -291,11 +291,11 @@ def _scale(context: SiteContext, node: Node, x: int, w: int, y: int, alpha: floa
     """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
     stored = [numbers(context, _input(node, at)) for at in (x, w, y)]
     if stored[0] is None or stored[1] is None or (stored[2] is None and _input(node, y)):
-        raise Untiled("its scales are computed: left as it was")
+        raise NoSite("its scales are computed: left as it was")
     if stored[0].size != 1 or (stored[2] is not None and stored[2].size != 1):
-        raise Untiled("a scale for every row: left as it was")
+        raise NoSite("a scale for every row: left as it was")
     if any(s is not None and s.dtype != np.float32 for s in stored):
-        raise Untiled("its scales are not float32: left as it was")
+        raise NoSite("its scales are not float32: left as it was")
     scale = np.float32(alpha) * stored[0].reshape(-1)[0] * stored[1].reshape(-1)
     if stored[2] is not None:
         scale = scale / stored[2].reshape(-1)[0]
@@ -315,22 +315,22 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
 
     def kind(node: Node, context: SiteContext) -> Site:
         if node.attributes.get("channels_last", 0):
-            raise Untiled("its channels lie last: left as it was")
+            raise NoSite("its channels lie last: left as it was")
         zeros = _checked(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
-            raise Untiled("its zero points are computed: left as it was")
+            raise NoSite("its zero points are computed: left as it was")
         scale = _scale(context, node, 1, 4, out, float(node.attributes.get("alpha", 1.0)))
         tail = rescaled(scale)
         if _input(node, out):
             name = _input(node, out + 1)
             point = numbers(context, name) if name else np.zeros((), np.uint8)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
-                raise Untiled("the zero point of its output is not one stored number: left as it was")
+                raise NoSite("the zero point of its output is not one stored number: left as it was")
             tail = requantised(scale, point)
         given = _input(node, bias) if bias else ""
         stored = numbers(context, given) if given else None
         if given and stored is None and op == "Conv":
-            raise Untiled("its bias is computed: left as it was")
+            raise NoSite("its bias is computed: left as it was")
         terms = Terms(*zeros, bias=stored, given=given if stored is None else "")
         x, w = node.inputs[0], node.inputs[3]
         conv = op == "Conv"

@@ -11,7 +11,7 @@ from msgspec import Struct
 from explorer.engine.graph.model import Node, dtype_code
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import Site, SiteContext, Untiled, Weight
+from explorer.engine.tiling.sites import NoSite, Site, SiteContext, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
@@ -38,17 +38,17 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     """The site that a Gemm or MatMul is.
 
     Raises:
-        Untiled: It is none.
+        NoSite: It is none.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     left, right = node.inputs[0], node.inputs[1]
     left_constant, right_constant = left in context.constants, right in context.constants
     if left_constant and right_constant:
-        raise Untiled("both operands are constant: a runtime folds it away")
+        raise NoSite("both operands are constant: a runtime folds it away")
     x = right if left_constant else left
     dtype = context.dtype(x)
     if dtype is not None and dtype not in types:
-        raise Untiled(f"its type is {dtype}, tiled are {', '.join(types)}")
+        raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
     shape, out = context.shape(x), context.shape(node.outputs[0])
     if not left_constant and not right_constant:
         return _stacks(node, context, dtype or "float32")
@@ -59,7 +59,7 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
     if weight is None or (swapped and len(shape) != 2):
         if types is not FLOATS:
-            raise Untiled("a stack of stored integers, or one on the left of a stack: left as it was")
+            raise NoSite("a stack of stored integers, or one on the left of a stack: left as it was")
         return _stacks(node, context, dtype or "float32", turned=swapped)
     if swapped:
         trans_x = not trans_x
@@ -67,9 +67,9 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     rows = shape[-1] if trans_x else math.prod(shape[:-1])
     depth = shape[-2] if turned else shape[-1]
     if depth != weight.K:
-        raise Untiled(f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}")
+        raise NoSite(f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}")
     if not rows or not weight.K or not weight.N:
-        raise Untiled("it is empty")
+        raise NoSite("it is empty")
     opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
     return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
 
@@ -239,11 +239,11 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     (rows, deep), (depth, columns) = a.matrix, b.matrix
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
-        raise Untiled(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
+        raise NoSite(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
     lead = _lead(a, b)
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
-        raise Untiled("it is empty")
+        raise NoSite("it is empty")
     open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
     # every matrix of the left meets the same right: rows of one product
     shared = math.prod(b.shape[:-2]) == 1 and b.opened.isdisjoint(range(len(b.shape) - 2))

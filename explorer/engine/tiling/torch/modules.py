@@ -1,4 +1,4 @@
-"""torch's own layers with their products done by tiles.
+"""Tiled layers: torch's own with their products done by tiles.
 
 Each is a subclass of the layer that it stands for and has the same parameters under the same names, so that
 a state_dict fits both, and whoever asks `isinstance(m, nn.Linear)` gets the same answer.

@@ -1,5 +1,5 @@
-"""A matrix product as products of tiles, in torch's own operators, so that whatever follows can read it:
-autograd, torch.jit.trace, torch.export, both ONNX exporters.
+"""Tiled matmul in torch's own operators, so that whatever follows can read it: autograd, torch.jit.trace,
+torch.export, both ONNX exporters.
 
 Every product is a `bmm` of TM x TK by TK x TN blocks, or less at a ragged edge, and what belongs to one block
 of the result is added up in the order of k. Blocks that share an operand are multiplied in one `bmm`, whose

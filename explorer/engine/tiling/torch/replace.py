@@ -1,4 +1,4 @@
-"""An nn.Module with tiled layers in place of its own, and the plan that says so.
+"""Layer replacement: an nn.Module with tiled layers in place of its own, and the plan that says so.
 
 The layers of a copy change their class, nothing else: parameters, buffers, hooks, flags, and whoever holds
 the module by another name than its parent's stay as they are. Tied weights stay tied, because the copy holds

@@ -10,7 +10,7 @@ import pytest
 
 from explorer.engine.proof import meanings
 from explorer.engine.tiling import kinds
-from explorer.engine.tiling.kinds.untiled import NOT_MATRIX
+from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
 
 
 @pytest.mark.parametrize(("package", "table"), [(kinds, "KINDS"), (meanings, "MEANINGS")])

@@ -13,7 +13,7 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-class _Unpacked(NodeReader):
+class _UnpackedReader(NodeReader):
     """Knows the unpacked weight under the name of the packed one."""
 
     def __init__(self, look: NodeReader, name: str, weight: Array) -> None:
@@ -47,7 +47,7 @@ def _packed(node: Node, look: NodeReader) -> Original:
     weight = (each * scales.reshape(N, blocks)[:, k // block]).T
     inputs = (names[0], names[1], names[5]) if names[5] else (names[0], names[1])
     plain = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
-    found = linear.product(plain, _Unpacked(look, names[1], weight))
+    found = linear.product(plain, _UnpackedReader(look, names[1], weight))
     return Original(node, found.inputs, found.operands, found.dtype, found.at)
 
 

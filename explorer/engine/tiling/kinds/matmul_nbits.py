@@ -17,7 +17,7 @@ from explorer.engine.graph.model import Derived, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import Kinds, Site, SiteContext, Untiled
+from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,18 +34,18 @@ def _packed(node: Node, context: SiteContext) -> Site:
     scales = numbers(context, names[0])
     zeros = numbers(context, names[1]) if names[1] else None
     if names[2]:
-        raise Untiled("its depth is in another order (g_idx): left as it was")
+        raise NoSite("its depth is in another order (g_idx): left as it was")
     if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
-        raise Untiled("a runtime may round its activation to 8 bits (accuracy_level 4): left as it was")
+        raise NoSite("a runtime may round its activation to 8 bits (accuracy_level 4): left as it was")
     if context.dtype(x) not in (None, "float32"):
-        raise Untiled(f"its type is {context.dtype(x)}, tiled is float32")
+        raise NoSite(f"its type is {context.dtype(x)}, tiled is float32")
     if stored is None or stored[0].payload is None or scales is None or (names[1] and zeros is None):
-        raise Untiled("no operand is constant")
+        raise NoSite("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
-        raise Untiled(f"weights of {bits} bits in blocks of {block}: left as it was")
+        raise NoSite(f"weights of {bits} bits in blocks of {block}: left as it was")
     blocks = -(-K // block)
     if stored[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
-        raise Untiled("its weight does not fit its attributes")
+        raise NoSite("its weight does not fit its attributes")
     make = partial(_unpacked, stored[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
     floats = Tensor(f"{w}/floats", "float32", (N, K), Derived(4 * N * K, make))
     context.constants.derived[floats.name] = floats, (1, 0)

@@ -1,5 +1,5 @@
-"""Evidence that a converted model computes what its source does: both are run on the same random inputs,
-each in its own framework.
+"""Numerical comparison of a conversion: source and result run on the same random inputs, each in its own
+framework.
 
 The source runs once more with everything in float64: its own error there is the noise floor, and the
 result must be no less accurate (`verify.compare`). Where a dimension was left open, both also run at

@@ -34,7 +34,7 @@ from explorer.engine.tiling.sites import Kinds, Site, SiteContext
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class _Quantised(Struct, frozen=True):
+class _QuantizedOperand(Struct, frozen=True):
     """An operand behind a DequantizeLinear.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Quantised(Struct, frozen=True):
     axis: int
 
 
-def _quantised(context: SiteContext, name: str) -> _Quantised | None:
+def _quantised(context: SiteContext, name: str) -> _QuantizedOperand | None:
     """How a value was quantised; None if it was not, or in a way that is not tiled."""
     node = context.constants.producers.get(name)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
@@ -62,7 +62,7 @@ def _quantised(context: SiteContext, name: str) -> _Quantised | None:
     zero = numbers(context, point) if point else np.zeros((), np.int8)
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
-    return _Quantised(node, node.inputs[0], scale, zero, int(node.attributes.get("axis", 1)))
+    return _QuantizedOperand(node, node.inputs[0], scale, zero, int(node.attributes.get("axis", 1)))
 
 
 def _type(context: SiteContext, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Weights behind a DequantizeLinear, as the floats that they stand for."""
+"""Dequantized weights: those behind a DequantizeLinear, as the floats that they stand for."""
 
 from __future__ import annotations
 

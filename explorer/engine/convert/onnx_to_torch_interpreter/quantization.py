@@ -1,4 +1,4 @@
-"""Operators on 8-bit numbers: exact integers in, exact integers out.
+"""Quantized operators: exact integers in, exact integers out.
 
 Products of whole numbers are done in int32 where torch has them (dense matrices), and in float64 elsewhere,
 which holds every sum of int8 products that a model comes near to (2^53) without rounding.

@@ -1,11 +1,11 @@
-"""Operators that multiply and accumulate, and are not tiled: what the reason calls each."""
+"""Excluded operators, which multiply and accumulate, and are not tiled: what the reason calls each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.sites import Kinds, Site, SiteContext, Untiled
+from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
 
 NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
@@ -23,7 +23,7 @@ NOT_MATRIX: Mapping[str, str] = {
 
 
 def _kind(node: Node, context: SiteContext) -> Site:
-    raise Untiled(f"{NOT_MATRIX[node.op]}: left as it was")
+    raise NoSite(f"{NOT_MATRIX[node.op]}: left as it was")
 
 
 KINDS: Kinds = {(domain, op): _kind for op in NOT_MATRIX for domain in ("", "com.microsoft")}
