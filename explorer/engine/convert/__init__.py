@@ -141,19 +141,11 @@ def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None
 
 
 def _no_module(format: str, source: str) -> None:
-    """Says why a source that could be an nn.Module is not open as one.
-
-    Raises:
-        MissingExtra: torch is not installed.
-        Misuse: The source is a checkpoint, whose code did not run.
-    """
+    """Says why a source is no nn.Module: no torch, or a checkpoint, whose code did not run."""
     if format != "checkpoint":
         require("torch", source)
-    raise Misuse(
-        "no nn.Module can be made of it without running its code",
-        where=source,
-        hint="a pickled module runs with --trust; for a state_dict name the code: package.module:callable",
-    )
+    hint = "a pickled module runs with --trust; for a state_dict name the code: package.module:callable"
+    raise Misuse("no nn.Module can be made of it without running its code", where=source, hint=hint)
 
 
 def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:

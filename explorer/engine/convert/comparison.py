@@ -320,11 +320,7 @@ LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "tor
 
 
 def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
-    """The source: as it was read here, or, where its code may run, as torch itself loads it.
-
-    Raises:
-        BadModel: torch cannot load it.
-    """
+    """The source: as it was read here, or, where its code may run, as torch itself loads it."""
     load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
         return loaded.materialise()

@@ -93,28 +93,18 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 
 def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str) -> None:
-    """Refuses a file that is not what was asked for.
-
-    Raises:
-        BadModel: The exporter wrote another opset, or fixed a dimension.
-        Misuse: It has another number of outputs than names were given.
-    """
+    """Refuses a file that is not what was asked for."""
     asked = job.asked
     if asked.opset is not None and model.opset != asked.opset:
-        raise BadModel(
-            f"the exporter wrote opset {model.opset} instead of {asked.opset}",
-            where=source,
-            hint="leave --opset out, or try the other --exporter",
-        )
+        what = f"the exporter wrote opset {model.opset} instead of {asked.opset}"
+        raise BadModel(what, where=source, hint="leave --opset out, or try the other --exporter")
     for value in model.graph.feeds:
         for axis, name in open_.get(value.name, {}).items():
             size = (value.shape or ())[axis : axis + 1]
             if size and isinstance(size[0], int):
-                raise BadModel(
-                    f"the exporter could not leave '{name}' open, and fixed it at {size[0]}",
-                    where=source,
-                    hint="the model's code takes a decision by this size; leave it out of --dynamic",
-                )
+                what = f"the exporter could not leave '{name}' open, and fixed it at {size[0]}"
+                hint = "the model's code takes a decision by this size; leave it out of --dynamic"
+                raise BadModel(what, where=source, hint=hint)
     if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
         count = len(model.graph.outputs)
         raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
@@ -150,11 +140,7 @@ def _names(asked: Sequence[str], own: Sequence[str], flag: str, what: str) -> tu
 
 
 def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """A name means one value in a graph.
-
-    Raises:
-        Misuse: One would mean two.
-    """
+    """Refuses a name that would mean two values of a graph."""
     taken: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
     for flag, what, names in (
         ("--input-names", "an input", inputs),

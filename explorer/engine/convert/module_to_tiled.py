@@ -126,19 +126,13 @@ def _write(job: ConversionJob) -> Callable[[str], Any]:
     return comparison.LOADERS[writer.format]
 
 
-def _loaded(opened: OpenedModel) -> LoadedModule:
-    """The model as an nn.Module.
-
-    Raises:
-        Misuse: It is none.
-    """
+def _loaded(opened: Opened) -> LoadedModule:
+    """The model as an nn.Module, if it is one with layers."""
     loaded = module_of(opened)
     if any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules()):
-        raise Misuse(
-            f"--to torch replaces the layers of an nn.Module; {opened.format} keeps only their operators",
-            where=opened.source,
-            hint="name the code: package.module:callable; or tile it as ONNX, without --to torch",
-        )
+        what = f"--to torch replaces the layers of an nn.Module; {opened.format} keeps only their operators"
+        hint = "name the code: package.module:callable; or tile it as ONNX, without --to torch"
+        raise Misuse(what, where=opened.source, hint=hint)
     return loaded
 
 
@@ -150,11 +144,7 @@ def _writer(output: str) -> convert.Converter:
 
 
 def _calls(loaded: LoadedModule, bound: BoundInputs) -> Calls:
-    """With how many rows each layer runs: on the meta device, or, where that fails, on the CPU.
-
-    Raises:
-        BadModel: The module does not run.
-    """
+    """With how many rows each layer runs: on the meta device, or, where that fails, on the CPU."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:

@@ -40,11 +40,8 @@ def convert(job: ConversionJob) -> ConversionResult:
             made = _script(model) if method == "script" else _trace(model, bound)
     except Exception as error:
         other = "script" if method == "trace" else "trace"
-        raise BadModel(
-            f"it cannot be {METHODS[method]} ({said(error)})",
-            where=loaded.source,
-            hint=f"try --method {other}",
-        ) from error
+        what = f"it cannot be {METHODS[method]} ({said(error)})"
+        raise BadModel(what, where=loaded.source, hint=f"try --method {other}") from error
     job.write(made, lambda: _jit().save(made, job.path))
     evidence = comparison.prove_written(
         job, loaded, bound, None, "torchscript", comparison.depth_of_module(model)

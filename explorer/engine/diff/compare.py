@@ -176,15 +176,9 @@ def _opened(
     forms: Forms,
     tell: Tell,
 ) -> list[NodeDiff]:
-    """Rows in which a body that holds tiled sites, and differs in nothing else, is the rows of those.
+    """Rows of the graph at `path` in which a body that differs in tiled sites alone is the rows of those.
 
-    Args:
-        rows: Of the graph at `path`.
-        models: Both models.
-        path: Where the graph stands (see `explorer.engine.shapes.subgraphs`).
-        held: Where tiled sites stand, and every place around such a one.
-        forms: Of both models.
-        tell: Told the phase.
+    Such sites, and every place around one, are `held`.
     """
     found: list[NodeDiff] = []
     for row in rows:

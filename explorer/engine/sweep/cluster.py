@@ -162,12 +162,7 @@ def _follow(
 def _outcome(
     distributed: Any, future: Any, result: Any, where: str
 ) -> tuple[SweepRow, ...] | ExplorerError | None:
-    """The rows, or what to say in their place; None if they went with their worker and are made again.
-
-    Raises:
-        MissingExtra, Misuse: Of a kind that the other tasks meet as well.
-        EngineDied: The scheduler ended.
-    """
+    """The rows, or what to say in their place; None if they went with their worker and are made again."""
     # not the future's status: a worker may have died just after it handed its rows over
     if isinstance(result, tuple) and all(isinstance(row, SweepRow) for row in result):
         rows: tuple[SweepRow, ...] = result

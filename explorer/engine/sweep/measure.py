@@ -186,11 +186,8 @@ def measure(task: Task) -> tuple[SweepRow, ...]:
         MissingExtra: It lacks a package that the model needs.
     """
     if task.version != __version__:
-        raise Misuse(
-            f"the worker runs version {__version__}, this is {task.version}",
-            where="--scheduler",
-            hint="install the same everywhere",
-        )
+        what = f"the worker runs version {__version__}, this is {task.version}"
+        raise Misuse(what, where="--scheduler", hint="install the same everywhere")
     with _ONE:
         return tuple(_made(_opened(task), task))
 

@@ -90,14 +90,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
 
 
 class _Worker:
-    """A process, and what it does.
-
-    Args:
-        process: It.
-        requests: Where it is sent tasks.
-        answers: Where its answers come from.
-        living: Held open for as long as it is to live.
-    """
+    """A process, its two pipes, and what is held open for as long as it is to live."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], requests: Connection, answers: Connection, living: int
@@ -136,13 +129,7 @@ class _Worker:
 
 
 class _Pool:
-    """Workers.
-
-    Args:
-        folder: For their temporary files.
-        log: What they print.
-        count: How many.
-    """
+    """So many workers, with a folder for their temporary files, and a log of what they print."""
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
         threads = str(max(1, cores() // count))

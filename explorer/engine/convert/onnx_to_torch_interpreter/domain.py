@@ -26,11 +26,16 @@ from explorer.engine.graph.model import Node, Tensor
 from explorer.host.optional_packages import said
 
 OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
-    **elementwise.TABLE,
-    **layers.TABLE,
-    **movement.TABLE,
-    **quantization.TABLE,
-    **recurrent.TABLE,
+    **{
+        ("", op): rule
+        for m in (elementwise, layers, movement, quantization, recurrent)
+        for op, rule in m.TABLE.items()
+    },
+    **{
+        ("com.microsoft", op): rule
+        for m in (elementwise, layers, quantization)
+        for op, rule in m.MICROSOFT.items()
+    },
 }
 """From (domain, operator) to what does it: `rule(call, *inputs)`; a `OperatorCall` has the rest."""
 
@@ -88,11 +93,7 @@ class TorchDomain(Struct):
         return list(result) if isinstance(result, (tuple, list)) and node.op not in _LISTS else [result]
 
     def _check(self, call: OperatorCall) -> None:
-        """Refuses an attribute that a rule does not know: what is ignored would be quietly wrong.
-
-        Raises:
-            BadModel: There is one.
-        """
+        """Refuses an attribute that a rule does not know: what is ignored would be quietly wrong."""
         strange = [name for name in call.attributes if name not in call.asked and name not in _WITHOUT_EFFECT]
         if strange:
             name = f"{call.node.op} '{printable(call.node.label)}'"

@@ -250,16 +250,14 @@ _OTHERS: Mapping[str, Rule] = {
     "ThresholdedRelu": lambda call, x: torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x)),
 }
 
-_MICROSOFT: Mapping[str, Rule] = {
+MICROSOFT: Mapping[str, Rule] = {
     "BiasGelu": lambda call, x, bias: functional.gelu(x + bias),
     "FastGelu": lambda call, x, *bias: functional.gelu(x + bias[0] if bias else x, approximate="tanh"),
     "Gelu": lambda call, x: functional.gelu(x),
     "QuickGelu": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.702) * x),
 }
 
-TABLE: Mapping[tuple[str, str], Rule] = {
-    **{("", op): _plain(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
-    **{("", op): rule for op, rule in _OTHERS.items()},
-    **{("com.microsoft", op): rule for op, rule in _MICROSOFT.items()},
+TABLE: Mapping[str, Rule] = {
+    **{op: _plain(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
+    **_OTHERS,
 }
-"""Operators by domain and name."""

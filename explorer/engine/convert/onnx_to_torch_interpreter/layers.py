@@ -420,7 +420,7 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
     return (y, *present)[: call.outputs] if call.outputs > 1 else y
 
 
-_TABLE: Mapping[str, Rule] = {
+TABLE: Mapping[str, Rule] = {
     "Attention": _attention,
     "AveragePool": _plain_average,
     "BatchNormalization": _batch_norm,
@@ -445,13 +445,7 @@ _TABLE: Mapping[str, Rule] = {
     "Upsample": _resize,
 }
 
-_MICROSOFT: Mapping[str, Rule] = {
+MICROSOFT: Mapping[str, Rule] = {
     "FusedMatMul": _fused_matmul,
     "SkipLayerNormalization": _skip_layer_norm,
 }
-
-TABLE: Mapping[tuple[str, str], Rule] = {
-    **{("", op): rule for op, rule in _TABLE.items()},
-    **{("com.microsoft", op): rule for op, rule in _MICROSOFT.items()},
-}
-"""Operators by domain and name."""

@@ -138,11 +138,7 @@ class OnnxModule(nn.Module):
         return self, flat
 
     def _check(self, model: Model) -> None:
-        """Every operator must be known before anything is loaded.
-
-        Raises:
-            BadModel: One is not.
-        """
+        """Refuses an operator that is not known before anything is loaded."""
         if 0 < model.opset < 9 and any(n.op == "Scan" and not n.domain for n in _nodes(model)):
             raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
         missing: dict[str, int] = {}

@@ -302,7 +302,7 @@ def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
     return values, first, inverse, counts
 
 
-_TABLE: Mapping[str, Rule] = {
+TABLE: Mapping[str, Rule] = {
     "Compress": _compress,
     "Concat": lambda call, *args: torch.cat(args, call.get("axis")),
     "ConcatFromSequence": lambda call, parts: (torch.stack if call.get("new_axis", 0) else torch.cat)(
@@ -344,6 +344,3 @@ _TABLE: Mapping[str, Rule] = {
     "Unique": _unique,
     "Unsqueeze": _unsqueeze,
 }
-
-TABLE: Mapping[tuple[str, str], Rule] = {("", op): rule for op, rule in _TABLE.items()}
-"""Operators by domain and name."""

@@ -231,7 +231,7 @@ def _unpacked(b: Tensor, bits: int) -> Tensor:
     return torch.stack((b & 15, b >> 4), -1).flatten(-2)
 
 
-_TABLE: Mapping[str, Rule] = {
+TABLE: Mapping[str, Rule] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic,
@@ -241,7 +241,7 @@ _TABLE: Mapping[str, Rule] = {
     "QuantizeLinear": _quantize,
 }
 
-_MICROSOFT: Mapping[str, Rule] = {
+MICROSOFT: Mapping[str, Rule] = {
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulIntegerToFloat": _to_float,
@@ -255,9 +255,3 @@ _MICROSOFT: Mapping[str, Rule] = {
     "QLinearSigmoid": _one(lambda call, x: torch.sigmoid(x)),
     "QuantizeLinear": _quantize,
 }
-
-TABLE: Mapping[tuple[str, str], Rule] = {
-    **{("", op): rule for op, rule in _TABLE.items()},
-    **{("com.microsoft", op): rule for op, rule in _MICROSOFT.items()},
-}
-"""Operators by domain and name."""

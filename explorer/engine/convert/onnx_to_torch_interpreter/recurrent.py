@@ -138,5 +138,4 @@ def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) 
     return (y, *last)
 
 
-TABLE: Mapping[tuple[str, str], Callable[..., Any]] = {("", op): _recurrent for op in _STEPS}
-"""Operators by domain and name."""
+TABLE: Mapping[str, Callable[..., Any]] = dict.fromkeys(_STEPS, _recurrent)

@@ -147,11 +147,8 @@ def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
     size = _bytes(pieces)
     free = shutil.disk_usage(os.path.dirname(job.path)).free
     if size > free:
-        raise Misuse(
-            f"would take {bytes_text(size)}, and {bytes_text(free)} are free there",
-            where=job.target,
-            hint="nothing was written",
-        )
+        what = f"would take {bytes_text(size)}, and {bytes_text(free)} are free there"
+        raise Misuse(what, where=job.target, hint="nothing was written")
 
 
 def gather(job: ConversionJob, files: Files) -> StateDict:
@@ -164,11 +161,8 @@ def gather(job: ConversionJob, files: Files) -> StateDict:
         return of_checkpoint(job.source, files)
     contents = job.opened.contents
     if contents.missing:
-        raise BadModel(
-            f"parts of the model are missing: {named_few(contents.missing)}",
-            where=job.source,
-            hint="fetch them first",
-        )
+        what = f"parts of the model are missing: {named_few(contents.missing)}"
+        raise BadModel(what, where=job.source, hint="fetch them first")
     metadata: dict[str, str] = {}
     strides: dict[str, Sequence[int]] = {}
     for path in contents.files:

@@ -87,11 +87,7 @@ def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[
 
 
 def _header(pieces: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
-    """The JSON in front of the tensors.
-
-    Raises:
-        BadModel: safetensors has no such type, or the header would be too long for it.
-    """
+    """The JSON in front of the tensors."""
     unknown = sorted({piece.dtype for piece in pieces if piece.dtype not in _CODES})
     if unknown:
         piece = next(p for p in pieces if p.dtype == unknown[0])

@@ -313,14 +313,7 @@ class LayerProbe:
                 self._try(chosen, thinned, alone, into=part)
 
     def _try(self, group: Sequence[ComparedValue], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
-        """One run of the layers of both models on the same values.
-
-        Args:
-            group: Whose layers.
-            given: The values by the original's names.
-            alone: The layers, loaded.
-            into: 0 makes a trial, more adds to the last one.
-        """
+        """One run of the layers of both models on the same values: a new trial, or `into` the last one."""
         roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
         here = {name: as_given(given[name], roundings.get(name)) for name in alone.read}
         there = {

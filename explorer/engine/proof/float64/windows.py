@@ -2,7 +2,7 @@
 
 onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A
 convolution is unfolded into matrix products, a band of output rows at a time; a depthwise one and a pool
-go over the positions of the kernel instead.
+go over the positions of the kernel instead. What gives None here is left to that evaluator.
 """
 
 from __future__ import annotations
@@ -71,11 +71,7 @@ class Window:
 
 
 def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """Conv of float64 arrays: grouped, depthwise, dilated, in any number of dimensions.
-
-    Returns:
-        The output, or None for a case that is left to onnx's own evaluator.
-    """
+    """Conv of float64 arrays: grouped, depthwise, dilated, in any number of dimensions."""
     x, weight = args[0], args[1]
     if x.ndim < 3 or x.ndim != weight.ndim:
         return None
@@ -135,9 +131,6 @@ def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """ConvTranspose of float64 arrays: every input element scattered, one position of the kernel at a time.
 
     onnx's own evaluator adds up wrongly over groups and refuses an output_shape.
-
-    Returns:
-        The output, or None for a case that is left to onnx's own evaluator.
     """
     x, weight = args[0], args[1]
     if x.ndim < 3 or x.ndim != weight.ndim:
@@ -181,11 +174,7 @@ def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """MaxPool of a float64 array.
-
-    Returns:
-        The output, or None for a case that is left to onnx's own evaluator.
-    """
+    """MaxPool of a float64 array."""
     x = args[0]
     if x.dtype != np.float64 or x.ndim < 3:
         return None
@@ -197,11 +186,7 @@ def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """AveragePool of a float64 array.
-
-    Returns:
-        The output, or None for a case that is left to onnx's own evaluator.
-    """
+    """AveragePool of a float64 array."""
     x = args[0]
     window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
     ones = np.ones((1, 1, *x.shape[2:]))

@@ -200,12 +200,7 @@ def _blocks(
 ) -> Array:
     """A kernel as (phase, pack, tap, member, channel in, member, channel out), zero between two groups.
 
-    Args:
-        w: The kernel.
-        taps: Where its taps lie.
-        packing: How many groups there are, and how many a pack holds.
-        channels: Into a group and out of it.
-        transposed: The kernel is that of a ConvTranspose: its channels come in before they go out.
+    Where it is `transposed`, its channels come in before they go out.
     """
     (groups, pack), (given, made) = packing, channels
     width = len(next(iter(taps.each.values())))
@@ -224,14 +219,7 @@ def _blocks(
 
 
 def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
-    """X of the images, of which every position meets whole rows of channels.
-
-    Args:
-        x: The images, (images, channels, ...).
-        taps: Who meets whom.
-        packs: How many packs of groups the channels make.
-        deep: Channels of a pack.
-    """
+    """X of images (images, channels, ...), of which every position meets the `deep` channels of a pack."""
     images, channels, *sizes = x.shape
     whole, count = math.prod(sizes), math.prod(taps.positions)
     # behind the last place stands a zero: what lies beyond the images

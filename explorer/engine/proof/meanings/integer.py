@@ -114,12 +114,7 @@ def _exact(
 ) -> Callable[[Sequence[Array]], tuple[Array, Array | None]]:
     """The product in whole numbers, and (`bounded`) the sums of the sizes of its terms.
 
-    Args:
-        plain: The same product of floats.
-        numbers: Zero points of the operands, and what is added.
-        count: How many inputs `plain` has.
-        tail: What comes behind the sums.
-        bounded: Whether the sums of sizes are wanted.
+    `plain` is the same of floats, with so many inputs; `numbers` are both zero points, and what is added.
     """
     a, b, c = numbers
 

@@ -287,16 +287,16 @@ def _integer(node: Node, context: SiteContext) -> Site:
     return integral(node, context, base, Terms(*zeros), None)
 
 
-def _scale(context: SiteContext, node: Node, x: int, w: int, y: int, alpha: float = 1.0) -> Array:
+def _scale(context: SiteContext, node: Node, y: int) -> Array:
     """What a sum is multiplied by, in float32, in onnxruntime's order; of the columns, or one."""
-    stored = [numbers(context, _input(node, at)) for at in (x, w, y)]
+    stored = [numbers(context, _input(node, at)) for at in (1, 4, y)]
     if stored[0] is None or stored[1] is None or (stored[2] is None and _input(node, y)):
         raise NoSite("its scales are computed: left as it was")
     if stored[0].size != 1 or (stored[2] is not None and stored[2].size != 1):
         raise NoSite("a scale for every row: left as it was")
     if any(s is not None and s.dtype != np.float32 for s in stored):
         raise NoSite("its scales are not float32: left as it was")
-    scale = np.float32(alpha) * stored[0].reshape(-1)[0] * stored[1].reshape(-1)
+    scale = np.float32(node.attributes.get("alpha", 1.0)) * stored[0].reshape(-1)[0] * stored[1].reshape(-1)
     if stored[2] is not None:
         scale = scale / stored[2].reshape(-1)[0]
     return np.asarray(scale, np.float32)
@@ -319,7 +319,7 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
         zeros = _checked(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
             raise NoSite("its zero points are computed: left as it was")
-        scale = _scale(context, node, 1, 4, out, float(node.attributes.get("alpha", 1.0)))
+        scale = _scale(context, node, out)
         tail = rescaled(scale)
         if _input(node, out):
             name = _input(node, out + 1)

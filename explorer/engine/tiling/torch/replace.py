@@ -200,11 +200,7 @@ def _unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
 
 
 def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
-    """Those that the globs name.
-
-    Raises:
-        Misuse: One names none, or there is nothing to tile.
-    """
+    """Those that the globs name, each one at least."""
     from fnmatch import fnmatchcase
 
     if not sites:
