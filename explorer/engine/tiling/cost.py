@@ -242,7 +242,7 @@ def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
 def _orders(
     grid: tuple[int, int, int], whole: tuple[int, int, int], machine: Hardware, macs: int, slots: int
 ) -> tuple[OrderCost, ...]:
-    """The six orders, by the bytes of the `whole` operands, MACs that are needed, and those of whole tiles."""
+    """The six orders, by the bytes of the `whole` operands, the MACs needed, and those of whole tiles."""
     a, b, c = whole
     computing = _per_cycle(slots, machine.macs_per_cycle)
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
