@@ -23,16 +23,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.lengths import Dims, Sizes, choose
 from explorer.engine.proof.meanings import Original
-from explorer.engine.proof.outputs import run
-from explorer.engine.proof.outputs.whole_run import (
-    Pairing,
-    Runs,
-    TorchRun,
-    compare_torch,
-    compare_whole,
-    compare_within,
-    run_ahead,
-)
+from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.runs import settle
 from explorer.engine.proof.sites.evidence import Grounds, verdict_of, verdict_within
@@ -40,17 +31,8 @@ from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.run import chain_length
 from explorer.engine.proof.structure.probes import Pair
+from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
-from explorer.engine.runtime.random_inputs import (
-    InputShapes,
-    RandomInput,
-    check_names,
-    draw,
-    fixed_shapes,
-    given_inputs,
-    plan_inputs,
-    sizes_of,
-)
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
@@ -65,8 +47,8 @@ def verify(
     draws: int = 1,
     seed: int = 0,
     dims: Dims | None = None,
-    input_shapes: InputShapes | None = None,
-    torch_run: TorchRun | None = None,
+    input_shapes: random_inputs.InputShapes | None = None,
+    torch_run: whole_run.TorchRun | None = None,
     given: InputArrays | None = None,
     tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
@@ -102,7 +84,7 @@ def verify(
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
     dims, input_shapes = dict(dims or {}), dict(input_shapes or {})
     if plan is None and torch_run is None:
-        check_names(before, dims, input_shapes)
+        random_inputs.check_names(before, dims, input_shapes)
     try:
         names, ends = run.pair_inputs(before, after), run.pair_outputs(before, after)
     except run.Mismatch as why:
@@ -130,7 +112,7 @@ class ProofTask(Struct, frozen=True):
     plan: Plan | None
     draws: int
     seed: int
-    torch_run: TorchRun | None
+    torch_run: whole_run.TorchRun | None
     tell: Callable[[str, int, int], None]
     cancel: Cancel
 
@@ -145,9 +127,9 @@ class ProofInputs(Struct, frozen=True):
         drawn: Whether they are random.
     """
 
-    declared: InputShapes
+    declared: random_inputs.InputShapes
     sizes: Sizes
-    tried: tuple[tuple[RandomInput, ...], ...]
+    tried: tuple[tuple[random_inputs.RandomInput, ...], ...]
     drawn: bool
 
     def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
@@ -159,14 +141,16 @@ class ProofInputs(Struct, frozen=True):
         }
 
 
-def _inputs(task: ProofTask, dims: Dims, input_shapes: InputShapes, given: InputArrays | None) -> ProofInputs:
+def _inputs(
+    task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, given: InputArrays | None
+) -> ProofInputs:
     """The inputs of a file, or random ones at the sizes that are worth a try."""
-    declared = fixed_shapes(task.before, task.after, task.names, input_shapes)
+    declared = random_inputs.fixed_shapes(task.before, task.after, task.names, input_shapes)
     if given is not None:
-        values = given_inputs(task.before, given, declared)
-        return ProofInputs(declared, Sizes((sizes_of(task.before, values),)), (values,), False)
+        values = random_inputs.given_inputs(task.before, given, declared)
+        return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
     sizes = choose(task.before, task.plan, dims, declared)
-    tried = tuple(plan_inputs(task.before, size, declared) for size in sizes.tried)
+    tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
     return ProofInputs(declared, sizes, tried, True)
 
 
@@ -174,9 +158,11 @@ def _within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verif
     """Runs alone: whether the outputs differ by no more than the user allows."""
     before, tried = task.before, inputs.tried
     seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
-    feeds = [draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
-    pairing = Pairing(before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0)
-    outs = compare_within(Runs(pairing, task.tell, task.cancel), tolerance)
+    feeds = [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
+    pairing = whole_run.Pairing(
+        before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0
+    )
+    outs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
     return Verification(
         **verdict_within(outs, tolerance, len(seeds)),
         **inputs.fields(seeds, inputs.sizes.tried),
@@ -195,20 +181,20 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     plan, tried = task.plan, list(inputs.tried)  # the sites take out what the original does not run on
     halfway = _taken_apart(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
-    first = {task.names[name]: value for name, value in draw(tried[0], task.seed).items()}
+    first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
         uncollected(),  # a walk makes a hundred thousand objects without a circle
-        run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
+        whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         found = sites.originals(plan)
         proofs = sites.sites(plan, found, ahead) if plan is not None else ()
         matched = _matched(task, inputs, found, proofs)
-        pairing = Pairing(
+        pairing = whole_run.Pairing(
             task.before,
             halfway,
             task.after,
             task.names,
-            [draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)],
+            [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)],
             inputs.tried[0],
             plan,
             found,
@@ -216,7 +202,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             sites.outputs if halfway is task.before else None,
             _growth(plan),
         )
-        runs = Runs(pairing, task.tell, task.cancel, ahead)
+        runs = whole_run.Runs(pairing, task.tell, task.cancel, ahead)
         sites.forget()
         grounds = Grounds(
             sites=proofs,
@@ -228,7 +214,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         grounds = _ran(grounds, matched, runs, tried, task.seed)
         if task.torch_run is not None and grounds.whole:
             names = [one.name for one in inputs.tried[0]]
-            grounds = replace(grounds, torch=compare_torch(runs, task.torch_run, names))
+            grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
     return _judged(task, inputs, grounds, seeds, tried)
 
 
@@ -254,7 +240,7 @@ def _judged(
     inputs: ProofInputs,
     grounds: Grounds,
     seeds: Sequence[int],
-    tried: Sequence[tuple[RandomInput, ...]],
+    tried: Sequence[tuple[random_inputs.RandomInput, ...]],
 ) -> Verification:
     """The verdict, and what it rests on; sizes whose inputs are not in `tried` were refused."""
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
@@ -282,14 +268,14 @@ def _judged(
 def _ran(
     grounds: Grounds,
     matched: Correspondence,
-    runs: Runs,
-    tries: Sequence[tuple[RandomInput, ...]],
+    runs: whole_run.Runs,
+    tries: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
     """What running the whole models and the changed regions adds to what is known."""
     proved = grounds.structural and all(one.passed for one in grounds.sites)
     try:
-        whole, remarks = compare_whole(runs, proved=proved)
+        whole, remarks = whole_run.compare_whole(runs, proved=proved)
     except BadModel as why:
         if any(not one.passed for one in grounds.sites):
             return grounds  # the site that is wrong says more than that the model does not run
@@ -333,7 +319,9 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verificati
     )
 
 
-def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], given: InputShapes) -> Model:
+def _taken_apart(
+    before: Model, plan: Plan | None, sizes: Mapping[str, int], given: random_inputs.InputShapes
+) -> Model:
     """The original with the operators taken apart that the plan names."""
     if plan is None or not plan.decomposed:
         return before
@@ -347,7 +335,7 @@ def _taken_apart(before: Model, plan: Plan | None, sizes: Mapping[str, int], giv
     return decompose(before, shapes, declared, plan.decomposed)[0]
 
 
-def _bound(given: InputShapes, sizes: Mapping[str, int]) -> InputShapes:
+def _bound(given: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random_inputs.InputShapes:
     """Given shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))

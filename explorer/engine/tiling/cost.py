@@ -24,19 +24,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.tiling.dimensions import (
-    MAPPED,
-    OPERANDS,
-    SiteDims,
-    again,
-    folds,
-    grid_of,
-    held,
-    moved,
-    operand_bytes,
-    packed,
-    site_dims,
-)
+from explorer.engine.tiling import dimensions
 from explorer.facts import Plan, SitePlan
 from explorer.facts.cost import (
     ORDERS,
@@ -89,7 +77,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         return sum(amount(one) * turn for one, turn in zip(each, turns, strict=True))
 
     macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
-    filled = total(lambda site: _filled(site_dims(site)))
+    filled = total(lambda site: _filled(dimensions.site_dims(site)))
     compulsory = total(lambda site: site.compulsory)
     bound = total(lambda site: site.lower_bound)
     best = [min(one.orders, key=_traffic) for one in each]
@@ -152,7 +140,7 @@ def _orders_for(asked: str) -> tuple[str, ...]:
 
 
 def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
-    shape = site_dims(site)
+    shape = dimensions.site_dims(site)
     figures = _figures(shape, machine)
     chosen = min((one for one in figures.orders if one.order in wanted), key=_traffic)
     needed = figures.buffer * (2 if machine.double_buffered else 1)
@@ -164,7 +152,7 @@ def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
         N=site.N,
         batch=site.batch,
         tile=site.tile,
-        grid=grid_of(shape),
+        grid=dimensions.grid_of(shape),
         edges=site.edges,
         dtype=site.dtype,
         accumulator=site.accumulator,
@@ -199,20 +187,20 @@ class _Figures(NamedTuple):
     systolic: tuple[Systolic, ...]
 
 
-def _filled(shape: SiteDims) -> int:
+def _filled(shape: dimensions.SiteDims) -> int:
     """Bytes of both operands and the output of the whole batch, with what fills up the tiles."""
-    return shape.batch * sum(operand_bytes(shape, moved(shape)))
+    return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved(shape)))
 
 
 @lru_cache(maxsize=1 << 14)
-def _figures(shape: SiteDims, machine: Hardware) -> _Figures:
-    m, k, n = grid = grid_of(shape)
+def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
+    m, k, n = grid = dimensions.grid_of(shape)
     products = shape.batch * m * k * n
     macs = shape.macs
     slots = products * math.prod(shape.tile)
-    compulsory, filled = shape.batch * sum(operand_bytes(shape, shape[:3])), _filled(shape)
-    a, b, c = operand_bytes(shape, moved(shape))
-    buffer = sum(operand_bytes(shape, held(shape)))
+    compulsory, filled = shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])), _filled(shape)
+    a, b, c = dimensions.operand_bytes(shape, dimensions.moved(shape))
+    buffer = sum(dimensions.operand_bytes(shape, dimensions.held(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
     orders = _orders(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
     return _Figures(
@@ -226,7 +214,7 @@ def _figures(shape: SiteDims, machine: Hardware) -> _Figures:
         buffer=buffer,
         lower_bound=_lower_bound(shape, bound_buffer, compulsory),
         bound_buffer=bound_buffer,
-        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in MAPPED)
+        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.MAPPED)
         if machine.array
         else (),
     )
@@ -236,7 +224,10 @@ def _figures(shape: SiteDims, machine: Hardware) -> _Figures:
 def _again(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
     """`again` of each operand, for every order; it asks only which loops have more than one trip."""
     m, k, n = (1 + many for many in turning)
-    return tuple(tuple(again(order, (m, k, n), loops) for _, loops in OPERANDS) for order in ORDERS)
+    return tuple(
+        tuple(dimensions.again(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
+        for order in ORDERS
+    )
 
 
 def _orders(
@@ -307,7 +298,7 @@ def _per_cycle(amount: int, rate: float | None) -> int | None:
     return -(-amount * under // over)
 
 
-def _lower_bound(shape: SiteDims, buffer: int, compulsory: int) -> int:
+def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> int:
     """Least bytes between memory and a buffer: 2 M N K / sqrt(S) elements, never below what is compulsory.
 
     S counts elements of the narrower type, of which the buffer holds most; so does the bound.
@@ -319,11 +310,11 @@ def _lower_bound(shape: SiteDims, buffer: int, compulsory: int) -> int:
     # ceil(sqrt(q)) without floating point: the least whole number whose square is not below q
     square = -(-((2 * shape.M * shape.K * shape.N) ** 2) // elements)
     least = math.isqrt(square - 1) + 1 if square else 0
-    return max(compulsory, shape.batch * packed(least, width))
+    return max(compulsory, shape.batch * dimensions.packed(least, width))
 
 
 def _systolic(
-    dataflow: Dataflow, shape: SiteDims, machine: Hardware, orders: Sequence[OrderCost]
+    dataflow: Dataflow, shape: dimensions.SiteDims, machine: Hardware, orders: Sequence[OrderCost]
 ) -> Systolic:
     """2 R + C + T - 2 cycles a fold, on an array of R rows and C columns.
 
@@ -333,11 +324,16 @@ def _systolic(
     """
     assert machine.array is not None
     rows, columns = machine.array
-    along, across, through = MAPPED[dataflow]
+    along, across, through = dimensions.MAPPED[dataflow]
     fill = 2 * rows + columns - 2
     # the depths of the tiles along the streaming axis add up to what is moved
-    streams = grid_of(shape)[through] * fill + moved(shape)[through]
-    cycles = shape.batch * folds(shape, along, rows) * folds(shape, across, columns) * streams
+    streams = dimensions.grid_of(shape)[through] * fill + dimensions.moved(shape)[through]
+    cycles = (
+        shape.batch
+        * dimensions.folds(shape, along, rows)
+        * dimensions.folds(shape, across, columns)
+        * streams
+    )
     sizes = shape[:3]
     once = -(-sizes[along] // rows) * -(-sizes[across] // columns)
     whole = shape.batch * once * (fill + sizes[through])

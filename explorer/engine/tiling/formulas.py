@@ -10,17 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from explorer.engine.tiling.dimensions import (
-    MAPPED,
-    OPERANDS,
-    SiteDims,
-    again,
-    folds,
-    held,
-    moved,
-    operand_bytes,
-    site_dims,
-)
+from explorer.engine.tiling import dimensions
 from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
 
 _LETTERS = "MKN"
@@ -33,7 +23,7 @@ def explained(cost: PlanCost) -> PlanCost:
 
 
 def _formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
-    shape = site_dims(site)
+    shape = dimensions.site_dims(site)
     yield from _counts(site)
     yield from _traffic(site, shape)
     yield from _buffer(site, shape, machine)
@@ -67,24 +57,26 @@ def _element(bits: int) -> str:
     return f"{bits // 8} B" if bits % 8 == 0 else f"{bits}/8 B"
 
 
-def _operands(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
+def _operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
     """Bytes of A, B and C as products."""
     M, K, N = sizes
     width, sum_width = _element(shape.width), _element(shape.sum_width)
     return _times(M, K, width), _times(K, N, width), _times(M, N, sum_width)
 
 
-def _traffic(site: SiteCost, shape: SiteDims) -> Iterator[Formula]:
+def _traffic(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
-    whole = operand_bytes(shape, moved(shape))
+    whole = dimensions.operand_bytes(shape, dimensions.moved(shape))
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
-    for (name, loops), text, value in zip(OPERANDS, _operands(shape, moved(shape)), whole, strict=True):
+    for (name, loops), text, value in zip(
+        dimensions.OPERANDS, _operands(shape, dimensions.moved(shape)), whole, strict=True
+    ):
         of = site.accumulator if name == "C" else site.dtype
         rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {of}"
         yield Formula(name, rule, text, value, "bytes")
     if shape.padded:
         rule = "1 - (A + B + C without filling) / (A + B + C)"
-        numbers = f"1 - {sum(operand_bytes(shape, shape[:3])):,} / {sum(whole):,}"
+        numbers = f"1 - {sum(dimensions.operand_bytes(shape, shape[:3])):,} / {sum(whole):,}"
         yield Formula("padded share", rule, numbers, site.padded_share, "share")
     a, b, c = whole
     numbers = f"{_times(n, a)} + {_times(m, b)} + {_times(max(2 * k - 1, 1), c)}"
@@ -101,8 +93,8 @@ def _traffic(site: SiteCost, shape: SiteDims) -> Iterator[Formula]:
 def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Formula:
     trips = dict(zip("mkn", site.grid, strict=True))
     rules, filled = [], []
-    for (name, depends), size in zip(OPERANDS, whole, strict=True):
-        loops = again(cost.order, site.grid, depends)
+    for (name, depends), size in zip(dimensions.OPERANDS, whole, strict=True):
+        loops = dimensions.again(cost.order, site.grid, depends)
         times = math.prod(trips[loop] for loop in loops)
         if name == "C" and loops:
             # read and written every time, but for the first read
@@ -115,10 +107,10 @@ def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Form
     return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
 
 
-def _buffer(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Formula]:
-    capped = ", a tile no larger than the product" if held(shape) != shape.tile else ""
+def _buffer(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
+    capped = ", a tile no larger than the product" if dimensions.held(shape) != shape.tile else ""
     rule = f"TM TK + TK TN + TM TN, each in its type{capped}"
-    yield Formula("buffer", rule, " + ".join(_operands(shape, held(shape))), site.buffer, "bytes")
+    yield Formula("buffer", rule, " + ".join(_operands(shape, dimensions.held(shape))), site.buffer, "bytes")
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
     whose = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
@@ -162,20 +154,20 @@ def _time(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
         yield Formula("time", rule, numbers, cost.seconds, "seconds")
 
 
-def _systolic(site: SiteCost, shape: SiteDims, machine: Hardware) -> Iterator[Formula]:
+def _systolic(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
     if machine.array is None:
         return
     rows, columns = machine.array
     fill, sizes = 2 * rows + columns - 2, shape[:3]
     for timing in site.systolic:
-        along, across, through = MAPPED[timing.dataflow]
+        along, across, through = dimensions.MAPPED[timing.dataflow]
         one, other, depth = (_LETTERS[axis] for axis in (along, across, through))
         rule, numbers = _each(
             site,
             f"array loads along {one} x along {other}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
-            f"{folds(shape, along, rows):,} x {folds(shape, across, columns):,}"
-            f" x ({_times(site.grid[through], fill)} + {moved(shape)[through]:,})",
+            f"{dimensions.folds(shape, along, rows):,} x {dimensions.folds(shape, across, columns):,}"
+            f" x ({_times(site.grid[through], fill)} + {dimensions.moved(shape)[through]:,})",
         )
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
         rule, numbers = _each(

@@ -19,20 +19,8 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.outputs.run import by_one_ulp
+from explorer.engine.proof.regions import trials
 from explorer.engine.proof.regions.float64_layers import Float64Layers, in_float64
-from explorer.engine.proof.regions.trials import (
-    FLOATS,
-    ComparedValue,
-    Trial,
-    add,
-    as_given,
-    one_part,
-    rms_between,
-    same,
-    seed_of,
-    undecided,
-    without_zeros,
-)
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
@@ -44,7 +32,9 @@ Feeds = dict[str, Array]
 BUDGET = 1 << 28
 """Bytes of values that are held together."""
 
-_SEEN = frozenset((*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"))
+_SEEN = frozenset(
+    (*trials.FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+)
 """Types that the runtime hands over and takes in."""
 
 _COPIES = 6
@@ -156,17 +146,17 @@ class LayerProbe:
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
         self._named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
         stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
-        self.places: list[ComparedValue] = []
+        self.places: list[trials.ComparedValue] = []
         for pair in usable:
             dtype = str(types[pair.before])
             self.places.append(
-                ComparedValue(
+                trials.ComparedValue(
                     pair,
                     self.one.region(pair.before, stops),
                     self.other.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
                     _nbytes(known.get(pair.before), dtype, budget // 8),
-                    Trial(OutputComparison(unit_roundoff(dtype))),
+                    trials.Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )
         self.unpaired = self._left({p.before for p in pairs}, stops)
@@ -207,10 +197,10 @@ class LayerProbe:
                 self._alone(group, old)
                 done += len(group)
 
-    def _chunks(self) -> Iterator[list[ComparedValue]]:
+    def _chunks(self) -> Iterator[list[trials.ComparedValue]]:
         """Places that are held together with what they are made from."""
         size = {p.pair.before: p.nbytes for p in self.places}
-        chunk: list[ComparedValue] = []
+        chunk: list[trials.ComparedValue] = []
         seen: set[str] = set()
         nbytes = 0
         for place in self.places:
@@ -227,13 +217,13 @@ class LayerProbe:
         if chunk:
             yield chunk
 
-    def _given(self, place: ComparedValue) -> set[str]:
+    def _given(self, place: trials.ComparedValue) -> set[str]:
         """What the layers of a place read, by the original's names."""
         return {*place.before.given, *(self._named[name] for name in place.after.given)}
 
     # the models whole
 
-    def _whole(self, chunk: Sequence[ComparedValue], done: int) -> Feeds:
+    def _whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
         """Both models on every draw.
 
         Returns:
@@ -255,9 +245,9 @@ class LayerProbe:
                 a, b = old[place.pair.before], new.pop(place.pair.after)
                 place.shape = a.shape
                 true = None
-                if at == 0 and place.float and not same(a, b):
+                if at == 0 and place.float and not trials.same(a, b):
                     true = self._truth.at(done + offset)
-                add(place.whole, a, b, true)
+                trials.add(place.whole, a, b, true)
             if at == 0:
                 kept = {**feeds, **old}
         off = [p for p in chunk if p.float and not p.whole.equal]
@@ -265,12 +255,12 @@ class LayerProbe:
             moved = self._first.run(by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
             for place in off:
                 name = place.pair.before
-                place.whole.figures.sensitivity = rms_between(kept[name], moved.pop(name))
+                place.whole.figures.sensitivity = trials.rms_between(kept[name], moved.pop(name))
         return kept
 
     # layers alone
 
-    def _alone(self, group: Sequence[ComparedValue], values: Feeds) -> None:
+    def _alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         """The layers of both models on the original's values."""
         try:
             self._tried(group, values)
@@ -280,10 +270,12 @@ class LayerProbe:
                     place.alone.clear()
                     self._alone([place], values)
             else:
-                trial = Trial(OutputComparison(group[0].whole.figures.roundoff), fault=printable(str(error)))
+                trial = trials.Trial(
+                    OutputComparison(group[0].whole.figures.roundoff), fault=printable(str(error))
+                )
                 group[0].alone.append(trial)
 
-    def _tried(self, group: Sequence[ComparedValue], values: Feeds) -> None:
+    def _tried(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         names = {name for place in group for name in self._given(place)}
         given = {name: values[name] for name in names}
         sides = []
@@ -299,25 +291,28 @@ class LayerProbe:
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
         alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
         self._try(group, given, alone)
-        filled = {name: without_zeros(value, seed_of(name)) for name, value in given.items()}
+        filled = {name: trials.without_zeros(value, trials.seed_of(name)) for name, value in given.items()}
         if any(filled[name] is not value for name, value in given.items()):
             self._try(group, filled, alone)
         # equal bits with every input in play leave nothing to look for
-        deep = [p for p in group if p.float and undecided(p.alone[-1])]
+        deep = [p for p in group if p.float and trials.undecided(p.alone[-1])]
         for parts in sorted({self._parts(p) for p in deep} - {1}):
             chosen = [p for p in deep if self._parts(p) == parts]
             for part in range(parts):
                 thinned = {
-                    name: one_part(value, part, parts, seed_of(name)) for name, value in filled.items()
+                    name: trials.one_part(value, part, parts, trials.seed_of(name))
+                    for name, value in filled.items()
                 }
                 self._try(chosen, thinned, alone, into=part)
 
-    def _try(self, group: Sequence[ComparedValue], given: Feeds, alone: _Alone, *, into: int = 0) -> None:
+    def _try(
+        self, group: Sequence[trials.ComparedValue], given: Feeds, alone: _Alone, *, into: int = 0
+    ) -> None:
         """One run of the layers of both models on the same values: a new trial, or `into` the last one."""
         roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
-        here = {name: as_given(given[name], roundings.get(name)) for name in alone.read}
+        here = {name: trials.as_given(given[name], roundings.get(name)) for name in alone.read}
         there = {
-            name: as_given(given[self._named[name]], dtype).astype(dtype, copy=False)
+            name: trials.as_given(given[self._named[name]], dtype).astype(dtype, copy=False)
             for name, dtype in alone.dtypes.items()
         }
         old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])
@@ -326,19 +321,19 @@ class LayerProbe:
         for place in group:
             a, b = old[alone.outputs[place.pair.before]], new.pop(alone.outputs_after[place.pair.after])
             if not into:
-                place.alone.append(Trial(OutputComparison(place.whole.figures.roundoff)))
-            differs = place.float and not same(a, b)
+                place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
+            differs = place.float and not trials.same(a, b)
             self.check()
-            add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
+            trials.add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
             if differs:
                 off.append(place)
         if off and not into:
             moved = alone.first.run(by_one_ulp(here), [alone.outputs[p.pair.before] for p in off])
             for place in off:
                 name = alone.outputs[place.pair.before]
-                place.alone[-1].figures.sensitivity = rms_between(old[name], moved[name])
+                place.alone[-1].figures.sensitivity = trials.rms_between(old[name], moved[name])
 
-    def _parts(self, place: ComparedValue) -> int:
+    def _parts(self, place: trials.ComparedValue) -> int:
         """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.
 
         In a sum of thousands of terms rounding hides a weight that is off by a thousandth; in a part of it
@@ -350,7 +345,7 @@ class LayerProbe:
         depth = max(depths, default=1)
         return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
 
-    def _exactly(self, place: ComparedValue, feeds: Feeds) -> Array | None:
+    def _exactly(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """The original's layer in float64 on the same values; None if it cannot be run so."""
         given = {name: feeds[name] for name in place.before.given}
         return in_float64(self.one, place.before, given, self.cancel)
@@ -360,4 +355,4 @@ def _alike(before: str | None, after: str | None) -> bool:
     """Whether values of these types can be subtracted from each other."""
     if before not in _SEEN or after not in _SEEN:
         return False
-    return before == after or (before in FLOATS and after in FLOATS)
+    return before == after or (before in trials.FLOATS and after in trials.FLOATS)

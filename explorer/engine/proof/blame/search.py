@@ -28,16 +28,8 @@ from explorer.engine.proof.outputs.run import Mismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
+from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
-from explorer.engine.runtime.random_inputs import (
-    InputShapes,
-    RandomInput,
-    check_names,
-    draw,
-    fixed_shapes,
-    given_inputs,
-    plan_inputs,
-)
 from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
 
@@ -71,7 +63,7 @@ def blame(
     draws: int = 1,
     seed: int = 0,
     dims: Dims | None = None,
-    input_shapes: InputShapes | None = None,
+    input_shapes: random_inputs.InputShapes | None = None,
     given: InputArrays | None = None,
     budget: int = BUDGET,
     on_progress: OnProgress = None,
@@ -105,7 +97,7 @@ def blame(
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
     plan = recover_plan(after)
     if plan is None:
-        check_names(before, dims or {}, input_shapes or {})
+        random_inputs.check_names(before, dims or {}, input_shapes or {})
     try:
         inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
     except Mismatch as why:
@@ -115,10 +107,10 @@ def blame(
     measure = partial(LayerProbe, before, after, inputs, ends, **how)
     look = partial(_looked, after, inputs, ends, plan, seeds, measure)
     if given is not None:
-        return replace(look(given_inputs(before, given)), seconds=time.perf_counter() - started)
-    shapes = fixed_shapes(before, after, inputs, input_shapes or {})
+        return replace(look(random_inputs.given_inputs(before, given)), seconds=time.perf_counter() - started)
+    shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
     tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
-    worst = _worst(lambda sizes: look(plan_inputs(before, sizes, shapes)), tried)
+    worst = _worst(lambda sizes: look(random_inputs.plan_inputs(before, sizes, shapes)), tried)
     return replace(worst, seconds=time.perf_counter() - started)
 
 
@@ -152,14 +144,14 @@ def _looked(
     plan: Plan | None,
     seeds: tuple[int, ...],
     measure: Callable[..., LayerProbe],
-    drawn: tuple[RandomInput, ...],
+    drawn: tuple[random_inputs.RandomInput, ...],
 ) -> Blame:
     """The answer for inputs of one size."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
     others = {v.name: v.dtype for v in after.graph.feeds}
     coarser = {d.name: other for d in drawn if not _holds(other := others[inputs[d.name]], d.dtype)}
     feeds = [
-        {name: as_given(value, coarser.get(name)) for name, value in draw(drawn, s).items()}
+        {name: as_given(value, coarser.get(name)) for name, value in random_inputs.draw(drawn, s).items()}
         for s in seeds or (0,)
     ]
 

@@ -16,19 +16,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.kinds import conv, linear
-from explorer.engine.tiling.kinds.integer import (
-    BYTES,
-    Spread,
-    Tail,
-    Terms,
-    integral,
-    matrix,
-    numbers,
-    rescaled,
-    single,
-    slid,
-)
+from explorer.engine.tiling.kinds import conv, integer, linear
 from explorer.engine.tiling.sites import Kinds, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -57,9 +45,9 @@ def _quantised(context: SiteContext, name: str) -> _QuantizedOperand | None:
     node = context.constants.producers.get(name)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
-    scale = numbers(context, node.inputs[1])
+    scale = integer.numbers(context, node.inputs[1])
     point = node.inputs[2] if len(node.inputs) > 2 else ""
-    zero = numbers(context, point) if point else np.zeros((), np.int8)
+    zero = integer.numbers(context, point) if point else np.zeros((), np.int8)
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
     return _QuantizedOperand(node, node.inputs[0], scale, zero, int(node.attributes.get("axis", 1)))
@@ -76,8 +64,8 @@ def _integers(node: Node, context: SiteContext) -> Site | None:
     if x is None or w is None or node.inputs[0] == node.inputs[1]:
         return None
     if (
-        _type(context, x.name) not in BYTES
-        or _type(context, w.name) not in BYTES
+        _type(context, x.name) not in integer.BYTES
+        or _type(context, w.name) not in integer.BYTES
         or x.name in context.constants
     ):
         return None
@@ -93,8 +81,8 @@ def _integers(node: Node, context: SiteContext) -> Site | None:
             return None
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     absorbed = [x.node, w.node]
-    terms = Terms(int(x.zero.reshape(())), single(w.zero))
-    tail = rescaled(scale)
+    terms = integer.Terms(int(x.zero.reshape(())), integer.single(w.zero))
+    tail = integer.rescaled(scale)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias:
         found = _bias(context, bias, scale)
@@ -107,19 +95,19 @@ def _integers(node: Node, context: SiteContext) -> Site | None:
         else:
             tail = _added(tail, stored)
     if node.op == "Conv":
-        base = slid(node, context, x.name, w.name, terms.a)
+        base = integer.slid(node, context, x.name, w.name, terms.a)
     else:
-        base = matrix(node, context, x.name, w.name, node.op)
-    return replace(integral(node, context, base, terms, tail), absorbed=tuple(absorbed))
+        base = integer.matrix(node, context, x.name, w.name, node.op)
+    return replace(integer.integral(node, context, base, terms, tail), absorbed=tuple(absorbed))
 
 
 def _bias(context: SiteContext, name: str, scale: Array) -> tuple[Array, Node | None] | None:
     """The bias in the integers of the sum if it was quantised so, else in floats; None if it is computed."""
     found = _quantised(context, name)
     if found is None:
-        plain = numbers(context, name)
+        plain = integer.numbers(context, name)
         return None if plain is None else (plain.astype(np.float32), None)
-    stored = numbers(context, found.name)
+    stored = integer.numbers(context, found.name)
     if stored is None:
         return None
     same = np.array_equal(np.broadcast_to(found.scale, scale.shape), scale) if found.scale.ndim < 2 else False
@@ -128,10 +116,10 @@ def _bias(context: SiteContext, name: str, scale: Array) -> tuple[Array, Node | 
     return ((stored - found.zero.astype(np.int64)).astype(np.float32) * found.scale), found.node
 
 
-def _added(tail: Tail, bias: Array) -> Tail:
+def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
     """A tail with a bias in floats behind it."""
 
-    def both(builder: GraphBuilder, z: str, spread: Spread) -> str:
+    def both(builder: GraphBuilder, z: str, spread: integer.Spread) -> str:
         z = tail(builder, z, spread)
         values = np.ascontiguousarray(spread(bias).astype(np.float32))
         return builder.add(
