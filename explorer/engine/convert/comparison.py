@@ -210,9 +210,6 @@ def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]
     return names if len(names) == len(results) else tuple(f"result.{at}" for at in range(len(results)))
 
 
-# what goes in
-
-
 def one_draw(loaded: LoadedModule, bound: BoundInputs, seed: int) -> dict[str, Array]:
     """Inputs of a module by name, drawn as `prove` draws them."""
     return _with_own(bound, draw(_planned(loaded, bound, {}), seed))
@@ -278,9 +275,6 @@ def _by_one_step(feeds: Feeds) -> Feeds:
         else:
             moved[name] = value
     return moved
-
-
-# what runs
 
 
 def module_call(module: Any, bound: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:

@@ -77,9 +77,6 @@ def convert(job: ConversionJob) -> ConversionResult:
     )
 
 
-# the comparison
-
-
 def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     """TensorFlow's own interpreter with the source in it; its kernels are the plain ones, which compute
     what the format defines.

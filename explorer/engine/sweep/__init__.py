@@ -187,8 +187,6 @@ class _Run:
         self.proof, self.on_progress, self.cancel = proof, on_progress, cancel
         self.made = self.kept = self.proved = self.done = self.total = 0
 
-    # what is known
-
     def prepare(self, subject: Subject, *, alone: bool) -> _Work:
         """The rows of a model: those that are kept, and blank ones; `alone` if there is no other model."""
         work = _Work(subject)
@@ -238,8 +236,6 @@ class _Run:
     def _unproved(self, row: SweepRow) -> bool:
         proof = self.proof
         return proof is not None and (row.draws, row.seed) != (proof.draws, proof.seed)
-
-    # doing it
 
     def spread(self, works: Sequence[_Work], scheduler: str | None, workers: int | None) -> int:
         """Does what is open, here or elsewhere: how many processes did it."""
@@ -345,8 +341,6 @@ class _Run:
             work.rows[at] = row
         if self.store is not None:
             self.store.add(rows)
-
-    # telling
 
     def _say(self, phase: str) -> None:
         if self.on_progress is not None:

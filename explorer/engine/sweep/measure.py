@@ -170,8 +170,6 @@ def _size(folder: str) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
 
-# in a worker
-
 _ONE = threading.Lock()
 """A worker may have threads; a model takes the memory of a process."""
 _open: tuple[str, SweepSession] | None = None

@@ -170,9 +170,6 @@ def _traffic(cost: OrderCost) -> int:
     return cost.traffic
 
 
-# one site's figures
-
-
 class _Figures(NamedTuple):
     macs: int
     products: int
@@ -345,9 +342,6 @@ def _systolic(
 
 def _seconds(cycles: int | None, machine: Hardware) -> float | None:
     return None if cycles is None or machine.clock is None else cycles / machine.clock
-
-
-# all sites together
 
 
 def _total(name: str, costs: Sequence[OrderCost], turns: Sequence[int], macs: int) -> OrderTotal:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Function, Model, Node, tensor_from_array
 from explorer.engine.proof.proof import verify
 from explorer.engine.proof.sites import run
-from explorer.engine.proof.sites.original import find_original
+from explorer.engine.proof.sites.proof import find_original
 from explorer.engine.proof.structure.walk import walk
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.facts import TileSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from msgspec import Struct, field
 from explorer.base.errors import BadModel
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.engine.graph.model import Node
+
+Rule = Callable[..., Any]
+"""What does an operator: `rule(call, *inputs)`."""
 
 _DTYPES = {code: name for code, name, _ in ELEMENT_TYPES}
 

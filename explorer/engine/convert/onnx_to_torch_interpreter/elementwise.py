@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from explorer.base.errors import BadModel
-
-if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
-
-Rule = Callable[..., Any]
+from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 
 _NARROWEST = 17
 """Codes from here on are of float8, and of types of 4 and 2 bits."""
@@ -76,9 +72,6 @@ def _cast_like(call: OperatorCall, x: Tensor, like: Tensor) -> Tensor:
 
 def _as(x: Tensor, kind: torch.dtype) -> Tensor:
     return x != 0 if kind == torch.bool else x.to(kind)
-
-
-# along axes
 
 
 def _axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:

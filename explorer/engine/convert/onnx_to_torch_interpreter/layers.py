@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from explorer.base.errors import BadModel
-
-if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
-
-Rule = Callable[..., Any]
+from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 
 _CONV: Sequence[Callable[..., Tensor]] = (functional.conv1d, functional.conv2d, functional.conv3d)
 _TURNED: Sequence[Callable[..., Tensor]] = (

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
-
-Rule = Callable[..., Any]
+from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 
 
 def _reshape(call: OperatorCall, x: Tensor, shape: Any = None) -> Tensor:
@@ -258,9 +255,6 @@ def _reverse_sequence(call: OperatorCall, x: Tensor, lengths: Tensor) -> Tensor:
     places = torch.where(steps < lengths, lengths - 1 - steps, steps)
     index = places.reshape(*places.shape, *(1,) * (moved.dim() - 2)).expand(moved.shape)
     return moved.gather(0, index).movedim((0, 1), (time, batch))
-
-
-# sequences of tensors
 
 
 def _sequence_insert(

@@ -7,18 +7,14 @@ which holds every sum of int8 products that a model comes near to (2^53) without
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from explorer.base.errors import BadModel
+from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, Rule
 from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
-
-if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
-
-Rule = Callable[..., Any]
 
 _NARROW = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7)}
 """The smallest and largest number of a quantized type, by onnx's code."""

@@ -5,16 +5,14 @@ layers have a part only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from explorer.base.errors import BadModel
-
-if TYPE_CHECKING:
-    from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
+from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]

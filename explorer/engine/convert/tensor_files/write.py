@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
+import numpy as np
+
+from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files import byte_evidence
-from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copied, gather
+from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copied, count_of, gather
+from explorer.facts.conversion import StoredEvidence
 
 
 def convert(
@@ -31,5 +36,85 @@ def convert(
         bundle = gather(job, files)
         check_room(job, bundle.pieces)
         notes = write(bundle)
-        evidence = byte_evidence.compare(job, bundle, reread(job.path, files)) if job.verify else None
+        evidence = compare(job, bundle, reread(job.path, files)) if job.verify else None
     return ConversionResult(how=copied(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))
+
+
+def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredEvidence:
+    """Compares the tensors of a source, and what is said beside them, with those of what was written.
+
+    Args:
+        job: Told how far it is.
+        source: What was to be written.
+        result: What was written, as its own reader found it.
+
+    Raises:
+        BadModel: A file became shorter meanwhile.
+        Cancelled: `job.cancel` said so.
+    """
+    started = time.perf_counter()
+    before = source.pieces
+    written = {piece.name: piece for piece in result.pieces}
+    differing: list[tuple[str, str]] = []
+    digest, nbytes = hashlib.sha256(), 0
+    tied: dict[Hashable, Hashable] = {}
+    for at, piece in enumerate(sorted(before, key=lambda p: p.name)):
+        other = written.pop(piece.name, None)
+        if other is None:
+            differing.append((piece.name, "it is not in the result"))
+            continue
+        if (piece.dtype, piece.shape) != (other.dtype, other.shape):
+            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (piece, other)]
+            differing.append((piece.name, f"{texts[0]} became {texts[1]}"))
+            continue
+        if piece.same is not None and other.same is not None:
+            if tied.get(piece.same) == other.same:
+                continue
+            tied[piece.same] = other.same
+        job.tell("comparing byte for byte", at, len(before))
+        for old, new in _pairs(piece.read(), other.read()):
+            digest.update(old)
+            nbytes += old.nbytes
+            if old.nbytes != new.nbytes or not np.array_equal(
+                np.frombuffer(old, "u1"), np.frombuffer(new, "u1")
+            ):
+                differing.append((piece.name, "its bytes differ"))
+                break
+            job.tell("comparing byte for byte", at, len(before))
+    differing += [(name, "it is not in the source") for name in sorted(written)]
+    differing += [(name, "it is not in the result") for name in _lost_metadata(source, result)]
+    count = f"{count_of(len(before), 'tensor')}, {bytes_text(nbytes)}"
+    verdict = f"equal byte for byte: {count}"
+    if differing:
+        name, why = differing[0]
+        verdict = f"different: {len(differing):,} of {count}: '{printable(name)}': {why}"
+    return StoredEvidence(
+        tensors=len(before),
+        nbytes=nbytes,
+        differing=tuple(differing),
+        sha256="" if differing else digest.hexdigest(),
+        passed=not differing,
+        verdict=verdict,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _lost_metadata(source: StateDict, result: StateDict) -> list[str]:
+    """What is said beside the tensors of a source and not, or not the same, in what was written."""
+    lost = [f"metadata {key}" for key, text in source.metadata.items() if result.metadata.get(key) != text]
+    return lost if source.versions == result.versions else [*lost, "_metadata"]
+
+
+def _pairs(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
+    """Two streams of bytes in pieces of the same length; what one of them has more of comes alone."""
+    left, right = memoryview(b""), memoryview(b"")
+    while True:
+        left = left or next(a, memoryview(b""))
+        right = right or next(b, memoryview(b""))
+        size = min(left.nbytes, right.nbytes)
+        if not size:
+            break
+        yield left[:size], right[:size]
+        left, right = left[size:], right[size:]
+    if left.nbytes or right.nbytes:
+        yield left, right

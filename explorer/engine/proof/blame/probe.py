@@ -221,8 +221,6 @@ class LayerProbe:
         """What the layers of a place read, by the original's names."""
         return {*place.before.given, *(self._named[name] for name in place.after.given)}
 
-    # the models whole
-
     def _whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
         """Both models on every draw.
 
@@ -257,8 +255,6 @@ class LayerProbe:
                 name = place.pair.before
                 place.whole.figures.sensitivity = trials.rms_between(kept[name], moved.pop(name))
         return kept
-
-    # layers alone
 
     def _alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         """The layers of both models on the original's values."""

@@ -22,9 +22,9 @@ from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import DTYPES, Model, sources
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original, ProductSpec
+from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
 from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
-from explorer.engine.proof.sites.original import find_original
 from explorer.engine.proof.sites.run import Sessions, SiteRun, run_part, run_site
 from explorer.engine.proof.structure.walk import walk
 from explorer.engine.proof.symbolic.blocks import NotTiled
@@ -267,21 +267,27 @@ class SiteProof:
         return self._known_places[id(drawn)]
 
 
-def _walked(
-    after: Model,
-    site: SitePlan,
-    original: Original,
-    meaning: ProductSpec,
-    shapes: Sequence[tuple[int, ...]],
-    dtype: str,
-    wiring: Wiring,
-    stopped: Callable[[], bool],
-) -> tuple[int, str]:
-    """How many tiles the walk compared, or what it found to be wrong."""
-    try:
-        return walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=stopped), ""
-    except NotTiled as fault:
-        return 0, printable(str(fault))
+def find_original(
+    model: Model, output: str, planned: SitePlan | None = None, wiring: Wiring | None = None
+) -> Original | None:
+    """The operator of the original that makes `output`, and what it multiplies.
+
+    Args:
+        model: The original.
+        output: Value name.
+        planned: What the plan says of it.
+        wiring: Of the original, if it is known.
+
+    Returns:
+        None if `output` is not made by a product.
+
+    Raises:
+        NotTiled: It is, but not one of its operands comes from the data.
+    """
+    wiring = wiring or Wiring.of(model.graph)
+    node = wiring.maker(output)
+    mean = MEANINGS.get((node.domain, node.op)) if node is not None else None
+    return mean(node, NodeReader(model, planned, wiring)) if node is not None and mean is not None else None
 
 
 def key_of(site: SitePlan) -> str:

@@ -231,7 +231,7 @@ class _Check:
         """The weight's bits; None where the right operand comes from the data, and `weight` holds codes."""
         if isinstance(meaning.right, np.ndarray):
             self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
-            self.stored = _bits(self.weight, self.bits)
+            self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
         self.compared: set[tuple[Any, ...]] = set()
         self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
@@ -437,20 +437,20 @@ class _Check:
         if factor == 1.0 != alpha:
             # alpha may have been multiplied into the weight instead
             want = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
-            equal = np.array_equal(_bits(part, self.bits), _bits(want, self.bits)) if same_type else False
+            equal = np.array_equal(part.view(self.bits), want.view(self.bits)) if same_type else False
         else:
             if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
                 raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
             slice_ = self.stored[area.b][depth : depth + width, columns]
             if same_type:
                 # along the stored order: the weight is the one that comes from far
-                mine = _bits(part, self.bits)
+                mine = part.view(self.bits)
                 turned = slice_.strides[0] < slice_.strides[1]
                 equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
             else:
                 wide = weight[depth : depth + width, columns].astype(part.dtype)
                 kind = np.dtype(f"u{part.dtype.itemsize}")
-                equal = np.array_equal(_bits(part, kind), _bits(wide, kind))
+                equal = np.array_equal(part.view(kind), wide.view(kind))
         if not equal:
             raise NotTiled(
                 f"the tile of product {where} is not its slice of the weight{self._hint(part, where, area.b)}"
@@ -530,8 +530,3 @@ def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
         return False
     # where numbers are integers, code -1 is a zero that is not the zero point
     return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())
-
-
-def _bits(array: Array, kind: np.dtype[Any]) -> Array:
-    """The same memory as unsigned integers: -0.0 and NaN payloads count."""
-    return array.view(kind)

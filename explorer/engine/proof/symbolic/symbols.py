@@ -49,8 +49,6 @@ class Symbols:
         self.recent: list[Any] = [None, None]
         """The codes that were made last of those that are not kept, and by what."""
 
-    # the domain's side of the interpreter
-
     def constant(self, tensor: Tensor) -> Array:
         """The numbers, mapped."""
         return tensor.array()
