@@ -38,7 +38,6 @@ def convert(job: ConversionJob) -> ConversionResult:
     loaded: LoadedModule = job.opened.loaded
     asked = job.asked
     bound = bind(loaded, job.input_shapes, job.dims)
-    notes = (*loaded.notes, *bound.notes)
     names = _names(asked.input_names, [info.name for info in bound.inputs], "--input-names", "input")
     open_ = axes.settle(loaded, bound, asked.dynamic, names)
     bound = open_.bound
@@ -47,28 +46,21 @@ def convert(job: ConversionJob) -> ConversionResult:
     if found:  # a model that does not run on shapes has its outputs counted in the file
         outputs = _names(asked.output_names, [info.name for info in found], "--output-names", "output")
     _no_clash(loaded, names, outputs)
-    made = onnx_export.export(
-        loaded,
-        bound,
-        job.path,
-        job.on_progress,
-        onnx_export.ExportRequest(
-            exporter=asked.exporter,
-            opset=asked.opset,
-            inputs=names,
-            outputs=outputs,
-            axes=open_.inputs,
-            output_axes=tuple(
-                {a: d for a, d in enumerate(i.shape or ()) if isinstance(d, str)} for i in found
-            ),
-            shapes=axes.specifications(loaded, open_),
-        ),
+    sizes = ({axis: d for axis, d in enumerate(info.shape or ()) if isinstance(d, str)} for info in found)
+    request = onnx_export.ExportRequest(
+        exporter=asked.exporter,
+        opset=asked.opset,
+        inputs=names,
+        outputs=outputs,
+        axes=open_.inputs,
+        output_axes=tuple(sizes),
+        shapes=axes.specifications(loaded, open_),
     )
+    made = onnx_export.export(loaded, bound, job.path, job.on_progress, request)
     job.tell("reading what was written")
     join(job.path)
     model = validate(reader.read(job.path))
     _check(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
-    notes += axes.notes(open_)
     evidence = None
     if job.verify:
         called = dict(zip((info.name for info in bound.inputs), names, strict=True))
@@ -88,7 +80,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         inputs=declared(model.graph.feeds),
         outputs=declared(model.graph.outputs),
         verification=evidence,
-        notes=(*notes, *_lost(model, names)),
+        notes=(*loaded.notes, *bound.notes, *axes.notes(open_), *_lost(model, names)),
     )
 
 
