@@ -84,7 +84,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         clear_left(folder)
         temporary = os.path.join(staging, name)
         try:
-            yield os.path.join(staging, name)
+            yield temporary
         except Discard:
             return
         if executable:

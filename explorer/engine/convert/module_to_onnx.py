@@ -22,9 +22,6 @@ from explorer.engine.models.torch import onnx_export
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
-from explorer.facts import TensorInfo
-from explorer.engine.runtime.onnxruntime import Session
-from explorer.engine.runtime.random_inputs import Drawn, plan_inputs
 
 
 def convert(job: ConversionJob) -> ConversionResult:

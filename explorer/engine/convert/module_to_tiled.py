@@ -126,7 +126,7 @@ def _write(job: ConversionJob) -> Callable[[str], Any]:
     return comparison.LOADERS[writer.format]
 
 
-def _loaded(opened: Opened) -> LoadedModule:
+def _loaded(opened: OpenedModel) -> LoadedModule:
     """The model as an nn.Module, if it is one with layers."""
     loaded = module_of(opened)
     if any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules()):

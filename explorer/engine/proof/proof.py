@@ -39,6 +39,7 @@ from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verificatio
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import uncollected
 
+
 def verify(
     before: Model,
     after: Model,

@@ -24,6 +24,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
 
+
 class SweepSession(Protocol):
     """What is needed of a session: the engine opens models through it without knowing what it is."""
 

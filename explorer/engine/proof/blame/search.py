@@ -21,8 +21,9 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text, printable
 from explorer.engine.graph.model import Model
+from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
-from explorer.engine.proof.blame.probe import BUDGET, Cancel, LayerProbe, OnProgress
+from explorer.engine.proof.blame.probe import BUDGET, LayerProbe
 from explorer.engine.proof.lengths import Dims, choose
 from explorer.engine.proof.outputs.run import Mismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given

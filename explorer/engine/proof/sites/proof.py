@@ -21,7 +21,6 @@ from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import DTYPES, Model, sources
 from explorer.engine.progress import Cancel
-from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
 from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
@@ -265,6 +264,23 @@ class SiteProof:
             inference = Inference(self.before, {}, shapes)
             self._known_places[id(drawn)] = list(places(self.before, inference))
         return self._known_places[id(drawn)]
+
+
+def _walked(
+    after: Model,
+    site: SitePlan,
+    original: Original,
+    meaning: ProductSpec,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: str,
+    wiring: Wiring,
+    stopped: Callable[[], bool],
+) -> tuple[int, str]:
+    """How many tiles the walk compared, or what it found to be wrong."""
+    try:
+        return walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=stopped), ""
+    except NotTiled as fault:
+        return 0, printable(str(fault))
 
 
 def find_original(
