@@ -25,3 +25,14 @@ def stop_if(cancel: Cancel) -> None:
     """
     if cancel is not None and cancel():
         raise Cancelled
+
+
+def report(on_progress: OnProgress, cancel: Cancel, phase: str, done: int = 0, total: int = 0) -> None:
+    """Tells how far a job is, and ends it there if nobody wants it any more.
+
+    Raises:
+        Cancelled: `cancel` said so.
+    """
+    stop_if(cancel)
+    if on_progress is not None:
+        on_progress(Progress(phase, done, total))

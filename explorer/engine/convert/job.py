@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.graph.model import Value
-from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.facts import Progress, TensorInfo, Verification
+from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.facts import TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
 from explorer.host.optional_packages import require, said
 
@@ -85,9 +85,7 @@ class ConversionJob(Struct, frozen=True):
         Raises:
             Cancelled: He does.
         """
-        stop_if(self.cancel)
-        if self.on_progress is not None:
-            self.on_progress(Progress(phase, done, total))
+        report(self.on_progress, self.cancel, phase, done, total)
 
     def counted(self, phase: str, total: int) -> Callable[[], None]:
         """What is called before each of so many steps: it reports them as `tell` does."""

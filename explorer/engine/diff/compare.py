@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -26,9 +27,9 @@ from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.progress import Cancel, OnProgress, stop_if
+from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes.subgraphs import call_name, view
-from explorer.facts import Analysis, Diff, NodeDiff, OpDiff, Progress
+from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """What stands for the operator in rows about the graph itself."""
@@ -71,7 +72,7 @@ def diff(
         Cancelled: `cancel` said so.
     """
     tally = _Tally()
-    rows = _rows(before, after, tally, _teller(on_progress, cancel), cancel)
+    rows = _rows(before, after, tally, partial(report, on_progress, cancel), cancel)
     for row in rows:
         if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
             tally.count(row, row.op_before or row.op_after or "")
@@ -84,17 +85,6 @@ def diff(
         totals_before=before_analysis.info.totals,
         totals_after=after_analysis.info.totals,
     )
-
-
-def _teller(on_progress: OnProgress, cancel: Cancel) -> Tell:
-    """Reports progress, if somebody wants it, and stops there if the user wants to stop."""
-
-    def tell(phase: str, done: int = 0, total: int = 0) -> None:
-        stop_if(cancel)
-        if on_progress is not None:
-            on_progress(Progress(phase, done, total))
-
-    return tell
 
 
 def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text
-from explorer.engine.progress import Cancel, OnProgress, stop_if
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, planned, proved
 from explorer.engine.sweep.processes import cores, room
 from explorer.engine.sweep.store import Store, is_store
-from explorer.facts import Progress, TileSpec
+from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
 from explorer.host.output_files import check_target
@@ -193,7 +193,7 @@ class _Run:
         try:
             work.files = subject.files()
             if self.store is not None:
-                self._say("reading the model")
+                report(self.on_progress, None, "reading the model")
                 work.content = fingerprint(work.files, self.cancel)
         except Cancelled:
             raise
@@ -260,7 +260,7 @@ class _Run:
                 self._take(work, indices, outcome)
             self._count(len(indices))
 
-        self._say("starting workers")
+        report(self.on_progress, None, "starting workers")
         if scheduler is None:
             return processes.run(tasks, done, workers=workers or 1, cancel=self.cancel)
         from explorer.engine.sweep import cluster
@@ -342,14 +342,9 @@ class _Run:
         if self.store is not None:
             self.store.add(rows)
 
-    def _say(self, phase: str) -> None:
-        if self.on_progress is not None:
-            self.on_progress(Progress(phase))
-
     def _count(self, rows: int) -> None:
         self.done += rows
-        if self.on_progress is not None:
-            self.on_progress(Progress("sweeping", self.done, self.total))
+        report(self.on_progress, None, "sweeping", self.done, self.total)
 
 
 def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:

@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine import shapes
 from explorer.engine.graph.model import DTYPES, Model, dtype_code
-from explorer.engine.progress import Cancel, OnProgress, stop_if
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.outputs.run import by_one_ulp
@@ -25,7 +25,7 @@ from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput
-from explorer.facts import Progress, TensorInfo
+from explorer.facts import TensorInfo
 
 Feeds = dict[str, Array]
 
@@ -173,13 +173,7 @@ class LayerProbe:
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         """Reports progress, and stops here if the user wants to stop."""
-        self.check()
-        if self.on_progress is not None:
-            self.on_progress(Progress(phase, done, total))
-
-    def check(self) -> None:
-        """Stops here if the user wants to stop."""
-        stop_if(self.cancel)
+        report(self.on_progress, self.cancel, phase, done, total)
 
     def run(self) -> None:
         """Looks at every place.
@@ -319,7 +313,7 @@ class LayerProbe:
             if not into:
                 place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
             differs = place.float and not trials.same(a, b)
-            self.check()
+            stop_if(self.cancel)
             trials.add(place.alone[-1], a, b, self._exactly(place, here) if differs else None)
             if differs:
                 off.append(place)
