@@ -16,7 +16,6 @@ from typing import Any
 from explorer.engine.formats.onnx.protobuf_wire import fields
 from explorer.engine.graph.model import (
     AttributeRef,
-    Function,
     Graph,
     Inline,
     Model,
@@ -71,7 +70,8 @@ class Forms:
             self._kept.append(model)
             body = model.functions[key]
             form = self._body(model, body.nodes, body.inputs, body.outputs, {}, [])
-            rest = body.attributes, self._mapping(model, body.defaults, {}, []), _opsets(body)
+            opsets = tuple(sorted(body.opsets.items()))
+            rest = body.attributes, self._mapping(model, body.defaults, {}, []), opsets
             self._functions[memo] = self.number(("function", form, *rest))
         return self._functions[memo]
 
@@ -202,10 +202,6 @@ class Forms:
             attributes = self._mapping(model, node.attributes, names, free) if node.attributes else ()
             forms.append((self.operator(model, node), takes, len(node.outputs), attributes))
         return tuple(forms), tuple(place(name) for name in outputs)
-
-
-def _opsets(function: Function) -> Form:
-    return tuple(sorted(function.opsets.items()))
 
 
 def captured(node: Node) -> tuple[str, ...]:

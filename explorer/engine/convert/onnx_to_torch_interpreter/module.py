@@ -50,7 +50,7 @@ class OnnxModule(nn.Module):
         for at, tensor in enumerate(_constants(model)):
             if id(tensor) in self._places or id(tensor) in self._sizes:
                 continue
-            if _is_sizes(tensor):
+            if tensor.dtype == "int64" and len(tensor.shape) <= 1 and tensor.elements <= _SIZES:
                 self._sizes[id(tensor)] = tensor.array().reshape(tensor.shape).copy()
                 continue
             value = _loaded(tensor, maps)
@@ -189,10 +189,6 @@ def _constants(model: Model) -> Iterator[Tensor]:
             yield from (v for v in node.attributes.values() if isinstance(v, Tensor) and v.dtype != "string")
         for graph in _graphs(node):
             yield from graph.initializers.values()
-
-
-def _is_sizes(tensor: Tensor) -> bool:
-    return tensor.dtype == "int64" and len(tensor.shape) <= 1 and tensor.elements <= _SIZES
 
 
 def _loaded(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:

@@ -8,7 +8,6 @@ is not exact for that reason, the tiled graph has to be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -65,11 +64,10 @@ def compare_exact(
         shown = np.ones(exact.shape, bool) if meaning.shown is None else meaning.shown
         wrong = (mine != exact) & shown
         if wrong.any() and not reason:
-            place = np.argwhere(wrong)[0]
-            here = tuple(place)
+            here = tuple(np.argwhere(wrong)[0])
             reason = (
                 f"{int(wrong.sum()):,} of {int(shown.sum()):,} elements are not those of exact integer"
-                f" arithmetic: {mine[here]} instead of {exact[here]} at {_place(place)}"
+                f" arithmetic: {mine[here]} instead of {exact[here]} at ({', '.join(map(str, here))})"
             )
         if at == 0:
             theirs = meaning.out(y)
@@ -107,7 +105,3 @@ def _of_original(
         return ""
     why = f"; {SATURATES}" if meaning.integers.saturates(inputs) else ""
     return f"{int(wrong.sum()):,} elements of the original are not those of exact integer arithmetic{why}"
-
-
-def _place(place: Any) -> str:
-    return "(" + ", ".join(str(int(i)) for i in place) + ")"

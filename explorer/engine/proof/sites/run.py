@@ -525,7 +525,12 @@ class _Runner:
         made = {o for n in nodes for o in n.outputs}
         outer = [name for name in names if name not in made]
         initializers = self.after.graph.initializers
-        tiles = {name: _aligned(initializers[name].array()) for name in outer if name in initializers}
+        # a weight in a file may begin at any byte; the runtime wants whole words
+        tiles = {
+            name: np.require(initializers[name].array(), requirements=("C", "A"))
+            for name in outer
+            if name in initializers
+        }
         inputs = [{n: tiles[n] if n in tiles else known[n] for n in outer} for known in values]
         kinds = tuple((names[n], str(v.dtype), v.shape) for n, v in inputs[0].items())
         key = (tuple(_signature(n, names) for n in nodes), kinds)
@@ -604,11 +609,6 @@ def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
     )
     wires = tuple(names.get(n, "") for n in (*node.inputs, "|", *node.outputs))
     return node.op, node.domain, node.overload, wires, attributes
-
-
-def _aligned(array: Array) -> Array:
-    """A weight in a file may begin at any byte; the runtime wants whole words."""
-    return np.require(array, requirements=("C", "A"))
 
 
 def _opened(call: Node, function: Function) -> list[Node]:

@@ -81,8 +81,9 @@ class ValueNumbers:
     def content(self, tensor: Tensor) -> int:
         """The number of a stored tensor: the same for the same type, shape and bits."""
         bucket = self._stored.setdefault(self._forms.sample(tensor), [])
+        has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
         for known, number in bucket:
-            if known is tensor or (_has_bytes(tensor) and self._forms.equal_content(known, tensor)):
+            if known is tensor or (has_bytes and self._forms.equal_content(known, tensor)):
                 return number
         bucket.append((tensor, self.number("stored", len(self._table))))
         return bucket[-1][1]
@@ -112,10 +113,6 @@ def held(node: Node) -> Tensor | None:
         if name in _SCALARS and not isinstance(value, AttributeRef):
             return tensor_from_array(name, np.asarray(_SCALARS[name](value)))
     return None
-
-
-def _has_bytes(tensor: Tensor) -> bool:
-    return tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
 
 
 class _Scope(Struct, eq=False):
