@@ -15,7 +15,7 @@ _MANY = 700
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_pause() -> Iterator[None]:
     """No search for garbage inside; what was made there counts as old afterwards, if it is much."""
     collects = gc.isenabled()
     gc.disable()

@@ -48,7 +48,7 @@ def search_here() -> None:
         sys.path.append(folder)
 
 
-def said(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An exception in one line, without a traceback."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
@@ -75,7 +75,7 @@ def require(package: str, source: str, *, install: str = TORCH) -> Any:
     except Exception as error:
         # one that does not fit its numpy or protobuf raises whatever it stumbles over
         raise MissingExtra(
-            f"{package.partition('.')[0]} is installed but cannot be imported ({said(error)})",
+            f"{package.partition('.')[0]} is installed but cannot be imported ({error_line(error)})",
             where=source,
             hint=f"repair it, for instance with: {install}",
         ) from error

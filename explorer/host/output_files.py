@@ -76,7 +76,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
     folder, name = os.path.split(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise Misuse("there is no such folder", where=folder, hint="create it first")
-    staging, ours = _staging(path), scratch.is_ours(path)
+    staging, ours = _staging(path), scratch.is_private(path)
     if not ours:
         tell("writing", staging)
     lock = _claimed(staging, path)

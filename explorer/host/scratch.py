@@ -38,7 +38,7 @@ class Folder:
 
     def __init__(self) -> None:
         self.path, self._lock = _make()
-        ours(self.path)
+        keep_private(self.path)
 
     def remove(self) -> None:
         """Takes it away with all that is in it; twice is as good as once."""
@@ -76,18 +76,18 @@ def folder() -> Iterator[str]:
         made.remove()
 
 
-def ours(path: str) -> None:
+def keep_private(path: str) -> None:
     """Says that a folder is for the program's own files."""
     _ours.append(os.path.realpath(path))
 
 
-def is_ours(path: str) -> bool:
+def is_private(path: str) -> bool:
     """Whether a file is for the program alone: it lies in a folder that is."""
     real = os.path.realpath(os.path.dirname(os.path.abspath(path)))
     return any(real == one or real.startswith(one + os.sep) for one in _ours)
 
 
-def private(path: str) -> IO[bytes]:
+def open_private(path: str) -> IO[bytes]:
     """Opens a file to write to its end, which only the user may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE)
     os.fchmod(descriptor, PRIVATE)
@@ -95,7 +95,7 @@ def private(path: str) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def made_private(folder: str) -> Iterator[str]:
+def private_files(folder: str) -> Iterator[str]:
     """Has only the user read the files that are made in a folder while the block lasts."""
     before = set(os.listdir(folder))
     yield folder

@@ -41,7 +41,7 @@ _WRITING = frozenset({"save", "script", "keep_choices"})
 """Methods whose first argument is a file that they write; others name it `output`."""
 
 
-class Outlined(Struct, frozen=True):
+class TreePreview(Struct, frozen=True):
     """What the model's header says, or its beginning.
 
     Attributes:
@@ -113,7 +113,7 @@ class EngineProcess:
         self._workdir = ""
         self._closed = False
         self._looked = False
-        self._outlines: list[Future[Outlined | None]] = []
+        self._outlines: list[Future[TreePreview | None]] = []
 
     @property
     def pid(self) -> int | None:
@@ -126,7 +126,7 @@ class EngineProcess:
             if self._process is None and not self._closed:
                 self._spawn()
 
-    def outlined(self, at: int) -> Future[Outlined | None]:
+    def outlined(self, at: int) -> Future[TreePreview | None]:
         """The header's rows as they are read: those known at first, more of them, ...; None behind the last.
 
         They are read once, beside whatever the engine does first.
@@ -224,7 +224,7 @@ class EngineProcess:
         answers, child_out = os.pipe()
         seen, child_seen = os.pipe()
         # what native code prints must not reach the screen; its last line explains a crash
-        with scratch.private(os.path.join(self._workdir, "engine.log")) as log:
+        with scratch.open_private(os.path.join(self._workdir, "engine.log")) as log:
             begins = log.tell()
             self._process = subprocess.Popen(
                 child.command("explorer.process.server", *map(str, (child_in, child_out, child_seen))),
@@ -331,7 +331,7 @@ class EngineProcess:
                     piece, far = content
                     grown.add(piece)
                     if far:
-                        seen = Outlined(header, grown, far != "more", far == "all known")
+                        seen = TreePreview(header, grown, far != "more", far == "all known")
                         grown = rows.restructured()
                         self._tell_outlined(at, seen)
                         at += 1
@@ -341,7 +341,7 @@ class EngineProcess:
         if looking:
             self._tell_outlined(at, None)
 
-    def _tell_outlined(self, at: int, seen: Outlined | None) -> None:
+    def _tell_outlined(self, at: int, seen: TreePreview | None) -> None:
         with self._lock:
             future = self.outlined(at)
             if not future.done():

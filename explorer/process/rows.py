@@ -167,7 +167,7 @@ def narrow(values: Sequence[int]) -> Numbers:
     return list(values)
 
 
-def packed(layers: Iterable[Layer]) -> Iterator[bytes]:
+def pack(layers: Iterable[Layer]) -> Iterator[bytes]:
     """The pages of rows, each of `PAGE`."""
     import pickle
     import zlib
@@ -180,7 +180,7 @@ def packed(layers: Iterable[Layer]) -> Iterator[bytes]:
 
 def messages(layers: Iterable[Layer]) -> Iterator[tuple[Piece, ...]]:
     """The pages as pieces, a few at a time."""
-    pages = (Piece("page", "", page) for page in packed(layers))
+    pages = (Piece("page", "", page) for page in pack(layers))
     while some := tuple(islice(pages, _PAGES)):
         yield some
 

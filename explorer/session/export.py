@@ -39,7 +39,7 @@ class Exporter:
         model = models.graph(models.current, on_progress)
         with output_files.atomic_write(path, overwrite=overwrite) as temporary:
             writer.write(model, temporary, on_progress=on_progress)
-        models.history = states.amended(models.history, models.current, saved=path)
+        models.history = states.amend(models.history, models.current, saved=path)
         return path
 
     def convert(

@@ -13,19 +13,19 @@ LONGEST_NAME = 200
 """Characters of a state's name."""
 
 
-def moved(history: History, steps: int) -> History:
+def step(history: History, steps: int) -> History:
     """So many steps forward, or back; at the ends it stays there."""
     last = len(history.entries) - 1
     return replace(history, current=max(0, min(history.current + steps, last)))
 
 
-def appended(history: History, entry: HistoryEntry) -> History:
+def append(history: History, entry: HistoryEntry) -> History:
     """With a state behind the current one; what could have been redone is gone."""
     before = history.entries[: history.current + 1]
     return replace(history, entries=(*before, entry), current=len(before))
 
 
-def amended(history: History, at: int, **fields: str) -> History:
+def amend(history: History, at: int, **fields: str) -> History:
     """With something else said of a state."""
     entries = list(history.entries)
     entries[at] = replace(entries[at], **fields)

@@ -63,7 +63,7 @@ class Models:
         self.rules: Rules | None = None
         self._workdir = workdir
         if workdir is not None:
-            scratch.ours(workdir)
+            scratch.keep_private(workdir)
         self._own_workdir: str | None = None
         self._original: OpenedModel | None = None
         self._states: dict[int, OnnxModel] = {}
@@ -124,7 +124,7 @@ class Models:
         """Adds a state behind the current one; what could have been redone is gone."""
         for at in range(self.current + 1, len(self.history.entries)):
             self._forget(at)
-        self.history = states.appended(self.history, entry)
+        self.history = states.append(self.history, entry)
 
     def restore(self, history: History) -> None:
         """Takes up the history of a session that ended."""
@@ -192,7 +192,7 @@ class Models:
         if at:
             return self._state(at).model
         if self._graph is None:
-            with scratch.made_private(self.workdir) as folder:
+            with scratch.private_files(self.workdir) as folder:
                 self._graph = self.opened(0, on_progress).graph(folder, on_progress=on_progress)
         return self._graph
 

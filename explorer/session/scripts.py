@@ -17,8 +17,8 @@ from msgspec import Struct
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec
-from explorer.settings.parse import opening_words, path_word, tied
-from explorer.settings.tiling import COMMAND_LINE, as_toml, escaped
+from explorer.settings.parse import opening_words, option_words, path_word
+from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
 
 _MOST_CHARACTERS = 4_000
 """Of a command's sites; more go into a file."""
@@ -55,7 +55,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
         words += ["--tile", "x".join(map(str, spec.tile))]
     if typed("sites"):
         for site in spec.sites:
-            words += tied("--site", site)
+            words += option_words("--site", site)
     for name, value in (("edges", spec.edges), ("form", spec.form)):
         if typed(name):
             words += [f"--{name}", value]
@@ -124,7 +124,7 @@ def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
     plan = entry.plan
     if plan is None:
         raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
-    sites = tuple(escaped(site.name) for site in plan.sites)
+    sites = tuple(escape_glob(site.name) for site in plan.sites)
     return TileSpec(plan.tile, sites, plan.edges, plan.form)  # type: ignore[arg-type]
 
 

@@ -124,12 +124,12 @@ class Session:
 
     def undo(self) -> History:
         """One step back; at the original it stays there."""
-        self._models.history = states.moved(self._models.history, -1)
+        self._models.history = states.step(self._models.history, -1)
         return self._models.history
 
     def redo(self) -> History:
         """One step forward again; at the newest state it stays there."""
-        self._models.history = states.moved(self._models.history, 1)
+        self._models.history = states.step(self._models.history, 1)
         return self._models.history
 
     def go(self, index: int) -> History:
@@ -148,7 +148,7 @@ class Session:
             Misuse: The history has no such entry.
         """
         at, words = self._models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
-        self._models.history = states.amended(self._models.history, at, name=words)
+        self._models.history = states.amend(self._models.history, at, name=words)
         return self._models.history
 
     def restore(self, history: History) -> History:

@@ -199,7 +199,7 @@ def parse_setting(key: str, value: Any, where: str = "") -> Any:
     return _SETTINGS[key](value, where or key)
 
 
-def completed(machine: Hardware) -> Hardware:
+def complete(machine: Hardware) -> Hardware:
     """A machine with all that follows from what is said of it.
 
     A rate per second is one per cycle times the clock, whichever two are known; an array does one
@@ -320,7 +320,7 @@ def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
         if key not in _SETTINGS:
             raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
     settings = {key: parse_setting(key, value, f"{where} {key}") for key, value in entry.items()}
-    return replace(completed(Hardware(name, **settings, origin=where)), origin=path)
+    return replace(complete(Hardware(name, **settings, origin=where)), origin=path)
 
 
 def _has_cycles(machine: Hardware) -> bool:

@@ -307,7 +307,7 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
     return dynamic
 
 
-def tied(flag: str, value: str) -> list[str]:
+def option_words(flag: str, value: str) -> list[str]:
     """An option and its value as they are typed, also where the value looks like an option."""
     return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
 
@@ -321,7 +321,9 @@ def dynamic_words(dynamic: Mapping[str, Mapping[int, str]]) -> list[str]:
     """Open dimensions as they are typed: what `parse_dynamic` reads."""
     words: list[str] = []
     for name, axes in dynamic.items():
-        words += tied("--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}")
+        words += option_words(
+            "--dynamic", f"{name}:{','.join(f'{axis}={dim}' for axis, dim in axes.items())}"
+        )
     return words
 
 
@@ -333,10 +335,12 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
     """
     words = ["--weights", options["weights"]] if options.get("weights") else []
     for name, size in options.get("dims", {}).items():
-        words += tied("--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}")
+        words += option_words(
+            "--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}"
+        )
     for name, (dtype, shape) in options.get("input_shapes", {}).items():
         sizes = f"[{','.join(map(str, shape))}]"
-        words += tied("--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}")
+        words += option_words("--input-shape", f"{name}:{dtype}:{sizes}" if dtype else f"{name}:{sizes}")
     if options.get("rules") is not None:
         words += ["--rules", path_word(options["rules"])]
     if options.get("past") is not None:

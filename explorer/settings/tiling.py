@@ -308,7 +308,7 @@ def chosen_by_hand(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
             # what is the default anyway is left out; so are the edges of the batched form, which has one kind
             edges = site.edges if site.form != "batched" else plan.edges
             chosen[site.name] = TileRule(
-                escaped(site.name),
+                escape_glob(site.name),
                 tile=site.tile,
                 edges=edges if edges != TileSpec().edges else None,  # type: ignore[arg-type]
                 form=site.form if plan.form != "auto" else None,  # type: ignore[arg-type]
@@ -324,6 +324,6 @@ def _plain(name: str, value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def escaped(name: str) -> str:
+def escape_glob(name: str) -> str:
     """A glob that means the site `name` and no other."""
     return re.sub(r"([*?[])", r"[\1]", name)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from explorer.base.errors import MissingExtra
-from explorer.host.optional_packages import require, said, silence
+from explorer.host.optional_packages import error_line, require, silence
 
 
 def test_an_exception_is_told_in_one_line() -> None:
-    assert said(ValueError("a\nb")) == "ValueError: a b"
-    assert said(KeyError()) == "KeyError"
+    assert error_line(ValueError("a\nb")) == "ValueError: a b"
+    assert error_line(KeyError()) == "KeyError"
 
 
 def test_nothing_that_is_said_in_silence_is_heard_and_all_of_it_afterwards(

@@ -165,7 +165,7 @@ def test_a_session_is_for_its_user_alone_and_a_result_as_umask_says(tmp_path: Pa
 def test_what_a_library_exports_into_a_session_is_for_its_user_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "mine").chmod(0o644)
-    with scratch.made_private(str(tmp_path)) as folder:
+    with scratch.private_files(str(tmp_path)) as folder:
         Path(folder, "exported.onnx").write_text("weights")
     assert (tmp_path / "exported.onnx").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o644

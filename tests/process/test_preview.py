@@ -12,7 +12,7 @@ import pytest
 
 from explorer import Session
 from explorer.process import preview
-from explorer.process.client import EngineProcess, Outlined
+from explorer.process.client import EngineProcess, TreePreview
 from explorer.process.rows import LayerRows
 from explorer.tui.tree.model import TreeModel
 
@@ -126,7 +126,7 @@ def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Pat
     try:
         engine.start()
         seen = engine.outlined(0).result(60)
-        assert isinstance(seen, Outlined)
+        assert isinstance(seen, TreePreview)
         assert seen.whole
         assert seen.plain
         assert seen.header.format == "safetensors"

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.process.rows import COLUMNS, PAGE, RANGE, LayerRows, Piece, packed, pieces, structure_of
+from explorer.process.rows import COLUMNS, PAGE, RANGE, LayerRows, Piece, pack, pieces, structure_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 
 def sent(layers: Sequence[Layer]) -> LayerRows:
     """Rows on the other side of a pipe."""
     rows = LayerRows()
-    for page in packed(layers):
+    for page in pack(layers):
         rows.add(Piece("page", "", page))
     for piece in pieces(structure_of(layers)):
         rows.add(piece)

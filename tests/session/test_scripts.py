@@ -20,7 +20,7 @@ from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.facts import History, HistoryEntry, TileRule
 from explorer.session.scripts import tiling_words
-from explorer.settings.tiling import escaped, spec_of
+from explorer.settings.tiling import escape_glob, spec_of
 
 Sample = Callable[[str], Path]
 ROOT = Path(explorer.__file__).parent.parent
@@ -126,10 +126,12 @@ def test_names_that_look_like_options_or_code_come_back_from_a_script(
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "--trust.onnx")
     monkeypatch.chdir(tmp_path)
-    some = tuple(map(escaped, ODD[:-1]))
+    some = tuple(map(escape_glob, ODD[:-1]))
     with Session("--trust.onnx", dims={"--n": 4}) as session:
         session.tile(TileSpec((4, 4, 4), some), verify=False)
-        session.tile(TileSpec(rules=(TileRule(escaped(ODD[-1]), on=True), TileRule(on=False))), verify=False)
+        session.tile(
+            TileSpec(rules=(TileRule(escape_glob(ODD[-1]), on=True), TileRule(on=False))), verify=False
+        )
         session.script("--script.sh")
         made = [state(session, at) for at in (1, 2)]
         command = session.command(TileSpec((4, 4, 4), some), "-o.onnx")

@@ -193,18 +193,18 @@ def test_of_several_machines_in_a_file_one_is_named(tmp_path: Path) -> None:
 
 
 def test_what_follows_from_what_is_said_of_a_machine_is_filled_in() -> None:
-    rates = machines.completed(Hardware(peak_macs=4e12, bandwidth=51.2e9, clock=1e9))
+    rates = machines.complete(Hardware(peak_macs=4e12, bandwidth=51.2e9, clock=1e9))
     assert (rates.macs_per_cycle, rates.bytes_per_cycle) == (4000, 51.2)
-    cycles = machines.completed(Hardware(macs_per_cycle=4000, bytes_per_cycle=51.2, clock=1e9))
+    cycles = machines.complete(Hardware(macs_per_cycle=4000, bytes_per_cycle=51.2, clock=1e9))
     assert (cycles.peak_macs, cycles.bandwidth) == (4e12, 51.2e9)
-    clock = machines.completed(Hardware(macs_per_cycle=4000, peak_macs=4e12, bandwidth=51.2e9))
+    clock = machines.complete(Hardware(macs_per_cycle=4000, peak_macs=4e12, bandwidth=51.2e9))
     assert (clock.clock, clock.bytes_per_cycle) == (1e9, 51.2)
-    array = machines.completed(Hardware(array=(64, 32)))
+    array = machines.complete(Hardware(array=(64, 32)))
     assert (array.macs_per_cycle, array.peak_macs, array.clock) == (2048, None, None)
-    half = machines.completed(Hardware(array=(64, 32), peak_macs=1e12, clock=1e9))
+    half = machines.complete(Hardware(array=(64, 32), peak_macs=1e12, clock=1e9))
     assert half.macs_per_cycle == 1000, "what the two rates say goes before the array's cells"
     for machine in (rates, cycles, clock, array, half):
-        assert machines.completed(machine) == machine
+        assert machines.complete(machine) == machine
 
 
 def test_a_machine_of_cycles_and_a_clock_has_a_roofline(tmp_path: Path, npu: str) -> None:

@@ -15,7 +15,7 @@ from explorer.cli import main
 from explorer.engine.tiling.rules import choose
 from explorer.facts import TileRule
 from explorer.manual import page
-from explorer.settings.tiling import as_toml, chosen_by_hand, escaped, read, read_text, spec_of
+from explorer.settings.tiling import as_toml, chosen_by_hand, escape_glob, read, read_text, spec_of
 
 Sample = Callable[[str], Path]
 
@@ -201,9 +201,9 @@ def test_whatever_stands_there_is_read_or_refused_in_one_line(pieces: list[str])
 
 @given(st.text(alphabet="ab*?[]!-", min_size=1, max_size=6), st.text(alphabet="ab*?[]!-", max_size=6))
 def test_an_escaped_name_means_that_site_alone(name: str, other: str) -> None:
-    spec = TileSpec(rules=(TileRule(site=escaped(name), on=False),))
+    spec = TileSpec(rules=(TileRule(site=escape_glob(name), on=False),))
     assert not choose(spec, name, "Gemm", (1, 1, 1)).on
-    if other not in (name, escaped(name)):
+    if other not in (name, escape_glob(name)):
         assert choose(spec, other, "Gemm", (1, 1, 1)).on
 
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from explorer.facts import Info
 from explorer.process import preview
-from explorer.process.client import Outlined
-from explorer.process.rows import LayerRows, Piece, packed, pieces, structure_of
+from explorer.process.client import TreePreview
+from explorer.process.rows import LayerRows, Piece, pack, pieces, structure_of
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
@@ -19,31 +19,31 @@ from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
 class HeaderFirst(ScriptedEngine):
     """An engine that reads a header while it analyses."""
 
-    def __init__(self, *stages: Outlined | None, **kwargs: Any) -> None:
+    def __init__(self, *stages: TreePreview | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.stages: list[Future[Outlined | None]] = [Future() for _ in range(4)]
+        self.stages: list[Future[TreePreview | None]] = [Future() for _ in range(4)]
         for future, stage in zip(self.stages, stages, strict=False):
             future.set_result(stage)
 
     def _info(self) -> Info:
         return self.model.info
 
-    def outlined(self, at: int) -> Future[Outlined | None]:
+    def outlined(self, at: int) -> Future[TreePreview | None]:
         return self.stages[at]
 
 
-def header_of(count: int, *, whole: bool = True) -> Outlined:
+def header_of(count: int, *, whole: bool = True) -> TreePreview:
     """The beginning of the rows of `alexnet`, without their figures."""
     layers = [
         replace(x, macs=None, params=0, weight_bytes=0, activation_bytes=None, status="unknown", weights=())
         for x in alexnet().layers[:count]
     ]
     rows = LayerRows()
-    for page in packed(layers):
+    for page in pack(layers):
         rows.add(Piece("page", "", page))
     for piece in pieces(structure_of(layers)):
         rows.add(piece)
-    return Outlined(preview.ModelHeader("onnx", 123, (("opset", "17"),)), rows, whole, False)
+    return TreePreview(preview.ModelHeader("onnx", 123, (("opset", "17"),)), rows, whole, False)
 
 
 async def test_the_header_is_on_show_before_the_model_is_open() -> None:

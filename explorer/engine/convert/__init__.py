@@ -21,7 +21,7 @@ from explorer.engine.models.registry import recognise
 from explorer.facts.conversion import Conversion
 from explorer.host import output_files
 from explorer.host.optional_packages import require
-from explorer.settings.parse import dynamic_words, tied
+from explorer.settings.parse import dynamic_words, option_words
 
 if TYPE_CHECKING:
     from explorer.engine.models.opened import OpenedModel
@@ -166,7 +166,7 @@ def words(asked: ConversionOptions) -> list[str]:
         if isinstance(value, Mapping):
             typed += dynamic_words(value)
         else:
-            typed += tied(flag, ",".join(value) if isinstance(value, tuple) else str(value))
+            typed += option_words(flag, ",".join(value) if isinstance(value, tuple) else str(value))
     return typed
 
 

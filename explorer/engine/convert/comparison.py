@@ -30,7 +30,7 @@ from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
 from explorer.facts import OutputEvidence, Verification
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -290,7 +290,7 @@ def module_call(module: Any, bound: BoundInputs, source: str) -> Callable[[Feeds
                 torch.manual_seed(0)
                 result = module(*args, **kwargs)
         except Exception as error:
-            raise BadModel(f"cannot be run ({said(error)})", where=source, hint=UNPROVED) from error
+            raise BadModel(f"cannot be run ({error_line(error)})", where=source, hint=UNPROVED) from error
         return [as_array(tensor) for _, tensor in tensors(result)]
 
     return call
@@ -322,7 +322,7 @@ def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
         with loaded.quiet():
             made: nn.Module = load(job.source)
     except Exception as error:
-        raise BadModel(f"torch itself cannot load it ({said(error)})", where=job.source) from error
+        raise BadModel(f"torch itself cannot load it ({error_line(error)})", where=job.source) from error
     return made
 
 
@@ -359,7 +359,7 @@ def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     try:
         return copy.deepcopy(model).double(), ""
     except Exception as error:
-        return None, f"none: the module has no copy in float64 ({said(error)})"
+        return None, f"none: the module has no copy in float64 ({error_line(error)})"
 
 
 def _wide(value: Array) -> Array:

@@ -16,7 +16,7 @@ from explorer.engine.graph.model import Value
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts import TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
-from explorer.host.optional_packages import require, said
+from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
@@ -114,7 +114,7 @@ class ConversionJob(Struct, frozen=True):
         except OSError:
             raise
         except Exception as error:
-            raise ExplorerError(f"cannot be written ({said(error)})", where=self.target) from error
+            raise ExplorerError(f"cannot be written ({error_line(error)})", where=self.target) from error
 
 
 class ConversionResult(Struct, frozen=True):

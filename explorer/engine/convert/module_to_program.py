@@ -9,7 +9,7 @@ from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 
 def convert(job: ConversionJob) -> ConversionResult:
@@ -34,7 +34,7 @@ def convert(job: ConversionJob) -> ConversionResult:
                 model, tuple(args), kwargs, dynamic_shapes=axes.specifications(loaded, open_), strict=False
             )
     except Exception as error:
-        raise BadModel(f"torch.export cannot write it ({said(error)})", where=loaded.source) from error
+        raise BadModel(f"torch.export cannot write it ({error_line(error)})", where=loaded.source) from error
     with loaded.quiet():
         job.write(program, lambda: torch.export.save(program, job.path))
     depth = comparison.depth_of_module(model)

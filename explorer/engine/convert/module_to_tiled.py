@@ -33,7 +33,7 @@ from explorer.engine.proof.torch_layers import site_evidence
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
-from explorer.host.optional_packages import said, silence
+from explorer.host.optional_packages import error_line, silence
 
 
 class _ModuleSource(Struct, frozen=True):
@@ -154,7 +154,7 @@ def _calls(loaded: LoadedModule, bound: BoundInputs) -> Calls:
         except Exception as error:
             failed = error
     assert failed is not None
-    raise BadModel(f"the model failed: {said(failed)}", where=loaded.source)
+    raise BadModel(f"the model failed: {error_line(failed)}", where=loaded.source)
 
 
 def _proof(

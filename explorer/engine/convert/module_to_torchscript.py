@@ -15,7 +15,7 @@ from explorer.engine.costs.torch.signature import bind, outputs_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 METHODS = {"trace": "traced", "script": "scripted"}
 
@@ -40,7 +40,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             made = _script(model) if method == "script" else _trace(model, bound)
     except Exception as error:
         other = "script" if method == "trace" else "trace"
-        what = f"it cannot be {METHODS[method]} ({said(error)})"
+        what = f"it cannot be {METHODS[method]} ({error_line(error)})"
         raise BadModel(what, where=loaded.source, hint=f"try --method {other}") from error
     job.write(made, lambda: _jit().save(made, job.path))
     evidence = comparison.prove_written(

@@ -17,7 +17,7 @@ from explorer.engine.graph.model import Model, Value
 from explorer.engine.runtime.random_inputs import RandomInput, draw, plan_inputs
 from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
-from explorer.host.optional_packages import require, said, silence
+from explorer.host.optional_packages import error_line, require, silence
 
 _LEAST = 2
 """The smallest size that torch.export does not take for a constant."""
@@ -40,7 +40,7 @@ def torchscript(job: ConversionJob) -> ConversionResult:
     except ExplorerError:
         raise
     except Exception as error:
-        raise BadModel(f"it cannot be traced ({said(error)})", where=job.source) from error
+        raise BadModel(f"it cannot be traced ({error_line(error)})", where=job.source) from error
     job.write(made, lambda: jit.save(made, job.path))
     evidence = None
     if job.verify:
@@ -141,7 +141,7 @@ def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, see
             given = _tensors(drawn, seed)
             return torch.export.export(module, given, dynamic_shapes=shapes, strict=False), ""
     except Exception as error:
-        return None, said(error)
+        return None, error_line(error)
 
 
 def _compared(

@@ -21,7 +21,7 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.facts import Verification
-from explorer.host.optional_packages import require, said, silence
+from explorer.host.optional_packages import error_line, require, silence
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
@@ -53,7 +53,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         try:
             tf2onnx.from_tflite(job.source, opset=job.asked.opset or _OPSET, output_path=job.path)
         except Exception as error:
-            raise BadModel(f"tf2onnx cannot convert it ({said(error)})", where=job.source) from error
+            raise BadModel(f"tf2onnx cannot convert it ({error_line(error)})", where=job.source) from error
     job.tell("reading what was written")
     if not os.path.exists(job.path):
         raise BadModel("tf2onnx wrote nothing", where=job.source)
@@ -89,7 +89,7 @@ def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
         made.allocate_tensors()
     except Exception as error:
         raise BadModel(
-            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=comparison.UNPROVED
+            f"TensorFlow cannot run it ({error_line(error)})", where=job.source, hint=comparison.UNPROVED
         ) from error
     return made
 
@@ -157,5 +157,5 @@ def _run(
         return [interpreter.get_tensor(detail["index"]) for detail in results]
     except Exception as error:
         raise BadModel(
-            f"TensorFlow cannot run it ({said(error)})", where=job.source, hint=comparison.UNPROVED
+            f"TensorFlow cannot run it ({error_line(error)})", where=job.source, hint=comparison.UNPROVED
         ) from error

@@ -10,7 +10,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened import dims_of
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class OnnxModel:
     def __init__(self, source: str, options: OpenOptions, model: Model | None = None) -> None:
         self.source = source
         self.options = options
-        with uncollected():
+        with gc_pause():
             self.model = validate(reader.read(source)) if model is None else model
 
     def names(self) -> tuple[list[str], list[str]]:

@@ -19,7 +19,7 @@ from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, dist
 from explorer.engine.models.opened import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 if TYPE_CHECKING:
     from explorer.engine.costs.training.step import StepGradients as StepGradients
@@ -85,7 +85,7 @@ class TensorFile(StaticModel):
 
     def _layers(self) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""
-        with uncollected():
+        with gc_pause():
             if len(self.contents.tensors) > MANY:
                 with contextlib.suppress(ValueError):
                     # like a tuple to whoever looks at it, but that its rows are not there yet

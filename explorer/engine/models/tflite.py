@@ -10,7 +10,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.tflite import graph as tflite_graph
 from explorer.engine.models.opened import StaticModel
 from explorer.engine.shapes.tflite import FileShapes
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TfliteModel(StaticModel):
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
         self.options = options
-        with uncollected():
+        with gc_pause():
             self.read = tflite_graph.read(source)
 
     def names(self) -> tuple[list[str], list[str]]:

@@ -37,7 +37,7 @@ from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 
 def verify(
@@ -184,7 +184,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
-        uncollected(),  # a walk makes a hundred thousand objects without a circle
+        gc_pause(),  # a walk makes a hundred thousand objects without a circle
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         found = sites.originals(plan)

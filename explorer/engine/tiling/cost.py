@@ -37,7 +37,7 @@ from explorer.facts.cost import (
     SiteCost,
     Systolic,
 )
-from explorer.settings.machines import completed
+from explorer.settings.machines import complete
 
 _Amount = TypeVar("_Amount", int, float)
 
@@ -65,7 +65,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
     Raises:
         Misuse: There is no such order, the machine contradicts itself, or a type has no known size.
     """
-    wanted, machine = _orders_for(order), completed(hardware or Hardware())
+    wanted, machine = _orders_for(order), complete(hardware or Hardware())
     runs = [(at, run) for at, site in enumerate(plan.sites) for run in _runs(site)]
     turns = [times for _, (times, _) in runs]
     # a function called with other rows has other figures there; those of the first call are the site's
@@ -125,7 +125,7 @@ def _runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
 
 def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
     """What one run of one site costs; see `plan_cost`."""
-    return _site(site, completed(hardware or Hardware()), _orders_for(order))
+    return _site(site, complete(hardware or Hardware()), _orders_for(order))
 
 
 def _orders_for(asked: str) -> tuple[str, ...]:

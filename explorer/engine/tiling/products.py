@@ -28,7 +28,7 @@ from explorer.engine.tiling.sites import PackedTile, RunCounts, Site
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 
@@ -90,7 +90,7 @@ def find_products(
     if decomposed:
         opened, inferred = _inferred(model, dims, sizes, inputs)
     bound = bind_dims(model, opened.main.values)
-    with uncollected():
+    with gc_pause():
         # what follows from a value that a caller may replace is known here, for the figures
         known = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, known, own=rules)

@@ -29,7 +29,7 @@ from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_tensors import materialised, numbers_of
 from explorer.engine.values.weights import select
 from explorer.facts import Layer, TensorInfo
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -275,9 +275,9 @@ def record(
         except Exception as error:
             where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
             if where and watch.done:
-                return (*skipped, *_after(where, said(error), wanted, watch))
+                return (*skipped, *_after(where, error_line(error), wanted, watch))
             place = f" in {where}" if where else ""
-            raise BadModel(f"the model failed{place}: {said(error)}", where=source) from error
+            raise BadModel(f"the model failed{place}: {error_line(error)}", where=source) from error
     for path in wanted:
         if isinstance(named[path], torch.jit.ScriptModule):
             skipped.append((path, "it is compiled, and what compiled code calls cannot be watched"))

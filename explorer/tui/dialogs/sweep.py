@@ -111,7 +111,7 @@ class SweepDialog(FormDialog[SweepRequest]):
 
     def _machine(self, text: str) -> Hardware | None:
         if text == _TYPED and self._hardware is not None:
-            return machines.completed(self._hardware)
+            return machines.complete(self._hardware)
         return machines.hardware(text, where="machine") if text else None
 
 

@@ -19,7 +19,7 @@ from explorer.process.rows import LayerRows
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
-    from explorer.process.client import EngineJob, EngineProcess, Outlined
+    from explorer.process.client import EngineJob, EngineProcess, TreePreview
 
 
 class RunningJob(Struct):
@@ -68,9 +68,9 @@ class Jobs:
                 self.current = None
                 self._on_change()
 
-    async def outlined(self, at: int) -> Outlined | None:
+    async def outlined(self, at: int) -> TreePreview | None:
         """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
-        outlined: Outlined | None = await _answer(self.engine.outlined(at))
+        outlined: TreePreview | None = await _answer(self.engine.outlined(at))
         return outlined
 
     async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:

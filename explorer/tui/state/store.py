@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
-    from explorer.process.client import EngineProcess, Outlined
+    from explorer.process.client import EngineProcess, TreePreview
 
 Topic = Literal["model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said"]
 """What can change: the model on show, the history, what was computed on demand, the form of the numbers,
@@ -68,7 +68,7 @@ class ScreenStore:
         self.source, self.remote = source, remote
         self.jobs = Jobs(engine, lambda: self.notify("jobs"))
         self.analysis: Analysis | None = None
-        self.outlined: Outlined | None = None
+        self.outlined: TreePreview | None = None
         self.ops: tuple[OpStat, ...] | None = None
         self.changes: Diff | None = None
         self.history: History | None = None

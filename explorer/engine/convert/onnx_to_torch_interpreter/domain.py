@@ -23,7 +23,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter import (
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, as_tensor
 from explorer.engine.convert.onnx_to_torch_interpreter.host import as_host
 from explorer.engine.graph.model import Node, Tensor
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
     **{
@@ -87,7 +87,7 @@ class TorchDomain(Struct):
             raise
         except Exception as error:
             name = f"{node.op} '{printable(node.label)}'"
-            raise BadModel(f"torch cannot run {name} ({said(error)})") from error
+            raise BadModel(f"torch cannot run {name} ({error_line(error)})") from error
         if attributes and id(node) not in self.seen:
             self._check(call)
         return list(result) if isinstance(result, (tuple, list)) and node.op not in _LISTS else [result]

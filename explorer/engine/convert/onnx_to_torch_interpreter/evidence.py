@@ -18,7 +18,7 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.facts import Verification
-from explorer.host.optional_packages import said, silence
+from explorer.host.optional_packages import error_line, silence
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -44,7 +44,9 @@ def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], l
         except ExplorerError:
             raise
         except Exception as error:
-            raise BadModel(f"cannot be run ({said(error)})", where=what, hint=comparison.UNPROVED) from error
+            raise BadModel(
+                f"cannot be run ({error_line(error)})", where=what, hint=comparison.UNPROVED
+            ) from error
         return [as_array(tensor) for _, tensor in tensors(result)]
 
     return call

@@ -23,7 +23,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
-from explorer.host.optional_packages import TORCH, said
+from explorer.host.optional_packages import TORCH, error_line
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
@@ -71,7 +71,7 @@ def table(
             raise
         except Exception as error:
             cause = error.__cause__ or error
-            raise BadModel(f"torchinfo cannot run it: {said(cause)}", where=loaded.source) from error
+            raise BadModel(f"torchinfo cannot run it: {error_line(cause)}", where=loaded.source) from error
     text = "\n".join(printable(line) for line in str(summary).splitlines())
     return TorchinfoTable(text, str(torchinfo.__version__), _differences(summary, model, analysis))
 

@@ -24,7 +24,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
 """Takes the leaves of a visit, and the id of the row of each by its position."""
@@ -35,7 +35,7 @@ def analyse(model: Model, **options: Any) -> Analysis:
     return examine(model, **options).analysis
 
 
-@uncollected()
+@gc_pause()
 def examine(
     model: Model,
     *,
@@ -154,7 +154,7 @@ def _rows(
     model: Model, visited: VisitResult, look: Look | None
 ) -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
     """The rows of the layer tree, and what makes the execution order."""
-    with uncollected():
+    with gc_pause():
         assert visited.context is not None
         visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
         rows_of = array("i")

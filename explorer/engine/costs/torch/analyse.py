@@ -41,7 +41,7 @@ from explorer.facts import (
     is_assumed,
     stored_totals,
 )
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 FORMULAS = 4
 """How many different formulas of one row are spelled out."""
@@ -106,7 +106,7 @@ def examine(
         )
 
 
-@uncollected()
+@gc_pause()
 def examine_module(
     model: nn.Module,
     args: Iterable[Any],

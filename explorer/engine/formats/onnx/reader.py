@@ -32,7 +32,7 @@ from explorer.engine.graph.model import (
     Value,
 )
 from explorer.facts import Dim
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 
 MAX_DEPTH = 32
 """Subgraphs within subgraphs; real models stay below 5."""
@@ -104,7 +104,7 @@ def read(path: str) -> Model:
         raise BadModel(refusal.what, where=path, hint=refusal.hint)
     reader = _Reader(source)
     try:
-        with uncollected():
+        with gc_pause():
             return reader.model()
     except BadModel as error:
         raise BadModel(error.what, where=error.where or path, hint=error.hint) from None

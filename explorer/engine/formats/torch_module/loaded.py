@@ -25,7 +25,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import sharing_values, without_values
 from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
-from explorer.host.optional_packages import require, said, search_here, silence
+from explorer.host.optional_packages import error_line, require, search_here, silence
 
 
 class LoadedModule(Struct):
@@ -114,7 +114,9 @@ class LoadedModule(Struct):
             except ExplorerError:
                 raise
             except Exception as error:
-                raise BadModel(f"building the model failed: {said(error)}", where=self.source) from error
+                raise BadModel(
+                    f"building the model failed: {error_line(error)}", where=self.source
+                ) from error
             self._real.eval()
         return self._real
 
@@ -184,7 +186,7 @@ def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
             trained: nn.Module = builder(weights=chosen, progress=False)
         except Exception as error:
             raise ExplorerError(
-                f"the weights {weights} could not be fetched ({said(error)})",
+                f"the weights {weights} could not be fetched ({error_line(error)})",
                 where=name,
                 hint="check the network, or leave --weights out for random ones",
             ) from error
@@ -315,9 +317,9 @@ def _imported(path: str, source: str) -> Any:
             raise Misuse(
                 f"there is no module '{missing}' here or installed", where=source, hint=hint
             ) from error
-        raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+        raise BadModel(f"importing {path} failed: {error_line(error)}", where=source) from error
     except (Exception, SystemExit) as error:
-        raise BadModel(f"importing {path} failed: {said(error)}", where=source) from error
+        raise BadModel(f"importing {path} failed: {error_line(error)}", where=source) from error
     finally:
         sys.dont_write_bytecode = keeps_none
 

@@ -25,7 +25,7 @@ from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
-from explorer.host.gc_pause import uncollected
+from explorer.host.gc_pause import gc_pause
 from explorer.host.optional_packages import TORCH, require
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DescribedFile(TensorFile):
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> liveness.AnalysisResult:
         """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
-        with uncollected():
+        with gc_pause():
             leaves, groups = self._grow()
             layers = layer_rows.build(leaves, groups)
         totals = layer_tree.totals(leaves, trainable_params=self._trained(leaves))

@@ -36,7 +36,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.facts import Progress
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 _INVENTED = ("onnx::", "val_")
 """How the names start that the two exporters give to values of their own."""
@@ -133,7 +133,7 @@ def export(
         except Exception as error:
             if isinstance(full := _cause(error), OSError) and full.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise full from None
-            reasons.append(said(_cause(error)))
+            reasons.append(error_line(_cause(error)))
             with contextlib.suppress(OSError):
                 os.unlink(made)
             continue

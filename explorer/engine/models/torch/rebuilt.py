@@ -16,7 +16,7 @@ from explorer.engine.formats.torch_replay import exported_program, torchscript
 from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.host.optional_packages import said, search_here, silence
+from explorer.host.optional_packages import error_line, search_here, silence
 
 
 class RebuiltModule(TorchModel):
@@ -72,12 +72,12 @@ def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened
             loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadModel(
-            f"a class that it was saved with cannot be imported here ({said(error)})",
+            f"a class that it was saved with cannot be imported here ({error_line(error)})",
             where=source,
             hint=f"{qualname} must be importable from the current folder or an installed package",
         ) from error
     except (Exception, SystemExit) as error:
-        raise BadModel(f"torch cannot load it ({said(error)})", where=source) from error
+        raise BadModel(f"torch cannot load it ({error_line(error)})", where=source) from error
     module = _at(loaded, path, torch.nn.Module)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)

@@ -13,7 +13,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 
 def run(
@@ -43,7 +43,7 @@ def run(
         with loaded.quiet(), torch.no_grad():
             result = model(*args, **kwargs)
     except Exception as error:
-        raise BadModel(f"the model failed: {said(error)}", where=loaded.source) from error
+        raise BadModel(f"the model failed: {error_line(error)}", where=loaded.source) from error
     # numpy has no bfloat16
     found = (t.detach().cpu() for _, t in tensors(result))
     return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]

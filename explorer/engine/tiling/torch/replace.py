@@ -24,7 +24,7 @@ from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
 from explorer.engine.tiling.torch.products import accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
-from explorer.host.optional_packages import said
+from explorer.host.optional_packages import error_line
 
 Calls = Mapping[str, Sequence[int]]
 """Rows of the product in each call of a layer, by the layer's name."""
@@ -266,7 +266,9 @@ def _copied(module: nn.Module, share: bool) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:
-        raise Misuse(f"the module cannot be copied ({said(error)})", where=type(module).__name__) from error
+        raise Misuse(
+            f"the module cannot be copied ({error_line(error)})", where=type(module).__name__
+        ) from error
 
 
 def _become(layer: Any, kind: type[nn.Module], choice: SiteChoice) -> None:

@@ -15,7 +15,7 @@ from explorer.report.present.alike import alike, and_more
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
 from explorer.report.present.figures import share_text
-from explorer.settings.parse import path_word, tied
+from explorer.settings.parse import option_words, path_word
 
 __all__ = ["plan", "plan_matmuls", "tile"]
 
@@ -180,7 +180,10 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         blocks.append(Paragraph("Not verified, because --no-verify was given.", "warning"))
     # a dimension that the tiling bound by itself is still open in the original
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
-    opening = [*opening, *(word for one in assumed if one not in opening for word in tied("--dim", one))]
+    opening = [
+        *opening,
+        *(word for one in assumed if one not in opening for word in option_words("--dim", one)),
+    ]
     following = [
         (
             "see both graphs side by side",
