@@ -50,14 +50,14 @@ def verbs() -> str:
     from explorer.cli.commands import VERBS
 
     rows = [
-        (SCREEN.typed, f"{SCREEN.typed} MODEL", "opens the screen"),
-        ("", f"{SCREEN.typed} FOLDER", FOLDER),
+        (SCREEN.prog, f"{SCREEN.prog} MODEL", "opens the screen"),
+        ("", f"{SCREEN.prog} FOLDER", FOLDER),
     ]
-    rows += [(verb.typed, f"{SCREEN.typed} {verb.usage}", verb.manual) for verb in VERBS.values()]
+    rows += [(verb.prog, f"{SCREEN.prog} {verb.usage}", verb.manual) for verb in VERBS.values()]
     lines = ["| command | what it answers |", "|---|---|"]
     lines += [f"| `{_cell(usage)}` | {_cell(said)} |" for _, usage, said in rows]
     for verb in (SCREEN, *VERBS.values()):
-        lines += ["", f"## {verb.typed}", "", f"Options: {', '.join(f'`{flag}`' for flag in verb.options)}."]
+        lines += ["", f"## {verb.prog}", "", f"Options: {', '.join(f'`{flag}`' for flag in verb.options)}."]
         lines += ["", "```text", *verb.examples, "```"]
     return "\n".join(lines)
 

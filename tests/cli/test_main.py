@@ -190,7 +190,7 @@ def test_the_machine_of_a_plan_may_still_be_called_its_profile() -> None:
     for typed in ("plan m --machine npu.toml", "plan m --profile npu.toml", "--profile=npu.toml sweep m"):
         given = words.read(typed.split(), VERBS)[1]
         assert given.machine == "npu.toml"
-        assert "machine" in given.typed
+        assert "machine" in given.explicit
 
 
 def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> None:

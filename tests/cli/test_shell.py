@@ -131,7 +131,7 @@ def test_the_manual_page_says_all_verbs_and_options_and_man_has_nothing_against_
     assert done.stderr == ""
     shown = " ".join(done.stdout.replace("\u2010\n", "").split())
     for command in (SCREEN, *VERBS.values()):
-        assert command.typed in shown
+        assert command.prog in shown
         for option in command.options.values():
             assert f"{option.flag} {option.metavar}".rstrip() in shown
     assert "(For tile, convert.)" in shown

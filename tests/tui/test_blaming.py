@@ -148,7 +148,7 @@ async def test_a_tiling_that_was_refused_is_made_again_and_looked_at() -> None:
 async def test_the_key_needs_two_states_and_says_so() -> None:
     async with screen(Failing()) as hands:
         await hands.press("B")
-        assert "as it was opened" in hands.main.store.said
+        assert "as it was opened" in hands.main.store.message
         await hands.tile()
         await hands.press("B")
         assert isinstance(hands.pilot.app.screen, BlameScreen)
@@ -163,7 +163,7 @@ async def test_escape_stops_the_search_and_the_screen_goes_on() -> None:
         await hands.press("down")
         assert hands.main.store.jobs.current is not None
         await hands.press("escape")
-        assert "stopped" in hands.main.store.said
+        assert "stopped" in hands.main.store.message
         assert hands.pilot.app.screen is hands.main
 
 

@@ -377,7 +377,7 @@ def test_those_who_watch_the_store_are_told_once_and_of_nothing_else() -> None:
     assert told == ["head", "page"]
     store.say("done")
     assert told == ["head", "page"]
-    assert store.said == "done"
+    assert store.message == "done"
 
 
 def test_no_key_is_one_that_terminals_take() -> None:

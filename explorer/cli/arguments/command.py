@@ -23,11 +23,11 @@ MODEL_HELP = (
 class ParsedArgs:
     """What was typed: `models`, and every option of the command by its long name, '-' as '_'.
 
-    `typed` are the names of those that were really typed and are no default.
+    `explicit` are the names of those that were really typed and are no default.
     """
 
     models: list[str]
-    typed: set[str]
+    explicit: set[str]
     csv = json = quiet = False
     memory: int | None = None
 
@@ -98,7 +98,7 @@ class Command:
         return " or ".join((", ".join(self.words[:-1]), self.words[-1])) if self.words else MODEL_HELP
 
     @property
-    def typed(self) -> str:
+    def prog(self) -> str:
         """How it is called in full."""
         return f"explorer {self.name}" if self.name else "explorer"
 

@@ -15,11 +15,11 @@ EXIT_STATUS = (
 
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
     """The help of a command; that of the screen is the whole program's, and lists `verbs`."""
-    usage = " ".join([command.typed, *command.models, "[options]"])
+    usage = " ".join([command.prog, *command.models, "[options]"])
     if not command.name:
         usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
     parser = argparse.ArgumentParser(
-        prog=command.typed,
+        prog=command.prog,
         usage=usage,
         description=command.summary,
         epilog=_epilog(command, {} if command.name else verbs),

@@ -42,7 +42,7 @@ def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, P
 def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
     """What was typed, unread, and the first word that is no option of this command."""
     given, unknown = ParsedArgs(), ""
-    given.models, given.typed = [], set()
+    given.models, given.explicit = [], set()
     options = command.spellings()
     for option in command.options.values():
         setattr(given, option.key, [] if option.many else option.default if option.metavar else False)
@@ -58,7 +58,7 @@ def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
         if found is None:
             unknown = unknown or word
             continue
-        given.typed.add(found.key)
+        given.explicit.add(found.key)
         if not found.metavar:
             if equals:
                 raise Misuse("takes no value", where=found.flag)
@@ -108,12 +108,10 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
 def _unknown_option(word: str, command: Command, verbs: Mapping[str, Command]) -> Misuse:
     flag = word.split("=")[0] if word.startswith("--") else word[:2]
     owners = [verb.name for verb in verbs.values() if flag in verb.spellings()]
-    what = f"{command.typed if command.name else 'the screen'} has no such option"
+    what = f"{command.prog if command.name else 'the screen'} has no such option"
     if owners:
         return Misuse(what, where=flag, hint=f"it belongs to explorer {', '.join(owners)}")
-    return Misuse(
-        what, where=flag, hint=_guess(flag, command.options) or f"{command.typed} --help lists them"
-    )
+    return Misuse(what, where=flag, hint=_guess(flag, command.options) or f"{command.prog} --help lists them")
 
 
 def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Command]) -> None:
@@ -128,10 +126,10 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
     elif len(models) < wanted:
         what = f"needs a {command.subject}" if wanted == 1 else "needs two models"
-        hint = " ".join(["type", command.typed, *command.models])
+        hint = " ".join(["type", command.prog, *command.models])
         raise Misuse(what, where=command.name, hint=hint)
     elif len(models) > most and not many:
-        hint = " ".join([command.typed, *command.models])
+        hint = " ".join([command.prog, *command.models])
         raise Misuse("one word too many", where=models[most], hint=hint)
     if not all(models):
         raise Misuse(

@@ -27,7 +27,7 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
     from explorer.settings import tiling
 
     if typed is None:
-        typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.typed}
+        typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.explicit}
     return tiling.spec_of(given.config, typed)
 
 

@@ -59,7 +59,7 @@ class EscapeCommand(ScreenCommand):
             filter_line.close(clear=True)  # its line covers the job's: Esc means what is seen
         elif self.jobs.stop() or filter_line.close(clear=True):
             return
-        elif store.last_command or store.said:
+        elif store.last_command or store.message:
             store.say("")
         else:
             self.panes.zoom = ""

@@ -38,7 +38,7 @@ class ModelLoader:
             seen = await store.jobs.outlined(at)
             if seen is None or store.analysis is not None:
                 break
-            store.outlined = seen
+            store.outline = seen
             before, model = tree.model, TreeModel(seen.rows)
             model.growing = not seen.whole
             if before.count:
@@ -95,7 +95,7 @@ class ModelLoader:
         elif shape.open_rows or not tree.model.count:
             model.take_shape(shape, ids)
         store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()
-        store.outlined = None
+        store.outline = None
         tree.set_model(model, analysis.info.totals, keep_cursor=same)
         await self._filter.filter_again()
         if before is not None and row is not None and not same:

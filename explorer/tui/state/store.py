@@ -68,7 +68,7 @@ class ScreenStore:
         self.source, self.remote = source, remote
         self.jobs = Jobs(engine, lambda: self.notify("jobs"))
         self.analysis: Analysis | None = None
-        self.outlined: TreePreview | None = None
+        self.outline: TreePreview | None = None
         self.ops: tuple[OpStat, ...] | None = None
         self.changes: Diff | None = None
         self.history: History | None = None
@@ -83,7 +83,7 @@ class ScreenStore:
         self.query = ""
         self.asked_path = ""
         self.note = "opening…"
-        self.said = self.last_command = ""
+        self.message = self.last_command = ""
         self.refused_job: RunningJob | None = None
         self._watchers: dict[Topic, list[Callable[[], object]]] = {}
 
@@ -99,7 +99,7 @@ class ScreenStore:
 
     def say(self, said: str, command: str = "") -> None:
         """A word in the status line, or the command that does again what was done."""
-        self.said, self.last_command = said, command
+        self.message, self.last_command = said, command
         self.notify("said")
 
     # the model

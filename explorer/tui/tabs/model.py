@@ -40,7 +40,7 @@ class ModelTab(Tab[LineView]):
 
     def paint_outline(self) -> None:
         """What the header says."""
-        outlined = self.store.outlined
+        outlined = self.store.outline
         assert outlined is not None
         self.view.show(lambda width: header_page(outlined.header, width))
 

@@ -96,7 +96,7 @@ class TabPane(Vertical):
         """Draw the tab on show."""
         if self._store.analysis is not None:
             self.tab().paint()
-        elif self._store.outlined is not None:
+        elif self._store.outline is not None:
             self.tab().paint_outline()
 
     def reveal(self, title: str) -> None:
@@ -107,7 +107,7 @@ class TabPane(Vertical):
 
     def _follow(self) -> None:
         self._store.asked_path = ""
-        if self._store.analysis is not None or self._store.outlined is not None:
+        if self._store.analysis is not None or self._store.outline is not None:
             self.tab().follow()
 
     def _demand(self) -> None:
@@ -159,7 +159,7 @@ class Panes(Horizontal):
         self.layer_tree.refresh()
 
     def _draw_head(self) -> None:
-        tree, outlined = self.layer_tree, self._store.outlined
+        tree, outlined = self.layer_tree, self._store.outline
         model, query, lit = tree.model, self._store.query, tree.has_focus
         growing = outlined is not None and not outlined.whole
         self.query_one("#tree-head", PaneHead).show(

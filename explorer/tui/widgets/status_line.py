@@ -71,7 +71,7 @@ class StatusLine(JobLine):
     def _status(self, width: int) -> Line:
         store, running = self._store, self._store.jobs.current
         if running is None:
-            return done_line(store.last_command, store.said, width)
+            return done_line(store.last_command, store.message, width)
         refused = store.refused_job is running
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=refused)
 

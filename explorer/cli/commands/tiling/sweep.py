@@ -33,7 +33,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.session import sweep
 
     if len(given.models) == 1 and sweep.is_results(given.models[0]):
-        if idle := sorted(given.typed - _OF_RESULTS):
+        if idle := sorted(given.explicit - _OF_RESULTS):
             flag = "--" + idle[0].replace("_", "-")
             raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
         fact, bad = sweep.results(given.models[0]), {}
@@ -105,12 +105,12 @@ def _combined(given: ParsedArgs) -> SweepSpec:
     """What is combined: what was typed, on top of the file of `--config`."""
     combined = tiles(given)
     typed = {"tile": combined[0], "sites": given.site, "edges": given.edges[0], "form": given.form[0]}
-    kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.typed}
-    if "grouped" in given.typed:
+    kept = {name: value for name, value in typed.items() if name == "tile" or name[:4] in given.explicit}
+    if "grouped" in given.explicit:
         kept["grouped"] = given.grouped
     base = tile_spec(given, kept)
     edges, forms = (
-        values if name in given.typed else (getattr(base, name),)
+        values if name in given.explicit else (getattr(base, name),)
         for name, values in (("edges", given.edges), ("form", given.form))
     )
     return explorer.SweepSpec(combined, edges, forms, base=base)
