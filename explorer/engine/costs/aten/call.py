@@ -120,6 +120,7 @@ class OperatorRecord(Struct, frozen=True):
         one_type: Whether its tensors have to be of one type.
         lookup: Whether it reads rows of a table: as many bytes as it returns, not the whole table. That says
             nothing of how the indices were made.
+        swaps: Whether it gives its argument, which it returns, another memory or size.
         auxiliary: Whether its results after the first exist for the backward pass only, and are no
             activations.
         whole: Whether its formula is better said whole than as the sum of the operators below.
@@ -132,6 +133,7 @@ class OperatorRecord(Struct, frozen=True):
     hides: bool = False
     one_type: bool = False
     lookup: bool = False
+    swaps: bool = False
     auxiliary: bool = False
     whole: bool = False
 

@@ -53,9 +53,9 @@ class AtenOperator:
         self.name: str = schema.name
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
-        self.moves = torch.Tag.inplace_view in func.tags or self.short in ("set_", "resize_", "resize_as_")
         self.repeats = func.namespace == "aten"
         known = live.operator_of(func) or OperatorRecord()
+        self.moves = torch.Tag.inplace_view in func.tags or known.swaps
         self.auxiliary, self.gathers = known.auxiliary, known.lookup
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
         self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)

@@ -42,8 +42,8 @@ TABLE: Mapping[str, OperatorRecord] = {
             mode movedim multinomial narrow narrow_copy new_empty_strided nonzero nonzero_static normal
             normal_ numel numpy_T pad pixel_shuffle pixel_unshuffle poisson put put_ rand rand_like randint
             randint_like randn randn_like random random_ randperm real reflection_pad1d reflection_pad2d
-            reflection_pad3d replication_pad1d replication_pad2d replication_pad3d resize resize_ resize_as_
-            resolve_conj resolve_neg roll rot90 scatter searchsorted select_scatter set set_
+            reflection_pad3d replication_pad1d replication_pad2d replication_pad3d resize
+            resolve_conj resolve_neg roll rot90 scatter searchsorted select_scatter set
             slice_inverse slice_scatter sort split_with_sizes_copy squeeze_ swapaxes sym_numel sym_size
             sym_storage_offset sym_stride t_ t_copy take_along_dim to topk transpose_ tril_indices
             triu_indices type_as unflatten unfold unfold_copy uniform uniform_ unique_consecutive
@@ -69,6 +69,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     ),
     **dict(_listed("tril tril_ triu triu_", OperatorRecord(position="move", hides=True))),
     **dict(_listed("embedding gather index index_select", OperatorRecord(position="move", lookup=True))),
+    **dict(_listed("resize_ resize_as_ set_", OperatorRecord(swaps=True))),
     **dict(_listed("_unsafe_index take", OperatorRecord(lookup=True))),
     **dict(_listed("_to_copy clone copy_ native_dropout", OperatorRecord(position="each"))),
     "torchvision::nms": OperatorRecord(),
