@@ -134,13 +134,11 @@ class SiteProof:
         made: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
         wiring = Wiring.of(self.after.graph)
-
-        def size(site: SitePlan) -> int:
-            return _activations(site, found[key_of(site)])
+        sizes = {key_of(s): _activations(s, found[key_of(s)]) for s in planned}
 
         def alone(site: SitePlan) -> int:
             # a large one is proved by itself: its walk beside its run
-            return max(size(site), _EXPOSED if matrices(site) > LARGE else 0)
+            return max(sizes[key_of(site)], _EXPOSED if matrices(site) > LARGE else 0)
 
         def tick(more: int) -> None:
             self.tell("proving matmuls", done + more, total)
@@ -169,7 +167,7 @@ class SiteProof:
                     ended(ahead, self.cancel)
                 proved = side_by_side(
                     [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
-                    [size(site) for site in group],
+                    [sizes[key_of(site)] for site in group],
                     _TOGETHER,
                     tick=tick,
                     cancel=self.cancel,
