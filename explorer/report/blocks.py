@@ -94,11 +94,12 @@ class Heading(Struct, frozen=True):
 
 
 class Field(NamedTuple):
-    """A figure with its name, and what else there is to say of it."""
+    """A figure with its name, what else there is to say of it, and its name where there is little room."""
 
     label: Cell
     figure: Cell
     remark: Cell = ""
+    short: str = ""
 
 
 class Fields(Struct, frozen=True):

@@ -125,7 +125,7 @@ def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table]:
         if isinstance(block, Heading):
             yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
         elif isinstance(block, Fields):
-            yield Table(_FIELD, [(label, figure, _exact(figure), why) for label, figure, why in block.rows])
+            yield Table(_FIELD, [(f.label, f.figure, _exact(f.figure), f.remark) for f in block.rows])
         elif isinstance(block, Table):
             yield from (Paragraph(said, "warning") for said in some_of(block, CAP))
             yield block

@@ -11,10 +11,12 @@ from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
-from explorer.tui.pages.training import layer_training_lines, model_training_lines
+from explorer.report.present.look.training import layer_figures
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, step_at, step_of
+from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, spark
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
@@ -58,7 +60,8 @@ def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) ->
         pages.append(roofline_page(shown, at, [at], width, height))
     engine = ScriptedEngine(model)
     weights, ran = engine._weights(["features.*"]), engine._activations(["features.0"])
-    pages += [model_training_lines(step, width, exact), layer_training_lines(step, 0, 10, width, exact)]
+    pages.append(model_page(model.info, None, width, exact, step))
+    pages.append(draw(layer_figures(step, 0, 10), width, exact))
     pages += [weight_lines(weights, 99, width, exact), activation_lines(ran, 99, width, exact)]
     few = replace(weights, tensors=weights.tensors[:2])
     pages.append(weight_lines(few, 2, width, exact))
@@ -313,22 +316,22 @@ def test_activations_name_their_input_their_calls_and_what_did_not_run() -> None
 def test_training_keeps_its_figures_apart_and_sums_a_group() -> None:
     model = alexnet()
     step = training(model, 2, "momentum")
-    text = words(model_training_lines(step, 60, exact=True))
-    for figure in ("Training: batch 2, momentum", "forward 1,428,376,960 MACs", "gradients 244,403,360 B"):
+    text = words(model_page(model.info, None, 60, True, step))
+    for figure in ("Training: batch 2, momentum", "MACs, forward 1,428,376,960", "Gradients 244,403,360 B"):
         assert figure in text, figure
-    part = words(layer_training_lines(step, 0, 10, 60, exact=True))
-    assert f"forward {2 * (model.layers[0].macs or 0):,} MACs" in part
+    part = words(draw(layer_figures(step, 0, 10), 60, exact=True))
+    assert f"MACs, forward {2 * (model.layers[0].macs or 0):,}" in part
     # the first layer has no gradient of its input
-    assert f"input grad {2 * (655_566_528 - 70_276_800):,} MACs" in part
-    assert layer_training_lines(step, 99, 99, 60, exact=True) == []
+    assert f"MACs, input grad {2 * (655_566_528 - 70_276_800):,}" in part
+    assert layer_figures(step, 99, 99) == []
 
 
 def test_an_unknown_layer_makes_the_sum_of_its_group_a_lower_bound() -> None:
     step = training(alexnet(), 1, "sgd")
     hole = replace(step.layers[0], forward_macs=None, status="unknown", reason="no rule")
-    part = words(layer_training_lines(replace(step, layers=(hole, *step.layers[1:])), 0, 10, 60, exact=False))
-    assert "forward ≥ 585.29 M MACs" in part
-    assert "unknown: no rule" in part
+    part = words(draw(layer_figures(replace(step, layers=(hole, *step.layers[1:])), 0, 10), 60))
+    assert "MACs, forward ≥ 585.29 M" in part
+    assert "no rule" in part
 
 
 # pictures

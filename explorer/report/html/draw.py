@@ -16,6 +16,7 @@ from explorer.report import plots
 from explorer.report.blocks import Block, Cell, Chart, Column, Fields, Heading, Line, Paragraph, Span
 from explorer.report.layout import some_of
 from explorer.report.present.look.info import about_text
+from explorer.session.headers import label
 
 __all__ = ["html", "markdown"]
 
@@ -77,7 +78,8 @@ def markdown(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: 
 
 
 def _subtitle(info: Info) -> str:
-    return f"{printable(info.model.source)} · {printable(about_text(info.model))}"
+    about = about_text(info.model, label(info.model.format))
+    return f"{printable(info.model.source)} · {printable(about)}"
 
 
 def _parts(blocks: Iterable[Block], info: Info) -> Iterable[_Part]:
@@ -92,7 +94,7 @@ def _parts(blocks: Iterable[Block], info: Info) -> Iterable[_Part]:
             if spans := _spans(block.cell):
                 yield _Part(text=spans)
         elif isinstance(block, Fields):
-            rows = [(label, figure, _exact(figure), why) for label, figure, why in block.rows]
+            rows = [(f.label, f.figure, _exact(f.figure), f.remark) for f in block.rows]
             yield _table(_FIELDS, rows, sortable=False)
         else:
             yield from (_Part(text=[Span(said, "warning")]) for said in some_of(block, _MOST))

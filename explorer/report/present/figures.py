@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from explorer.base.units import bytes_text, count_text, exact_text, percent_text, seconds_text
-from explorer.report.blocks import Block, Field, Line, Role, Span
+from explorer.report.blocks import Block, Cell, Field, Line, Role, Span
 
 __all__ = [
     "bar_text",
@@ -69,14 +69,14 @@ def quiet_zero(figure: Span) -> Span:
     return figure if figure.value != 0 else Span("-", "quiet", value=0)
 
 
-def count_field(label: str, value: int | None, sign: str = "", remark: str = "") -> Field:
+def count_field(label: str, value: int | None, sign: str = "", remark: Cell = "", short: str = "") -> Field:
     """A count with its name."""
-    return Field(label, count(value, sign), remark)
+    return Field(label, count(value, sign), remark, short)
 
 
-def bytes_field(label: str, value: int | None, sign: str = "", remark: str = "") -> Field:
+def bytes_field(label: str, value: int | None, sign: str = "", remark: Cell = "", short: str = "") -> Field:
     """A size with its name."""
-    return Field(label, size(value, sign), remark)
+    return Field(label, size(value, sign), remark, short)
 
 
 def share_text(part: int | None, whole: int | None) -> str:
@@ -92,12 +92,15 @@ def bar_text(value: float | None, largest: float) -> str:
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
-def value_text(value: Any) -> str:
-    """A value of an attribute or an assumption."""
+def value_text(value: Any, most: int | None = None) -> str:
+    """A value of an attribute or an assumption; of a list at most `most` items."""
     if isinstance(value, Mapping):
         return ", ".join(f"{k} = {value_text(v)}" for k, v in value.items())
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(value_text(v) for v in value) + "]"
+        more = [] if most is None or len(value) <= most else ["…"]
+        return "[" + ", ".join([*(value_text(v, most) for v in value[:most]), *more]) + "]"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
     if isinstance(value, int) and not isinstance(value, bool):
         return exact_text(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)

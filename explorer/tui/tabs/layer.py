@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from explorer.base import units
+from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title
+from explorer.report.present.look.training import heading, layer_figures
 from explorer.tui.pages.outline import outline_page, range_page, run_lines
-from explorer.tui.pages.tensors import attribute_lines, tensor_lines
-from explorer.tui.pages.training import layer_training_lines
 from explorer.tui.tabs.tab import Tab, note_page
-from explorer.tui.text.lines import (
-    BLANK,
-    Line,
-    Span,
-    bytes_figure,
-    count_figure,
-    doubt,
-    field,
-    head,
-    safe,
-    wrap,
-)
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
@@ -74,9 +63,9 @@ class LayerTab(Tab[LineView]):
             parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
         if (activations := seen.activations.get(path)) is not None:
             parts.append(lambda width: activation_lines(*activations, width, exact, brief=brief))
-        if (training := seen.training) is not None:
-            span = self.tree.span
-            parts.append(lambda width: layer_training_lines(training, *span, width, exact))
+        training = seen.training
+        if training is not None and (figures := layer_figures(training, *self.tree.span)):
+            parts.append(lambda width: draw([heading(training), *figures], width, exact))
         return parts
 
     def follow(self) -> None:
@@ -95,94 +84,10 @@ def layer_page(
 
     `more` are parts that were computed on demand; they stand before what the layer is made of.
     """
-    layer = layers[0]
-    width = width - 1
-    lines: list[Line] = []
-    for path in wrap(((" ", "text"), (safe(layer.path) or "(unnamed)", "strong")), width, 1):
-        lines.append(path)
-    about: list[Span] = [(" ", "text"), (safe(layer.kind), "accent")]
-    if layer.tiled:
-        about.append((" · tiled", "accent"))
-    if layer.calls != 1:
-        about.append((f" · called {layer.calls:,} times", "dim"))
-    lines.extend(wrap(about, width, 1))
-    if len(layers) > 1:
-        said = f"first of {len(layers)} identical blocks, to {safe(layers[-1].path)}"
-        lines.extend(wrap(((" ", "text"), (said, "accent")), width, 1))
-    if layer.status != "exact":
-        said = doubt(layer.status, layer.reason)
-        lines.extend(wrap(((" ", "text"), (said, "warn")), width, 1))
-    lines.append(BLANK)
-    lines.extend(_figures(layer, totals, width, exact))
-    if layer.shared_with:
-        shared = ", ".join(safe(path) for path in layer.shared_with[:8])
-        lines.extend(field(" shared with", ((shared, "accent"),), width))
+    layer, width = layers[0], width - 1
+    title = layer_title(layer, layers[-1].path, len(layers))
+    lines = draw([*title, *layer_blocks(layer, totals)], width, exact)
     for part in more:
         if made := part(width):
             lines += [BLANK, *made]
-    for title, tensors in (("Inputs", layer.inputs), ("Outputs", layer.outputs), ("Tensors", layer.weights)):
-        if tensors:
-            lines += [BLANK, head(f" {title}"), *tensor_lines(tensors, width)]
-    if layer.attributes:
-        lines += [BLANK, head(" Attributes"), *attribute_lines(layer.attributes, width)]
-    return lines
-
-
-def _figures(layer: Layer, totals: Totals, width: int, exact: bool) -> list[Line]:
-    # what lies in a group with an unknown part is a sum of what is known
-    part = layer.group and layer.status == "unknown"
-
-    def share(part: int | None, whole: int | None, *, stored: bool = False) -> Span:
-        # what does not run beside the rest has no part in the model's work, only in what it stores
-        said = units.percent_text(part, whole) if stored or layer.counted else "-"
-        return ("" if said in ("-", "?") else f"  {said}", "dim")
-
-    lines = field(
-        " MACs",
-        (_figure(count_figure(layer.macs, exact), layer.macs, part), share(layer.macs, totals.macs)),
-        width,
-    )
-    if layer.formula:
-        lines.extend(field("", ((safe(layer.formula), "dim"),), width))
-    if layer.elementwise_ops:
-        lines.extend(
-            field(" elementwise", (_figure(count_figure(layer.elementwise_ops, exact), 1, part),), width)
-        )
-    lines.extend(
-        field(
-            " params",
-            (
-                _figure(count_figure(layer.params, exact), layer.params),
-                share(layer.params, totals.params, stored=True),
-            ),
-            width,
-        )
-    )
-    rows = (
-        (" weights", layer.weight_bytes, totals.weight_bytes),
-        (" activations", layer.activation_bytes, totals.activation_bytes_sum),
-        (" reads", layer.bytes_read, totals.bytes_read),
-        (" writes", layer.bytes_written, totals.bytes_written),
-    )
-    for label, value, whole in rows:
-        least = part and label != " weights"
-        figure = _figure(bytes_figure(value, exact), value, least)
-        lines.extend(field(label, (figure, share(value, whole, stored=label == " weights")), width))
-        if label == " reads" and layer.weight_bytes_read and value is not None:
-            said = f"{bytes_figure(layer.weight_bytes_read, exact)} of them weights"
-            lines.extend(field("", ((said, "dim"),), width))
-    if layer.kv_cache_bytes is not None:
-        figure = _figure(bytes_figure(layer.kv_cache_bytes, exact), layer.kv_cache_bytes)
-        lines.extend(field(" KV cache", (figure,), width))
-    if layer.macs and layer.bytes_read is not None and layer.bytes_written is not None:
-        moved = layer.bytes_read + layer.bytes_written
-        if moved:
-            intensity = f"{2 * layer.macs / moved:.2f} FLOPs a byte"
-            lines.extend(field(" intensity", ((intensity, "number"),), width))
-    return lines
-
-
-def _figure(said: str, value: int | None, least: bool = False) -> Span:
-    if least and value is not None:
-        return (f"≥ {said}", "warn")
-    return (said, "warn" if value is None else "number" if value else "dim")
+    return lines + draw(layer_parts(layer), width, exact)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from explorer.report.blocks import Block, Cell, Chart, Fields, Heading, Paragraph, Table
+from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, cell_pieces, some_of
 from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
@@ -30,6 +30,8 @@ _MOST = 200
 """Rows of a table that are drawn."""
 _NARROWEST = 15
 """Cells that a name is cut to before a column is left out."""
+_ROOMY = 64
+"""Cells of a pane in which figures have their whole names."""
 _LABEL = 24
 """Cells that the labels of figures take at most."""
 
@@ -49,7 +51,7 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
             lines += (_beside if beside else _fields)(block, width, exact)
         elif isinstance(block, Table):
             lines += [((f" {said}", "warn"),) for said in some_of(block, _MOST)]
-            lines += [cut(_line(line), width) for line in _laid(block, width, exact)]
+            lines += _table(block, width, exact)
         else:
             lines += _wrapped(block, width, exact)
     return lines
@@ -66,16 +68,31 @@ def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: b
     return []
 
 
+def _table(block: Table, width: int, exact: bool) -> list[Line]:
+    """Rows under columns; what stands in a last one without a title is prose, and wrapped."""
+    lines = map(_line, _laid(block, width, exact))
+    if block.columns[-1].title:
+        return [cut(line, width) for line in lines]
+    first = max((line_width(_spans(row[0])) for row in block.rows[:_MOST]), default=0)
+    under = min(block.indent + first + 2, max(4, width // 2)) if len(block.columns) == 2 else 4
+    return [piece for line in lines for piece in wrap(line, width, under)]
+
+
 def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
     """A figure a line: its name, the figure, what else there is to say, wrapped under itself."""
-    names = [_spans(label, role="quiet") for label, _, _ in block.rows]
+    names = [_spans(_name(field, width), role="quiet") for field in block.rows]
     room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(14, width // 2))
     lines: list[Line] = []
-    for name, (_, figure, why) in zip(names, block.rows, strict=True):
+    for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
-        more = (("  ", "dim"), *_spans(why, role="quiet")) if why else ()
-        lines += wrap((label, *_spans(figure, exact, "figure"), *more), width, room)
+        more = (("  ", "dim"), *_spans(field.remark, role="quiet")) if field.remark else ()
+        lines += wrap((label, *_spans(field.figure, exact, "figure"), *more), width, room)
     return lines
+
+
+def _name(field: Field, width: int) -> Cell:
+    """What a figure is called, in less words where there is little room."""
+    return field.short if field.short and width < _ROOMY else field.label
 
 
 def _beside(block: Fields, width: int, exact: bool) -> list[Line]:
@@ -83,9 +100,13 @@ def _beside(block: Fields, width: int, exact: bool) -> list[Line]:
     return flow(
         (
             cut(
-                ((line_text(_spans(label)).strip() + " ", "dim"), *_spans(figure, exact, "figure")), width - 1
+                (
+                    (line_text(_spans(field.short or field.label)).strip() + " ", "dim"),
+                    *_spans(field.figure, exact, "figure"),
+                ),
+                width - 1,
             )
-            for label, figure, _ in block.rows
+            for field in block.rows
         ),
         width,
     )
@@ -105,8 +126,8 @@ def row_line(
     mark: Span = ("   ", "text"),
     here: bool = False,
 ) -> Line:
-    """One row of a table in a list, behind a mark of three cells; `here` is where the cursor is."""
-    line = _line(_laid(table, width - 1, exact).line(table.rows[at]))[1:]
+    """A row of a table in a list, behind a mark one cell wider than its indent; `here`: under the cursor."""
+    line = _line(_laid(table, width - 1, exact).line(table.rows[at]))[bool(table.indent) :]
     return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
 
 

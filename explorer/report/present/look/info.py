@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import MACS, bytes_text, dims_text, exact_text, reached_text, shape_text
-from explorer.facts import Info, ModelInfo, Tiled, Totals
+from explorer.facts import Info, ModelInfo, TensorInfo, Tiled, Totals
 from explorer.facts.tiled import LeftOver
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Rows,
+    Span,
+    Table,
+)
 from explorer.report.present.figures import (
     bytes_field,
     count,
@@ -22,10 +34,14 @@ from explorer.session.headers import label
 __all__ = [
     "about_text",
     "answer",
+    "details",
     "figures",
     "info",
+    "overview",
     "reservations",
+    "sizes_of",
     "symbolic_hint",
+    "tensors_blocks",
     "title",
     "totals_blocks",
 ]
@@ -62,15 +78,61 @@ def reservations(fact: Info) -> list[Block]:
     ]
 
 
+def overview(fact: Info) -> list[Block]:
+    """Which model this is, its totals, what is beside the tiles."""
+    model = fact.model
+    about = about_text(model, model.format)
+    return [
+        Line(Span(model.source, "strong")),
+        Line(Span(about, "formula")),
+        Line(),
+        figures(fact),
+        *_left(fact.tiled),
+    ]
+
+
+def details(fact: Info) -> list[Block]:
+    """Inputs and outputs, what the figures rest on, what is live at the peak, and the file's hash."""
+    model, totals = fact.model, fact.totals
+    at = f"at {totals.peak_at}" if totals.peak_at else ""
+    sha = [Line(), Line(Span(f"sha256 {model.sha256}", "quiet"))] if model.sha256 else []
+    return [
+        *tensors_blocks("Inputs", model.inputs),
+        *tensors_blocks("Outputs", model.outputs),
+        *reservations(fact),
+        *tensors_blocks("Live at the peak", totals.peak_tensors, at),
+        *sha,
+    ]
+
+
+def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") -> list[Block]:
+    """Tensors under a heading, and where what a file says of them cannot be; nothing if there are none."""
+    if not tensors:
+        return []
+
+    def row(tensor: TensorInfo) -> tuple[Cell, ...]:
+        shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
+        return tensor.name or "(unnamed)", tensor.dtype or "?", Span(shape, "figure")
+
+    columns = (Column(""), Column("", role="kind"), Column(""))
+    conflicts = [t for t in tensors if t.conflict]
+    return [
+        Line(),
+        Heading(title, note),
+        Table(columns, Rows(row, tensors), 1, "tensors"),
+        *(Paragraph(f"{t.name}: {t.conflict}", "warning") for t in conflicts),
+    ]
+
+
 def title(model: ModelInfo) -> list[Block]:
     """The line that says which model this is about."""
     sha = f" · sha256 {model.sha256[:12]}" if model.sha256 else ""
-    return [Line((Span(model.source, "strong"), Span(f"   {about_text(model)}{sha}", "quiet")))]
+    about = about_text(model, label(model.format))
+    return [Line((Span(model.source, "strong"), Span(f"   {about}{sha}", "quiet")))]
 
 
-def about_text(model: ModelInfo) -> str:
-    """What wrote a model, and as what: 'ONNX opset 17 · pytorch 2.1 · 12.00 KiB'."""
-    kind = label(model.format)
+def about_text(model: ModelInfo, kind: str) -> str:
+    """What wrote a model, and as what, its format's name first: 'ONNX opset 17 · pytorch 2.1 · 12.00 KiB'."""
     parts = [
         f"{kind} opset {model.opset}" if model.opset else kind,
         model.producer,
@@ -94,33 +156,33 @@ def _totals(totals: Totals) -> list[Field]:
     # of two bounds the quotient is nothing
     if totals.flops is not None and moved and not sign:
         intensity = f"{totals.flops / moved:.2f}"
+    summed = "leaf modules" if totals.activation_bytes_functional is not None else "every node"
     rows = [
-        count_field("Parameters", totals.params, "", trainable),
-        bytes_field("Weight bytes", totals.weight_bytes, ""),
+        count_field("Parameters", totals.params, "", trainable, "params"),
+        bytes_field("Weight bytes", totals.weight_bytes, "", "", "weights"),
         count_field("MACs", totals.macs, sign, MACS),
         count_field("FLOPs", totals.flops, sign, "2 x MACs"),
-        count_field("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"),
-        bytes_field(
-            "Activations, sum", totals.activation_bytes_sum, sign, "outputs of every node, each once"
+        count_field(
+            *("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"), "elementwise"
         ),
-        bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak),
-        bytes_field("Bytes read", totals.bytes_read, sign, _split(totals)),
-        bytes_field("Bytes written", totals.bytes_written, sign),
-        Field("Arithmetic intensity", intensity, "FLOPs per byte read or written"),
+        bytes_field(
+            *("Activations, sum", totals.activation_bytes_sum, sign),
+            *(f"outputs of {summed}, each once", "activ. sum"),
+        ),
+        bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak, "activ. peak"),
+        bytes_field("Bytes read", totals.bytes_read, sign, _split(totals), "reads"),
+        bytes_field("Bytes written", totals.bytes_written, sign, "", "writes"),
+        Field("Arithmetic intensity", intensity, "FLOPs per byte read or written", "intensity"),
         Field("Nodes", plain(totals.nodes)),
     ]
     if totals.kv_cache_bytes is not None:
-        rows.insert(2, bytes_field("Key-value cache", totals.kv_cache_bytes, sign, "read by the attention"))
+        cache = totals.kv_cache_bytes
+        rows.insert(2, bytes_field("Key-value cache", cache, sign, "read by the attention", "KV cache"))
     if totals.activation_bytes_functional is not None:
-        at = next(i for i, row in enumerate(rows) if row.label == "Activations, sum")
-        rows[at] = bytes_field(
-            "Activations, sum", totals.activation_bytes_sum, sign, "outputs of leaf modules, each once"
-        )
+        more = totals.activation_bytes_functional
+        at = next(i for i, row in enumerate(rows) if row.label == "Activations, sum") + 1
         rows.insert(
-            at + 1,
-            bytes_field(
-                "Activations, functional", totals.activation_bytes_functional, sign, "not in the sum above"
-            ),
+            at, bytes_field("Activations, functional", more, sign, "not in the sum above", "functional")
         )
     return rows
 
@@ -219,10 +281,7 @@ def _assumptions(fact: Info) -> list[Block]:
 
 def symbolic_hint(fact: Info) -> list[Block]:
     """How to bind the dimensions that are open, for who wonders why figures are missing."""
-    model, bound = fact.model, fact.assumptions.get("dims") or {}
-    free = dict.fromkeys(
-        d for t in model.inputs for d in t.shape or () if isinstance(d, str) and d not in bound
-    )
+    free = [name for name, size in sizes_of(fact).items() if size is None]
     if not free:
         return []
     options = " ".join(f"--dim {name}=1" for name in free)
@@ -230,3 +289,9 @@ def symbolic_hint(fact: Info) -> list[Block]:
         Line(),
         Paragraph(f"Some dimensions are symbolic; bind them to get every figure: {options}", "warning"),
     ]
+
+
+def sizes_of(fact: Info) -> dict[str, int | None]:
+    """Dimensions that have a name, and their sizes; None for what nobody bound: what needs it is unknown."""
+    named = dict.fromkeys(d for t in fact.model.inputs for d in t.shape or () if isinstance(d, str))
+    return {**named, **(fact.assumptions.get("dims") or {})}

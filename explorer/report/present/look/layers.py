@@ -7,11 +7,40 @@ from typing import NamedTuple
 
 from explorer.base.units import MACS, bytes_text, count_text, shape_text
 from explorer.facts import Analysis, Layer, Shape, Totals, is_assumed
-from explorer.report.blocks import Alike, Block, Cell, Column, Line, Paragraph, Span, Table
-from explorer.report.present.figures import bar_text, count, quiet_zero, share_text, size
-from explorer.report.present.look.info import answer
+from explorer.report.blocks import (
+    Alike,
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Span,
+    Table,
+)
+from explorer.report.present.figures import (
+    bar_text,
+    bytes_field,
+    count,
+    count_field,
+    quiet_zero,
+    share_text,
+    size,
+    value_text,
+)
+from explorer.report.present.look.info import answer, tensors_blocks
 
-__all__ = ["doubt_text", "layer_share", "layers", "layers_blocks"]
+__all__ = [
+    "doubt_text",
+    "layer_blocks",
+    "layer_parts",
+    "layer_share",
+    "layer_title",
+    "layers",
+    "layers_blocks",
+]
 
 
 def layers(fact: Analysis) -> list[Block]:
@@ -159,6 +188,90 @@ def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
             remarks.append(said[origin])
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)
+
+
+def layer_blocks(layer: Layer, totals: Totals) -> list[Block]:
+    """One layer: each figure with its share of the model and how it comes about."""
+    # what lies in a group with an unknown part is a sum of what is known
+    sign = ">= " if layer.group and layer.status == "unknown" else ""
+
+    def share(part: int | None, whole: int | None, more: str = "") -> Cell:
+        # what does not run beside the rest has no part in the model's work
+        known = bool(part and whole and layer.counted)
+        shares = share_text(part, whole) if known else ""
+        return (f"{shares}  ", Span(more, "formula")) if more else shares
+
+    def stored(part: int, whole: int) -> str:
+        return share_text(part, whole) if part and whole else ""
+
+    weights = layer.weight_bytes_read and f"{bytes_text(layer.weight_bytes_read)} of them weights"
+    elementwise = count_field("Elementwise operations", layer.elementwise_ops, sign, "", "elementwise")
+    rows = [
+        count_field("MACs", layer.macs, sign, share(layer.macs, totals.macs, layer.formula)),
+        *([elementwise] if layer.elementwise_ops != 0 else []),
+        count_field("Parameters", layer.params, "", stored(layer.params, totals.params), "params"),
+        bytes_field(
+            *("Weight bytes", layer.weight_bytes, ""),
+            *(stored(layer.weight_bytes, totals.weight_bytes), "weights"),
+        ),
+        bytes_field(
+            *("Activations", layer.activation_bytes, sign),
+            *(share(layer.activation_bytes, totals.activation_bytes_sum), "activations"),
+        ),
+        bytes_field(
+            "Bytes read",
+            *(layer.bytes_read, sign, share(layer.bytes_read, totals.bytes_read, weights or ""), "reads"),
+        ),
+        bytes_field(
+            "Bytes written",
+            *(layer.bytes_written, sign, share(layer.bytes_written, totals.bytes_written), "writes"),
+        ),
+    ]
+    if layer.kv_cache_bytes is not None:
+        rows.append(bytes_field("Key-value cache", layer.kv_cache_bytes, short="KV cache"))
+    moved = (layer.bytes_read or 0) + (layer.bytes_written or 0)
+    if layer.macs and moved and None not in (layer.bytes_read, layer.bytes_written):
+        intensity = f"{2 * layer.macs / moved:.2f}"
+        rows.append(Field("Arithmetic intensity", intensity, "FLOPs a byte", "intensity"))
+    if layer.shared_with:
+        shared = Span(", ".join(layer.shared_with[:8]), "formula")
+        rows.append(Field("Shared with", shared))
+    return [Fields(rows)]
+
+
+def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
+    """What a layer is, and why its figures are not exact; of `alike` ones in a row `last` is the path."""
+    calls = f" · called {layer.calls:,} times" if layer.calls != 1 else ""
+    kind = layer.kind + " · tiled" * layer.tiled
+    blocks: list[Block] = [
+        Line(Span(layer.path or "(unnamed)", "strong")),
+        Line((Span(kind, "formula"), Span(calls, "quiet"))),
+    ]
+    if alike > 1:
+        blocks.append(Line(Span(f"first of {alike:,} identical blocks, to {last}", "formula")))
+    if layer.status != "exact":
+        blocks.append(Paragraph(doubt_text(layer) or f"{layer.status}: no reason given", "warning", 0))
+    return [*blocks, Line()]
+
+
+def layer_parts(layer: Layer) -> list[Block]:
+    """What a layer reads, writes and stores, and its attributes."""
+    blocks = [
+        *tensors_blocks("Inputs", layer.inputs),
+        *tensors_blocks("Outputs", layer.outputs),
+        *tensors_blocks("Tensors", layer.weights),
+    ]
+    if layer.attributes:
+        rows = [
+            (Span(name, "quiet"), Span(value_text(value, most=_ITEMS)[:_LETTERS], "figure"))
+            for name, value in layer.attributes.items()
+        ]
+        blocks += [Line(), Heading("Attributes"), Table((Column(""), Column("")), rows, 1)]
+    return blocks
+
+
+_ITEMS, _LETTERS = 16, 400
+"""Items of a list, and letters, to which an attribute is cut."""
 
 
 def layer_share(row: Layer, whole: int | None) -> str:

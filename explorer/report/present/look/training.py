@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from explorer.facts import Info
 from explorer.facts.training import LayerTraining, Training
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Rows,
+    Span,
+    Table,
+)
 from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, size
 from explorer.report.present.look.info import answer
 
-__all__ = ["training", "training_blocks"]
+__all__ = ["figures", "heading", "layer_figures", "training", "training_blocks"]
 
 
 def training(about: Info, fact: Training) -> list[Block]:
@@ -18,28 +32,6 @@ def training(about: Info, fact: Training) -> list[Block]:
 
 def training_blocks(about: Info, fact: Training) -> list[Block]:
     """Work and memory of one step, in total and layer by layer."""
-    # the most of forward is the most of backward: both follow from the same sizes
-    sign = ">= " if fact.coverage < 1 else about.totals.sign
-    step = None
-    if fact.forward_macs is not None and fact.backward_macs is not None:
-        step = fact.forward_macs + fact.backward_macs
-    figures = [
-        Field("Batch", plain(fact.batch)),
-        count_field("MACs, forward", fact.forward_macs, sign),
-        count_field("MACs, backward", fact.backward_macs, sign, "gradients of inputs and of weights"),
-        count_field("MACs, step", step, sign),
-        count_field("Elementwise operations", fact.elementwise_ops, sign, "forward"),
-        count_field(
-            *("Elementwise, backward", fact.backward_elementwise_ops, sign),
-            "as many for inputs, again for parameters",
-        ),
-        bytes_field("Input", fact.input_bytes, sign),
-        bytes_field("Kept outputs", fact.activation_bytes, sign, "of every layer, for backward"),
-        bytes_field("Weight bytes", fact.param_bytes, ""),
-        bytes_field("Gradients", fact.gradient_bytes, "", "of what is trained"),
-        bytes_field("Optimizer", fact.optimizer_bytes, "", _OPTIMIZERS[fact.optimizer]),
-        bytes_field("Memory, sum", fact.sum_bytes, sign, "of the five above"),
-    ]
     columns = (
         Column("layer", shrink=True),
         Column("kind", shrink=True, drop=1),
@@ -53,12 +45,74 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
         Column("", shrink=True, role="warning", drop=6),
     )
     return [
-        Fields(figures),
+        figures(about, fact),
         Line(),
         Table(columns, Rows(_training_row, fact.layers), what="layers"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
+
+
+def figures(about: Info, fact: Training) -> Fields:
+    """Work and memory of one step of the whole model."""
+    # the most of forward is the most of backward: both follow from the same sizes
+    sign = ">= " if fact.coverage < 1 else about.totals.sign
+    step = None
+    if fact.forward_macs is not None and fact.backward_macs is not None:
+        step = fact.forward_macs + fact.backward_macs
+    gradients = "gradients of inputs and of weights"
+    return Fields(
+        [
+            Field("Batch", plain(fact.batch)),
+            count_field("MACs, forward", fact.forward_macs, sign),
+            count_field("MACs, backward", fact.backward_macs, sign, gradients),
+            count_field("MACs, step", step, sign),
+            count_field("Elementwise operations", fact.elementwise_ops, sign, "forward", "elementwise"),
+            count_field(
+                *("Elementwise, backward", fact.backward_elementwise_ops, sign),
+                *("as many for inputs, again for parameters", "elem. backward"),
+            ),
+            bytes_field("Input", fact.input_bytes, sign),
+            bytes_field("Kept outputs", fact.activation_bytes, sign, "of every layer, for backward"),
+            bytes_field("Weight bytes", fact.param_bytes, ""),
+            bytes_field("Gradients", fact.gradient_bytes, "", "of what is trained"),
+            bytes_field("Optimizer", fact.optimizer_bytes, "", _OPTIMIZERS[fact.optimizer]),
+            bytes_field("Memory, sum", fact.sum_bytes, sign, "of the five above"),
+        ]
+    )
+
+
+def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
+    """The part that the layers `first` to `last` have in a step; nothing if they have none."""
+    found = [row for row in fact.layers if first <= row.layer <= last]
+    if not found:
+        return []
+    doubted = next((row for row in found if row.status != "exact"), None)
+
+    def part(label: str, name: str, field: Callable[..., Field], **more: str) -> Field:
+        values = [getattr(row, name) for row in found]
+        known = [value for value in values if value is not None]
+        sign = ">= " if len(known) < len(values) else ""
+        return field(label, sum(known) if known else None, sign, **more)
+
+    rows = [
+        part("MACs, forward", "forward_macs", count_field),
+        part("MACs, weight grad", "backward_weight_macs", count_field),
+        part("MACs, input grad", "backward_input_macs", count_field),
+        part("Elementwise, backward", "backward_elementwise_ops", count_field, short="elem. backward"),
+        part("Kept outputs", "activation_bytes", bytes_field),
+        part("Weight bytes", "param_bytes", bytes_field),
+        part("Gradients", "gradient_bytes", bytes_field),
+        part("Optimizer", "optimizer_bytes", bytes_field),
+    ]
+    why = doubted.reason or doubted.status if doubted is not None else ""
+    return [Fields(rows), *([Paragraph(why, "warning")] if why else [])]
+
+
+def heading(fact: Training) -> Heading:
+    """What a step is of: 'Training: batch 8, adam'."""
+    batch = f"batch {fact.batch:,}" if fact.batch is not None else "batch as opened"
+    return Heading(f"Training: {batch}, {fact.optimizer}")
 
 
 _OPTIMIZERS = {
