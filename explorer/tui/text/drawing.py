@@ -48,7 +48,7 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
     lines: list[Line] = []
     for block in blocks:
         if isinstance(block, Fields):
-            lines += (_beside if beside else _fields)(block, width, exact)
+            lines += side_by_side(block, width, exact) if beside else _fields(block, width, exact)
         elif isinstance(block, Table):
             lines += [((f" {said}", "warn"),) for said in some_of(block, _MOST)]
             lines += _table(block, width, exact)
@@ -95,7 +95,7 @@ def _name(field: Field, width: int) -> Cell:
     return field.short if field.short and width < _ROOMY else field.label
 
 
-def _beside(block: Fields, width: int, exact: bool) -> list[Line]:
+def side_by_side(block: Fields, width: int, exact: bool, gap: int = 2) -> list[Line]:
     """Figures beside each other, each with its name, as many a line as there is room for."""
     return flow(
         (
@@ -109,6 +109,7 @@ def _beside(block: Fields, width: int, exact: bool) -> list[Line]:
             for field in block.rows
         ),
         width,
+        gap=gap,
     )
 
 

@@ -208,17 +208,17 @@ def field(label: str, value: Sequence[Span], width: int, *, label_width: int = 1
     return wrap(((fit(label, label_width), "dim"), *value), width, label_width)
 
 
-def flow(pieces: Iterable[Line], width: int, indent: int = 1) -> list[Line]:
-    """Pieces beside each other with two blanks between, over as many lines as they need; each stays whole."""
+def flow(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int = 2) -> list[Line]:
+    """Pieces beside each other with a gap between, over as many lines as they need; each stays whole."""
     lines: list[Line] = []
     current: list[Span] = []
     used = 0
     for piece in pieces:
         size = line_width(piece)
-        if current and used + 2 + size > width:
+        if current and used + gap + size > width:
             lines.append(tuple(current))
             current = []
-        gap = " " * (2 if current else indent)
-        used = (used if current else 0) + len(gap) + size
-        current += [(gap, "text"), *piece]
+        blanks = gap if current else indent
+        used = (used if current else 0) + blanks + size
+        current += [(" " * blanks, "text"), *piece]
     return [*lines, tuple(current)] if current else lines

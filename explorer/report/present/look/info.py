@@ -36,6 +36,7 @@ __all__ = [
     "answer",
     "details",
     "figures",
+    "headline",
     "info",
     "overview",
     "reservations",
@@ -66,6 +67,20 @@ def totals_blocks(fact: Info) -> list[Block]:
 def figures(fact: Info) -> Fields:
     """The totals, how much of the model they cover, and the share on tiles."""
     return Fields([*_totals(fact.totals), _coverage(fact.totals), *_tiled(fact.tiled)])
+
+
+def headline(fact: Info) -> Fields:
+    """The totals above everything else; what qualifies them comes before what may not find room."""
+    totals, sign = fact.totals, fact.totals.sign
+    covered = Span(reached_text(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
+    rows = [
+        count_field("MACs", totals.macs, sign),
+        count_field("params", totals.params),
+        bytes_field("weights", totals.weight_bytes),
+        bytes_field("peak", totals.activation_bytes_peak, sign),
+    ]
+    rows.insert(4 if totals.coverage >= 1 else 1, Field("coverage", covered))
+    return Fields(rows)
 
 
 def reservations(fact: Info) -> list[Block]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.facts import Info, OpStat, Range
-from explorer.report.blocks import Block, Cell, Column, Heading, Line, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Line, Span, Table
 from explorer.report.present.figures import bar_text, count, plain, quiet_zero, share_text, value_text
 from explorer.report.present.look.info import title
 
-__all__ = ["ops", "ops_blocks", "range_text"]
+__all__ = ["attribute_blocks", "operators", "ops", "ops_blocks", "range_text"]
 
 
 def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
@@ -19,39 +19,73 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
 
 def ops_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     """What each operator type costs, and the values its attributes take."""
+    rows = [
+        (Span(stat.op if not at else "", "strong"), Span(name, "quiet"), range_text(span))
+        for stat in stats
+        for at, (name, span) in enumerate(stat.attributes.items())
+    ]
+    columns = (Column("operator"), Column("attribute"), Column("values", shrink=True))
+    attributes: list[Block] = [Line(), Table(columns, rows, 0)] if rows else []
+    return [operators(fact, stats), *attributes]
+
+
+def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -> Table:
+    """A row an operator type; with `histogram` its count is a bar, too."""
     whole = fact.totals.macs
-    largest = max((stat.macs or 0 for stat in stats), default=0)
-    rows: list[tuple[Cell, ...]] = [
-        (
+    costliest = max((stat.macs or 0 for stat in stats), default=0)
+    most = max((stat.count for stat in stats), default=0)
+
+    def row(stat: OpStat) -> tuple[Cell, ...]:
+        return (
             Span(stat.op, "strong"),
             plain(stat.count),
+            *([bar_text(stat.count, most)] if histogram else []),
             quiet_zero(count(stat.macs)),
             share_text(stat.macs, whole) if stat.macs != 0 and whole else "",
-            bar_text(stat.macs, largest),
+            bar_text(stat.macs, costliest),
             quiet_zero(count(stat.params)),
             quiet_zero(count(stat.elementwise_ops)),
         )
-        for stat in stats
-    ]
+
     columns = (
         Column("operator", shrink=True),
         Column("count", "right"),
+        *([Column("", role="bar", drop=1)] if histogram else []),
         Column("MACs", "right"),
-        Column("share", "right", drop=2),
-        Column("", role="bar", drop=3),
-        Column("params", "right"),
-        Column("elementwise", "right", drop=1),
+        Column("share", "right", drop=2 + histogram),
+        Column("", role="bar", drop=3 + histogram),
+        Column("params", "right", drop=2 * histogram),
+        Column("elementwise", "right", drop=1 + 4 * histogram),
     )
-    blocks: list[Block] = [Table(columns, rows, 0)]
-    for stat in stats:
-        if stat.attributes:
-            found = [(Span(name, "quiet"), range_text(span)) for name, span in stat.attributes.items()]
-            blocks += [
-                Line(),
-                Heading(stat.op),
-                Table((Column(""), Column("", shrink=True)), found),
-            ]
-    return blocks
+    return Table(columns, [row(stat) for stat in stats], 0)
+
+
+def attribute_blocks(stat: OpStat) -> list[Block]:
+    """The values of an operator's attributes, each with how often it occurs."""
+    rows: list[tuple[Cell, ...]] = []
+    for name, span in stat.attributes.items():
+        rows.append((Span(name, "quiet"), Span(_ends(span), "figure")))
+        if span.distinct == 1:
+            continue
+        shown = span.values[:_VALUES]
+        rows += [("", value_text(v, _ITEMS), bar_text(n, stat.count), plain(n)) for v, n in shown]
+        if span.distinct > len(shown):
+            rows.append(("", Span(f"{span.distinct - len(shown):,} more values", "quiet")))
+    columns = (Column(""), Column("", shrink=True), Column("", role="bar"), Column("", "right", role="quiet"))
+    return [Table(columns, rows)]
+
+
+_VALUES, _ITEMS = 8, 16
+"""Values of an attribute that are listed, and items of one that is a list."""
+
+
+def _ends(span: Range) -> str:
+    """An attribute's one value, or its range; of values without an order how many there are."""
+    if span.distinct <= 1:
+        return value_text(span.values[0][0] if span.values else span.minimum, _ITEMS)
+    if span.minimum is None or span.maximum is None:
+        return f"{span.distinct:,} values"
+    return f"{value_text(span.minimum, _ITEMS)} .. {value_text(span.maximum, _ITEMS)}"
 
 
 def range_text(span: Range) -> str:

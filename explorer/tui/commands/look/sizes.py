@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from explorer.base import units
+from explorer.report.present.look.info import sizes_of
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.sizes import SizesDialog
-from explorer.tui.pages.header import sizes_of
 
 
 class SizesCommand(ScreenCommand):
