@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from explorer.base import units
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
 from explorer.report.present.tiling.tile import plan_matmuls
+from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
 from explorer.tui.commands import COMMANDS, CommandKey, command_class
 from explorer.tui.commands.context import ScreenCommand
@@ -22,7 +23,7 @@ from explorer.tui.pages.header import header_lines
 from explorer.tui.pages.verdict import verdict_lines
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs import TABS, TabKey, tab_class
-from explorer.tui.tabs.diff import diff_entries, diff_headline
+from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tabs.layer import layer_page
 from explorer.tui.tabs.model import model_page
@@ -178,7 +179,7 @@ def test_a_dimension_that_is_not_bound_says_how_to_bind_it() -> None:
         model_page(replace(info, model=free, assumptions={"dims": {"batch": 2}}), None, 80, exact=False)
     )
     assert "bind them to get every figure: --dim sequence=1" in " ".join(page.split())
-    assert "D binds them here" in page
+    assert "D binds the sizes that are open" in page
     assert "--dim" not in said(model_page(info, None, 80, exact=False))
 
 
@@ -235,7 +236,7 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     row = next(e for e in entries if "9,216 tile matmuls" in line_text(e.head(90)))
     assert row.body is not None
     assert "2DMM_64x64x64" in said(row.body(90))
-    assert diff_headline(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
+    assert verdict(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
 
 
 @pytest.mark.parametrize("width", [40, 60, 90])
@@ -257,25 +258,26 @@ def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown()
     change = ScriptedEngine()._diff()
     partly = replace(change, totals_before=replace(change.totals_before, coverage=0.5))
     lines = [line_text(entry.head(80)) for entry in diff_entries(partly, exact=False)]
-    moved = next(line for line in lines if line.startswith("bytes moved"))
+    moved = next(line for line in lines if line.startswith(" reads"))
     assert "≥" in moved
     assert moved.rstrip().endswith("?")
-    assert "≥" not in next(line for line in lines if line.startswith("params"))
+    assert "≥" not in next(line for line in lines if line.startswith(" params"))
 
 
 def test_models_that_differ_in_names_alone_are_equal_and_the_names_are_there() -> None:
     diff = ScriptedEngine()._diff()
     renamed = tuple(replace(node, status="renamed", children=()) for node in diff.nodes)
     assert (
-        diff_headline(replace(diff, equal=True, nodes=renamed)) == "Equal: only names inside the graph differ"
+        verdict(replace(diff, equal=True, nodes=renamed))
+        == "equal: nothing but names inside the graph differs"
     )
-    assert diff_headline(replace(diff, equal=True, nodes=())) == "No difference"
+    assert verdict(replace(diff, equal=True, nodes=())) == "identical: no node differs"
 
 
 @pytest.mark.parametrize("width", [36, 50, 70])
 def test_a_cost_shows_its_change_beside_before_and_after(width: int) -> None:
     lines = [line_text(entry.head(width)) for entry in diff_entries(ScriptedEngine()._diff(), exact=False)]
-    assert any(line.startswith("MACs") and line.endswith("same") for line in lines)
+    assert any(line.startswith(" MACs") and line.endswith("same") for line in lines)
     assert any("peak" in line and "%" in line for line in lines)
 
 

@@ -40,7 +40,9 @@ async def test_a_key_binds_open_sizes_and_the_header_says_which(size: tuple[int,
         await hands.press("backspace", "backspace", "enter")
         assert hands.engine.states.dims == {"batch": 8}
         await hands.press("2")
-        assert "--dim sequence=1 D binds them here" in " ".join(hands.text("#model").split())
+        page = " ".join(hands.text("#model").split())
+        assert "D binds the sizes that are open" in page
+        assert "--dim sequence=1" in page
 
 
 async def test_what_is_no_size_is_said_and_not_bound() -> None:

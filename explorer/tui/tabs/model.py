@@ -48,9 +48,9 @@ def model_page(
     if training is not None:
         notes = [Paragraph(note, "warning") for note in training.notes]
         blocks += [Line(), heading(training), figures(info, training), *notes]
-    blocks += details(info)
     if symbolic_hint(info):
-        blocks.append(Paragraph("D binds them here."))
+        blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
+    blocks += details(info)
     if history is not None and len(history.entries) > 1:
         blocks += [Line(), Heading("History"), _states(history)]
     return draw(blocks, width - 1, exact)

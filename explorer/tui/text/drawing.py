@@ -70,7 +70,7 @@ def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: b
 
 def _table(block: Table, width: int, exact: bool) -> list[Line]:
     """Rows under columns; what stands in a last one without a title is prose, and wrapped."""
-    lines = map(_line, _laid(block, width, exact))
+    lines = (_line(line, row=True) for line in _laid(block, width, exact))
     if block.columns[-1].title:
         return [cut(line, width) for line in lines]
     first = max((line_width(_spans(row[0])) for row in block.rows[:_MOST]), default=0)
@@ -115,7 +115,7 @@ def side_by_side(block: Fields, width: int, exact: bool, gap: int = 2) -> list[L
 
 def title_line(table: Table, width: int, exact: bool = False) -> Line:
     """The titles of a table's columns, above what `row_line` makes."""
-    return cut(((" ", "text"), *_line(_laid(table, width - 1, exact).head())), width)
+    return cut(((" ", "text"), *_line(_laid(table, width - 1, exact).head(), row=True)), width)
 
 
 def row_line(
@@ -128,7 +128,7 @@ def row_line(
     here: bool = False,
 ) -> Line:
     """A row of a table in a list, behind a mark one cell wider than its indent; `here`: under the cursor."""
-    line = _line(_laid(table, width - 1, exact).line(table.rows[at]))[bool(table.indent) :]
+    line = _line(_laid(table, width - 1, exact).line(table.rows[at]), row=True)[bool(table.indent) :]
     return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
 
 
@@ -142,11 +142,12 @@ def _spans(cell: Cell, exact: bool = False, role: str = "") -> Line:
     return _line(cell_pieces(cell, role, exact=exact))
 
 
-def _line(pieces: Sequence[tuple[str, str]]) -> Line:
-    return tuple((_typeset(text) if role == "warning" else text, ROLES[role]) for text, role in pieces)
+def _line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
+    """Pieces with the screen's roles; those of a row keep their cells."""
+    return tuple((_typeset(text, row) if role == "warning" else text, ROLES[role]) for text, role in pieces)
 
 
-def _typeset(text: str) -> str:
+def _typeset(text: str, row: bool) -> str:
     """The sign of a figure that is not exact as a pane can show it."""
     sign = next((sign for sign in _SIGNS if text.startswith(sign)), "")
-    return _SIGNS.get(sign, "") + text[len(sign) :]
+    return _SIGNS.get(sign, "").rjust(len(sign) * row) + text[len(sign) :]

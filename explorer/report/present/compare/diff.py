@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 
 from explorer.base.units import bytes_text, exact_text
-from explorer.facts import Diff, NodeDiff, Totals
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
+from explorer.facts import Diff, NodeDiff
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
 from explorer.report.present.alike import alike, and_more
+from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 
-__all__ = ["changes", "diff"]
+__all__ = ["by_operator", "changes", "costs", "diff", "doubts", "node_blocks", "nodes", "verdict"]
 
 _ROW_ROLES: Mapping[str, Role] = {
-    "added": "good",
-    "removed": "bad",
-    "changed": "warning",
     "tiled": "good",
     "merged": "good",
+    "changed": "warning",
+    "added": "good",
+    "removed": "bad",
     "renamed": "quiet",
 }
 _INSIDE_WIDTH = 56
@@ -26,20 +29,37 @@ _INSIDE_WIDTH = 56
 def diff(fact: Diff) -> list[Block]:
     """The answer of `explorer diff`: by operator, row by row, cost before and after."""
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
-    if fact.equal and not fact.nodes:
-        return [head, Line(), Line((Span("identical", "good"), "   no node differs"), 2)]
     if fact.equal:
-        verdict = Line((Span("equal", "good"), "   nothing but names inside the graph differs"), 2)
-        return [head, Line(), verdict, Line(), *_rows(fact)]
-    return [head, Line(), *_summary(fact), Line(), *_rows(fact), Line(), *_totals(fact)]
+        word, _, why = verdict(fact).partition(": ")
+        same = Line((Span(word, "good"), f"   {why}"), 2)
+        return [head, Line(), same, *([Line(), *_rows(fact)] if fact.nodes else [])]
+    return [head, Line(), by_operator(fact), Line(), *_rows(fact), Line(), costs(fact), *doubts(fact)]
+
+
+def verdict(fact: Diff) -> str:
+    """One line in words: what became of how many nodes."""
+    if fact.equal:
+        return (
+            "equal: nothing but names inside the graph differs"
+            if fact.nodes
+            else "identical: no node differs"
+        )
+    counts = Counter(node.status for node in fact.nodes)
+    if set(counts) == {"tiled"}:
+        return f"{counts['tiled']:,} tiled, nothing else changed"
+    said = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
+    return ", ".join(said) or "no node differs"
 
 
 def changes(fact: Diff) -> list[Block]:
     """The rows and the cost, without the summary by operator."""
-    return [*_rows(fact), Line(), *_totals(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
+    return (
+        [*_rows(fact), Line(), costs(fact), *doubts(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
+    )
 
 
-def _summary(fact: Diff) -> list[Block]:
+def by_operator(fact: Diff) -> Table:
+    """How many of each operator changed, came and went."""
     rows: list[tuple[Cell, ...]] = [
         (
             Span(row.op, "strong" if row.changed or row.added or row.removed else ""),
@@ -53,13 +73,13 @@ def _summary(fact: Diff) -> list[Block]:
     ]
     columns = (
         Column("operator", shrink=True),
-        Column("before", "right"),
+        Column("before", "right", drop=2),
         Column("changed", "right"),
-        Column("unchanged", "right"),
+        Column("unchanged", "right", drop=1),
         Column("added", "right"),
         Column("removed", "right"),
     )
-    return [Table(columns, rows)]
+    return Table(columns, rows)
 
 
 def _count(value: int, role: Role) -> Span:
@@ -69,19 +89,62 @@ def _count(value: int, role: Role) -> Span:
 def _rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
     for group in alike(fact.nodes, _sort):
-        row = group[0]
-        name = and_more([one.before or one.after or "" for one in group])
-        if row.before and row.after and row.before != row.after and row.status not in ("tiled", "merged"):
-            name = f"{row.before} -> {row.after}"
-        how = ""
-        if row.match and row.match != "name" and row.status not in ("tiled", "merged"):
-            how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
-        what = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")
-        rows.append((Span(row.status, _ROW_ROLES.get(row.status, "")), name, what, Span(how, "quiet")))
-        rows += [("", "", Span(line, "quiet")) for line in _inside(row.children)]
+        status, name, what, how = _node(group[0])
+        if len(group) > 1:
+            name = and_more([one.before or one.after or "" for one in group])
+        rows.append((status, name, what, how))
+        rows += [("", "", Span(line, "quiet")) for line in _inside(group[0].children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
     )
+
+
+def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
+    """What became of a node, its name, what differs, and how the two were matched."""
+    tiled = row.status in ("tiled", "merged")
+    name, how = row.before or row.after or "", ""
+    if row.before and row.after and row.before != row.after and not tiled:
+        name = f"{row.before} -> {row.after}"
+    if row.match and row.match != "name" and not tiled:
+        how = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
+    what = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")
+    return Span(row.status, _ROW_ROLES.get(row.status, "")), name, what, Span(how, "quiet")
+
+
+def nodes(fact: Diff) -> Table:
+    """A row a node that is not the same in both."""
+
+    def row(node: NodeDiff) -> tuple[Cell, ...]:
+        status, name, _, _ = _node(node)
+        # of a tiled one the operator has a column of its own
+        what = field_terms(node.what.rpartition(" -> ")[2] if node.status == "tiled" else node.what)
+        return (
+            status,
+            name,
+            node.op_before or node.op_after or "",
+            Span(what, _ROW_ROLES.get(node.status, "")),
+        )
+
+    columns = (
+        Column("node", drop=1),
+        Column("name", shrink=True),
+        Column("operator", role="kind", drop=2),
+        Column("what differs", shrink=True),
+    )
+    return Table(columns, Rows(row, fact.nodes))
+
+
+def node_blocks(row: NodeDiff) -> list[Block]:
+    """Everything that is known of a node that is not the same in both, and the operators inside it."""
+    said = (
+        ("before", " ".join(filter(None, (row.op_before, row.before)))),
+        ("after", " ".join(filter(None, (row.op_after, row.after)))),
+        ("what", field_terms(row.what)),
+        ("matched by", f"{row.match}, {100 * row.confidence:.0f} % sure" if row.match else ""),
+        *(("" if at else "inside", line) for at, line in enumerate(_inside(row.children))),
+    )
+    rows = [(Span(label, "quiet"), text) for label, text in said if text]
+    return [Table((Column(""), Column("")), rows, 4)]
 
 
 def _sort(row: NodeDiff) -> Hashable:
@@ -94,8 +157,8 @@ def _sort(row: NodeDiff) -> Hashable:
 def _inside(children: Sequence[tuple[str, int]]) -> Iterator[str]:
     """'9,216 2DMM_64x64x64, 64 Sum, ...', broken into lines."""
     line = ""
-    for op, count in children:
-        piece = f"{count:,} {op}"
+    for op, many in children:
+        piece = f"{many:,} {op}"
         if line and len(line) + len(piece) > _INSIDE_WIDTH:
             yield line + ","
             line = piece
@@ -105,54 +168,70 @@ def _inside(children: Sequence[tuple[str, int]]) -> Iterator[str]:
         yield line
 
 
-def _totals(fact: Diff) -> list[Block]:
+def costs(fact: Diff, *, brief: bool = False) -> Table:
+    """The cost before and after; `brief` with rounded figures, and of the difference its share alone."""
     before, after = fact.totals_before, fact.totals_after
-    figures = [
-        ("Nodes", before.nodes, after.nodes, exact_text),
-        ("Parameters", before.params, after.params, exact_text),
-        ("Weight bytes", before.weight_bytes, after.weight_bytes, bytes_text),
-        ("MACs", before.macs, after.macs, exact_text),
-        ("Elementwise operations", before.elementwise_ops, after.elementwise_ops, exact_text),
-        ("Activations, sum", before.activation_bytes_sum, after.activation_bytes_sum, bytes_text),
-        ("Activations, peak", before.activation_bytes_peak, after.activation_bytes_peak, bytes_text),
-        ("Bytes read", before.bytes_read, after.bytes_read, bytes_text),
-        ("Bytes written", before.bytes_written, after.bytes_written, bytes_text),
-    ]
     rows: list[tuple[Cell, ...]] = []
-    for label, old, new, text in figures:
-        first, second = ("" if label in _STORED else side.sign for side in (before, after))
+    for label, short, name, text in _COSTS:
+        sides = (getattr(before, name), getattr(after, name))
+        signs = ["" if label in _STORED else side.sign for side in (before, after)]
         # the difference of two bounds is nothing that anybody knows
-        delta = Span("?", "warning") if first or second else _delta(old, new, text)
-        rows.append((Span(label, "quiet"), _figure(old, text, first), _figure(new, text, second), delta))
-    columns = (Column("cost"), Column("before", "right"), Column("after", "right"), Column(""))
-    return [Table(columns, rows), *_least(before, after)]
+        delta = Span("?", "warning") if any(signs) else _delta(*sides, text, brief=brief)
+        figure = (size if text is bytes_text else count) if brief else partial(_figure, text)
+        shown: list[Cell] = list(map(figure, sides, signs))
+        rows.append((Span(short if brief else label, "quiet"), *shown, delta))
+    change = Column("change" if brief else "")
+    return Table(
+        (
+            Column("cost", shrink=brief),
+            Column("before", "right", drop=brief),
+            Column("after", "right"),
+            change,
+        ),
+        rows,
+    )
 
 
+_COSTS: Sequence[tuple[str, str, str, Callable[[int | None], str]]] = (
+    ("Nodes", "nodes", "nodes", exact_text),
+    ("Parameters", "params", "params", exact_text),
+    ("Weight bytes", "weights", "weight_bytes", bytes_text),
+    ("MACs", "MACs", "macs", exact_text),
+    ("Elementwise operations", "elemwise", "elementwise_ops", exact_text),
+    ("Activations, sum", "act. sum", "activation_bytes_sum", bytes_text),
+    ("Activations, peak", "act. peak", "activation_bytes_peak", bytes_text),
+    ("Bytes read", "reads", "bytes_read", bytes_text),
+    ("Bytes written", "writes", "bytes_written", bytes_text),
+)
 _STORED = ("Nodes", "Parameters", "Weight bytes")
 """Known of every node, whatever its shapes are."""
 
 
-def _figure(value: int | None, text: Callable[[int | None], str], sign: str) -> str:
+def _figure(text: Callable[[int | None], str], value: int | None, sign: str) -> str:
     """A total, or what it is at least or at most."""
     return f"{sign}{text(value)}" if value is not None else text(value)
 
 
-def _delta(old: int | None, new: int | None, text: Callable[[int], str]) -> Cell:
+def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False) -> Cell:
     """The difference with its sign, and its size against what was: in percent, or as a factor."""
     if old is None or new is None:
         return Span("?", "warning")
     if old == new:
-        return Span("unchanged", "quiet")
-    sign = "+" if new > old else "-"
+        return Span("same" if brief else "unchanged", "quiet")
     share = ""
     if old and new >= 2 * old:
-        share = f"  (x {new / old:.1f})"
+        share = f"x {new / old:.1f}"
     elif old:
-        share = f"  ({100 * (new - old) / old:+.1f} %)"
-    return f"{sign}{text(abs(new - old))}{share}"
+        share = f"{100 * (new - old) / old:+.1f} %"
+    if brief and share:
+        return Span(share, "warning")
+    sign = "+" if new > old else "-"
+    return f"{sign}{text(abs(new - old))}{f'  ({share})' if share else ''}"
 
 
-def _least(before: Totals, after: Totals) -> list[Block]:
+def doubts(fact: Diff) -> list[Block]:
+    """Why the costs are not exact; nothing if they are."""
+    before, after = fact.totals_before, fact.totals_after
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
         said = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."

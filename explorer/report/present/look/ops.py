@@ -71,7 +71,12 @@ def attribute_blocks(stat: OpStat) -> list[Block]:
         rows += [("", value_text(v, _ITEMS), bar_text(n, stat.count), plain(n)) for v, n in shown]
         if span.distinct > len(shown):
             rows.append(("", Span(f"{span.distinct - len(shown):,} more values", "quiet")))
-    columns = (Column(""), Column("", shrink=True), Column("", role="bar"), Column("", "right", role="quiet"))
+    columns = (
+        Column(""),
+        Column("", shrink=True),
+        Column("", role="bar", drop=1),
+        Column("", "right", role="quiet"),
+    )
     return [Table(columns, rows)]
 
 
