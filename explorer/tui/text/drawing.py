@@ -32,6 +32,8 @@ _NARROWEST = 15
 """Cells that a name is cut to before a column is left out."""
 _ROOMY = 64
 """Cells of a pane in which figures have their whole names."""
+_BELOW = 4
+"""Cells by which the rest of a row is indented."""
 _LABEL = 24
 """Cells that the labels of figures take at most."""
 
@@ -73,9 +75,19 @@ def _table(block: Table, width: int, exact: bool) -> list[Line]:
     lines = (_line(line, row=True) for line in _laid(block, width, exact))
     if block.columns[-1].title:
         return [cut(line, width) for line in lines]
+    if len(block.columns) > 2:
+        return [piece for line in lines for piece in _last_below(line, width)]
     first = max((line_width(_spans(row[0])) for row in block.rows[:_MOST]), default=0)
-    under = min(block.indent + first + 2, max(4, width // 2)) if len(block.columns) == 2 else 4
+    under = min(block.indent + first + 2, max(4, width // 2))
     return [piece for line in lines for piece in wrap(line, width, under)]
+
+
+def _last_below(line: Line, width: int) -> list[Line]:
+    """A row whose last cell stands below the others where there is no room beside them."""
+    gap = max((at for at, (text, _) in enumerate(line) if not text.strip()), default=0)
+    if line_width(line) <= width or not gap:
+        return wrap(line, width, _BELOW)
+    return wrap(line[:gap], width, _BELOW) + wrap(((" " * _BELOW, "text"), *line[gap + 1 :]), width, _BELOW)
 
 
 def _fields(block: Fields, width: int, exact: bool) -> list[Line]:

@@ -39,7 +39,7 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
         return (
             Span(stat.op, "strong"),
             plain(stat.count),
-            *([bar_text(stat.count, most)] if histogram else []),
+            *([bar_text(stat.count, most, _BAR)] if histogram else []),
             quiet_zero(count(stat.macs)),
             share_text(stat.macs, whole) if stat.macs != 0 and whole else "",
             bar_text(stat.macs, costliest),
@@ -50,7 +50,7 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
     columns = (
         Column("operator", shrink=True),
         Column("count", "right"),
-        *([Column("", role="bar", drop=1)] if histogram else []),
+        *([Column("", role="bar")] if histogram else []),
         Column("MACs", "right"),
         Column("share", "right", drop=2 + histogram),
         Column("", role="bar", drop=3 + histogram),
@@ -62,26 +62,24 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
 
 def attribute_blocks(stat: OpStat) -> list[Block]:
     """The values of an operator's attributes, each with how often it occurs."""
-    rows: list[tuple[Cell, ...]] = []
+    blocks: list[Block] = []
     for name, span in stat.attributes.items():
-        rows.append((Span(name, "quiet"), Span(_ends(span), "figure")))
+        blocks.append(Line((Span(f" {name}  ", "quiet"), Span(_ends(span), "figure"))))
         if span.distinct == 1:
             continue
         shown = span.values[:_VALUES]
-        rows += [("", value_text(v, _ITEMS), bar_text(n, stat.count), plain(n)) for v, n in shown]
+        rows: list[tuple[Cell, ...]] = [
+            (bar_text(n, stat.count), plain(n), value_text(v, _ITEMS)) for v, n in shown
+        ]
         if span.distinct > len(shown):
-            rows.append(("", Span(f"{span.distinct - len(shown):,} more values", "quiet")))
-    columns = (
-        Column(""),
-        Column("", shrink=True),
-        Column("", role="bar", drop=1),
-        Column("", "right", role="quiet"),
-    )
-    return [Table(columns, rows)]
+            rows.append(("", "", Span(f"{span.distinct - len(shown):,} more values", "quiet")))
+        columns = (Column("", role="bar"), Column("", "right"), Column(""))
+        blocks.append(Table(columns, rows, 4))
+    return blocks
 
 
-_VALUES, _ITEMS = 8, 16
-"""Values of an attribute that are listed, and items of one that is a list."""
+_VALUES, _ITEMS, _BAR = 8, 16, 6
+"""Values of an attribute that are listed, items of one that is a list, cells of a bar in a histogram."""
 
 
 def _ends(span: Range) -> str:
