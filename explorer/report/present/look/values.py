@@ -7,10 +7,30 @@ from collections.abc import Sequence
 from explorer.base.units import bytes_text, exact_text, seconds_text, shape_text
 from explorer.facts import Info
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Rows, Span, Table
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    Role,
+    Rows,
+    Span,
+    Table,
+)
 from explorer.report.present.look.info import title
 
-__all__ = ["activations", "spark", "weights", "weights_blocks"]
+__all__ = [
+    "activations",
+    "figures",
+    "same_tensors",
+    "spark",
+    "tensor_line",
+    "weights",
+    "weights_blocks",
+]
 
 _CELLS = 16
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -61,6 +81,55 @@ def activations(about: Info, fact: Activations) -> list[Block]:
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
 
 
+def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
+    """The figures of one tensor's values, and what is odd about them; `brief` the most telling alone."""
+    wrong = _wrong(stats)
+    pairs: list[tuple[str, Cell]] = [
+        ("min", _number(stats.minimum)),
+        ("max", _number(stats.maximum)),
+        ("mean", _number(stats.mean)),
+        ("std", _number(stats.std)),
+    ]
+    if stats.zeros or not brief:
+        share = 100 * (stats.zeros or 0.0)
+        zeros = Span("-") if stats.zeros is None else Span(f"{share:.1f} %", exact=f"{share:.6g} %")
+        pairs.append(("zeros", zeros))
+    if not brief:
+        pairs.append(("count", exact_text(stats.elements)))
+        about: Role = "" if stats.quantiles_exact else "warning"
+        for at, (q, value) in enumerate(stats.quantiles):
+            label = f"{'' if at else 'quantiles: '}{100 * q:g} %"
+            pairs.append((label, Span(f"{'~ ' * bool(about)}{value:.4g}", about)))
+    return [
+        Fields([Field(label, figure) for label, figure in pairs]),
+        *([Paragraph(f"{wrong}: not in the figures", "bad")] if wrong else []),
+        *([Paragraph("frozen: no gradient", "quiet")] if stats.trainable is False and not brief else []),
+    ]
+
+
+def tensor_line(stats: TensorStats) -> Line:
+    """Which tensor it is: its name, dtype, shape, and the call that made it."""
+    call = f" call {stats.call + 1:,}" if stats.call else ""
+    about = f" {stats.tensor.dtype or '?'} {shape_text(stats.tensor.shape)}{call}"
+    return Line((Span(stats.tensor.name or stats.layer or "(unnamed)", "strong"), Span(about, "quiet")))
+
+
+def same_tensors(fact: Weights) -> list[Block]:
+    """The names under which tensors of these are stored once more, or alike."""
+    shown = {stats.tensor.name for stats in fact.tensors}
+    return [
+        Line((Span(f"{said}: ", "quiet"), Span(", ".join(group[:8]), "formula")))
+        for said, groups in (("tied: one tensor", fact.tied), ("equal bytes", fact.duplicates))
+        for group in groups
+        if shown & set(group)
+    ]
+
+
+def _wrong(stats: TensorStats) -> str:
+    """How many values are no numbers: '3 NaN, 1 Inf'; '' if all are."""
+    return ", ".join(f"{many:,} {word}" for many, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if many)
+
+
 def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
     """The table of tensors; a single one gets its quantiles and histogram in full."""
     columns = (
@@ -83,7 +152,6 @@ def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
 
 def _row(stats: TensorStats) -> tuple[Cell, ...]:
     name = stats.tensor.name + (f" (call {stats.call + 1})" if stats.call else "")
-    wrong = [f"{count:,} {word}" for count, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if count]
     return (
         name,
         Span("" if stats.layer == stats.tensor.name else stats.layer, "quiet"),
@@ -93,7 +161,7 @@ def _row(stats: TensorStats) -> tuple[Cell, ...]:
         *(_number(value) for value in (stats.minimum, stats.maximum, stats.mean, stats.std)),
         "" if stats.zeros is None else f"{100 * stats.zeros:.1f} %",
         spark(stats.histogram, _CELLS),
-        ", ".join(wrong),
+        _wrong(stats),
     )
 
 
