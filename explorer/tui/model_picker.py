@@ -16,9 +16,10 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from explorer.base.errors import ExplorerError
+from explorer.base.units import bytes_text
 from explorer.tui.app import is_remote
 from explorer.tui.program import ExplorerApp
-from explorer.tui.text.lines import Line, bytes_figure, fit, middle, safe
+from explorer.tui.text.lines import Line, fit, middle, safe
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -59,7 +60,7 @@ class ModelList(LineList):
         """Row `index` in `width` cells."""
         row = self.rows[index]
         room = max(width - _FORMAT - _SIZE - 2, 8)
-        size = "" if row.nbytes is None else bytes_figure(row.nbytes, False)
+        size = "" if row.nbytes is None else bytes_text(row.nbytes)
         return (
             (fit(f" {middle(safe(row.path), room - 1)}", room), "text"),
             (fit(safe(row.dtype or row.note), _FORMAT), "dim"),

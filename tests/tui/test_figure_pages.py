@@ -11,6 +11,9 @@ from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.report.blocks import Column, Table
+from explorer.report.present.figures import size
+from explorer.report.present.look.info import tensors_blocks
 from explorer.report.present.look.training import layer_figures
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, step_at, step_of
@@ -18,7 +21,7 @@ from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow, line_text, line_width
-from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, spark
+from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
 
 MACHINE = Machine("laptop", 4e12, 100e9)
@@ -379,10 +382,18 @@ def test_ticks_are_powers_of_ten_and_never_too_many() -> None:
     assert log_ticks(0.2, 0.8, 3) == []
 
 
-def test_a_curve_in_one_row_tells_little_from_nothing() -> None:
-    assert spark([0, 1, 1000, 500], 10) == " ▁█▄"
-    assert spark([], 10) == spark([0, 0], 10) == ""
-    assert len(spark(range(100), 10)) == 10
+def test_a_figure_that_is_not_exact_stands_under_those_that_are() -> None:
+    rows = [(size(1_000_000, ">= "),), (size(2_000_000),)]
+    lines = draw([Table((Column("bytes", "right"),), rows)], 40)
+    assert len({line_width(line) for line in lines[1:]}) == 1
+    assert "≥ 976.56 KiB" in line_text(lines[1])
+
+
+def test_a_shape_without_room_stands_below_its_tensor_whole() -> None:
+    tensors = [TensorInfo("features.10.weight", "float32", (1, 256, 13, 13)), TensorInfo("x", "int8", (1,))]
+    lines = [line_text(line).strip() for line in draw(tensors_blocks("Outputs", tensors), 37)]
+    assert "[1, 256, 13, 13]" in lines
+    assert any(line.startswith("x ") and line.endswith("[1]") for line in lines)
 
 
 def test_figures_beside_each_other_are_never_torn_apart() -> None:

@@ -30,7 +30,7 @@ from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import bar, count_figure, fit, line_text, line_width, middle, text, wrap
+from explorer.tui.text.lines import bar, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import sites_of
 from explorer.tui.tree.widget import tree_line
@@ -189,7 +189,7 @@ def test_a_figure_that_is_not_exact_has_its_sign_in_the_header_and_on_the_page(
 ) -> None:
     info = alexnet().info
     doubted = replace(info, totals=replace(info.totals, status=status))
-    macs = count_figure(info.totals.macs, False)
+    macs = units.count_text(info.totals.macs)
     header = "".join(span for line in header_lines("x", doubted, "", False, 100) for span, _ in line)
     assert f"MACs {sign}{macs}" in header
     page = said(model_page(doubted, None, 80, exact=False))

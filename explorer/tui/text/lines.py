@@ -7,8 +7,7 @@ so a name in a model file cannot restyle the screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 
@@ -35,23 +34,6 @@ ROLES = (
 BLANK: Line = ()
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-@lru_cache(65536)
-def doubt(status: str, reason: str) -> str:
-    """Why a figure is not exact, after the word for what it is instead."""
-    from explorer.facts import is_assumed
-
-    text = safe(reason) or "no reason given"
-    return text if is_assumed(reason) else f"{status}: {text}"
-
-
-def signed(sign: str, said: str, value: int | None) -> str:
-    """A figure after the sign of what is not exact (`Totals.sign`); what is not known has none."""
-    return said if value is None else _SIGNS[sign] + said
-
-
-_SIGNS = {"": "", ">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
 
 
 def safe(name: str) -> str:
@@ -137,18 +119,6 @@ def bar(share: float, width: int) -> tuple[Span, Span]:
     return (filled, "bar"), (" " * (width - len(filled)), "track")
 
 
-def count_figure(value: int | None, exact: bool) -> str:
-    """A count, rounded in SI or exact."""
-    return units.exact_text(value) if exact else units.count_text(value)
-
-
-def bytes_figure(value: int | None, exact: bool) -> str:
-    """A size, rounded in IEC or as the exact number of bytes."""
-    if not exact:
-        return units.bytes_text(value)
-    return "?" if value is None else f"{value:,} B"
-
-
 def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
     """Spans laid out over lines of at most `width` cells, broken between words where that works.
 
@@ -201,11 +171,6 @@ def _words(content: str) -> list[str]:
             start = i
     words.append(content[start:])
     return words
-
-
-def field(label: str, value: Sequence[Span], width: int, *, label_width: int = 13) -> list[Line]:
-    """`label` in its column and `value` beside it, wrapped under itself."""
-    return wrap(((fit(label, label_width), "dim"), *value), width, label_width)
 
 
 def flow(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int = 2) -> list[Line]:

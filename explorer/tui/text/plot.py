@@ -21,7 +21,6 @@ Part = tuple[str, Callable[["Canvas"], None]]
 """A role, and what draws on a canvas whose units are dots, the origin in the lower left corner."""
 
 _EMPTY = 0x2800
-_BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def _dots(width: int, height: int, draw: Callable[[Canvas], None]) -> list[str]:
@@ -101,19 +100,6 @@ def area(
             roles[x] = name
     rows = _filled(tuple(values), width, height, max(values))
     return [_joined(zip(row, roles, strict=True)) for row in rows]
-
-
-def spark(values: Sequence[float], width: int) -> str:
-    """A curve in one row of blocks: the least step for a little, a blank for nothing."""
-    top = max(values, default=0)
-    if not top or width <= 0:
-        return ""
-    width = min(width, len(values))
-    out = ""
-    for x in range(width):
-        value = max(values[x * len(values) // width : max(1, (x + 1) * len(values) // width)])
-        out += _BLOCKS[min(7, math.ceil(8 * value / top) - 1)] if value else " "
-    return out
 
 
 def framed(rows: Sequence[Line], labels: dict[int, str], below: Sequence[tuple[int, str]]) -> list[Line]:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
+from explorer.report.present.figures import count, size
 from explorer.tui.text.lines import (
     BLANK,
     Line,
     Span,
     bar,
-    bytes_figure,
-    count_figure,
     fit,
     line_width,
     middle,
@@ -200,8 +199,8 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
         tail = "  " + fit(kind, room - len(name) - 2)
     else:
         tail = " " * max(0, room - len(name))
-    figure = (bytes_figure if model.metric.in_bytes else count_figure)(value, exact)
-    figure = f"{bound} {figure}" if bound and value is not None else figure
+    shown = (size if model.metric.in_bytes else count)(value, f"{bound} " if bound else "")
+    figure = shown.exact if exact and shown.exact else shown.text
     number_role = "warn" if value is None or bound else ("number" if value else "dim")
     share = value / whole if value and whole else 0.0
     filled, track = bar(share, bar_width)
