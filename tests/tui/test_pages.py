@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from explorer.base import units
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
-from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
+from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands import COMMANDS, CommandKey, command_class
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.help import KEYS, help_lines, key_table

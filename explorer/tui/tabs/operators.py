@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat
 
 
-
 class OperatorsTab(Tab[FoldList]):
     """Every operator type."""
 
