@@ -32,7 +32,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.sweep.fingerprint import files_of
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of, with_front
-from explorer.session import sweep, sweep_files
+from explorer.session import sweep_files
 from explorer.session.models import Models
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE
@@ -498,14 +498,14 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_others_are_done(
 def test_a_model_that_needs_what_is_not_installed_keeps_no_other_from_its_rows(
     run: Run, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = sweep._files
+    opened = Models.graph
 
-    def lacking(models: Models, *rest: Any) -> tuple[str, ...]:
+    def lacking(models: Models, *rest: Any) -> Any:
         if models.source.endswith("net.pt"):
             raise MissingExtra("needs torch", where="net.pt", hint="pip install it")
         return opened(models, *rest)
 
-    monkeypatch.setattr(sweep, "_files", lacking)
+    monkeypatch.setattr(Models, "graph", lacking)
     (tmp_path / "net.pt").write_bytes(b"")
     code, out, err = run("sweep", "net.pt", sample("lenet"), "--tile", "16", "--csv")
     assert code == 2
