@@ -20,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
-    from explorer.base.outline import Outline, OutlineRow
 
 NO_GRAPH = "the file holds tensors and no graph"
 """Why nothing is known of the work."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.engine.costs.memory.liveness import AnalysisResult
-    from explorer.engine.costs.training.step import StepGradients as StepGradients
+    from explorer.engine.costs.training.step import StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from explorer.engine.costs.memory.liveness import AnalysisResult
-    from explorer.engine.costs.training.step import StepGradients as StepGradients
+    from explorer.engine.costs.training.step import StepGradients
     from explorer.engine.graph.model import Model
     from explorer.engine.operators.call import Rules
     from explorer.engine.values.activations import ActivationRequest, ActivationRun

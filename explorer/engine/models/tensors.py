@@ -22,7 +22,6 @@ from explorer.facts import Info, ModelInfo, stored_totals
 from explorer.host.gc_pause import gc_pause
 
 if TYPE_CHECKING:
-    from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.models.opened import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
     from explorer.engine.values.numbers import Numbers

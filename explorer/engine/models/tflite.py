@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from explorer.engine.costs.memory.liveness import AnalysisResult
-    from explorer.engine.costs.training.step import StepGradients as StepGradients
     from explorer.engine.models.opened import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
     from explorer.engine.values.numbers import Numbers

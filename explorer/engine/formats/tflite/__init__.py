@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from explorer.engine.formats.format import Format, named
 
-_IDENTIFIER = b"TFL3"
+IDENTIFIER = b"TFL3"
 """Bytes 4 to 8 of every file (schema.fbs, file_identifier)."""
 
 FORMAT = Format(
     "tflite",
     "a TensorFlow Lite model (.tflite)",
     label="TensorFlow Lite",
-    recognise=lambda probe: probe.head[4:8] == _IDENTIFIER,
+    recognise=lambda probe: probe.head[4:8] == IDENTIFIER,
     open=named("models.tflite:TfliteModel"),
     outline=named("formats.tflite.outline:outline"),
     endings=(".tflite",),

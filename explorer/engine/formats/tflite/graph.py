@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.tflite import schema as schema
+from explorer.engine.formats.tflite import schema
 from explorer.engine.formats.tflite.loops import trips_of
 from explorer.engine.formats.tflite.options import custom_options
 from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator

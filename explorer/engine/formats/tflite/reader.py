@@ -12,15 +12,12 @@ from __future__ import annotations
 import mmap
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.tflite import schema as schema
+from explorer.engine.formats.tflite import IDENTIFIER, schema
 from explorer.engine.formats.tflite.flatbuffer import FlatTable, ReadBudget, root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
-
-IDENTIFIER = b"TFL3"
-"""Bytes 4 to 8 of every file."""
 
 MAX_RANK = 64
 

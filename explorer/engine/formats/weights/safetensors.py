@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any, NoReturn
 
-    from explorer.base.outline import Outline
 
 HEADER_BYTES = 100_000_000
 """Longest header that the format allows (MAX_HEADER_SIZE of safetensors 0.8)."""

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline
     from explorer.engine.models.opened import OpenedModel, OpenOptions
 
-_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 
 
 def _recognise(probe: SourceProbe) -> bool:
     head = probe.head
-    if probe.is_zip or head.startswith(_MAGIC):
+    if probe.is_zip:
         return True
     if head[257:262] == b"ustar":
         return head.startswith(_TAR_NAMES) or probe.source.endswith((".pt", ".pth", ".ckpt"))

@@ -19,7 +19,7 @@ from explorer.engine.costs.decode.step import step_of_module
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.costs.training.step import StepGradients as StepGradients
+from explorer.engine.costs.training.step import StepGradients
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.models.opened import OpenOptions
