@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["CONTENTS", "LARGEST"]
-
 LARGEST = 1 << 10
 """Elements of a value up to which its contents are followed."""
 

@@ -16,8 +16,6 @@ from msgspec import Struct
 
 from explorer.facts import Dim, Shape
 
-__all__ = ["RULES", "TfliteCall", "Rule"]
-
 
 class TfliteCall(Struct):
     """An operator, as far as its shapes are concerned.

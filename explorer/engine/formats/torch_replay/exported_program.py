@@ -149,10 +149,8 @@ def _bind(
     for symbol, size in values.items():
         low, high = program.ranges.get(symbol, (None, None))
         if (low is not None and size < low) or (high is not None and size > high):
-            raise Misuse(
-                f"the program takes {low} to {high} there, not {size}",
-                where=f"--dim {_spoken(symbol, known)}",
-            )
+            called = next((name for name, (one, _) in known.items() if one == symbol), symbol)
+            raise Misuse(f"the program takes {low} to {high} there, not {size}", where=f"--dim {called}")
     inputs = tuple(
         TensorInfo(g.name, g.dtype, tuple(_size(s, values) for s in g.sizes), "declared")
         for g in program.inputs
@@ -165,10 +163,6 @@ def _bind(
     )
     bound_dims = {name: values[symbol] for name, (symbol, _) in known.items()}
     return BoundInputs(inputs, bound_dims, notes, len(inputs))
-
-
-def _spoken(symbol: str, known: Mapping[str, tuple[str, int]]) -> str:
-    return next((name for name, (s, _) in known.items() if s == symbol), symbol)
 
 
 def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
