@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -113,17 +113,21 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         if failure is not None:
             answers.send(("failed", job_id, failure, session.history()))
             continue
-        for name, rows in tables.items():
-            for at in range(0, len(rows), _SLICE):
-                answers.send(("part", job_id, (name, rows[at : at + _SLICE]), None))
-        if type(result).__name__ == "Analysis":
-            for some in messages(result.layers):
-                answers.send(("rows", job_id, some, None))
-            for piece in pieces(structure_of(result.layers)):
-                answers.send(("rows", job_id, (piece,), None))
-            result = replace(result, layers=())
+        for part in _parts(result, tables):
+            answers.send((part[0], job_id, part[1], None))
+        result = replace(result, layers=()) if type(result).__name__ == "Analysis" else result
         answers.send(("done", job_id, result, session.history()))
         del result, tables
+
+
+def _parts(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """The long tables of a result, and the rows of an analysis, a few at a time."""
+    for name, rows in tables.items():
+        for at in range(0, len(rows), _SLICE):
+            yield "part", (name, rows[at : at + _SLICE])
+    if type(result).__name__ == "Analysis":
+        yield from (("rows", some) for some in messages(result.layers))
+        yield from (("rows", (piece,)) for piece in pieces(structure_of(result.layers)))
 
 
 def _fork_off(source: str, seen: int, *others: Connection) -> None:
