@@ -167,7 +167,7 @@ async def test_the_roofline_asks_for_a_machine_first_and_then_places_the_layers(
         await hands.press("enter")
         assert asked(hands, "roofline") == [((Machine("", 4e12, 1e11, "screen"),), {})]
         text = words(hands, "roofline")
-        assert "Compute-bound layers 2 Memory-bound layers 11" in text
+        assert "compute-bound 2 memory-bound 11" in text
         assert "10 layers chosen" in text
 
 
@@ -226,7 +226,7 @@ async def test_a_configuration_file_that_cannot_be_read_is_said_and_a_machine_ca
         await type_machine(hands, "4T", "100G")
         assert "not TOML" in " ".join(hands.dialog().split())
         await hands.press("enter")
-        assert "Compute-bound layers 2" in words(hands, "roofline")
+        assert "compute-bound 2" in words(hands, "roofline")
 
 
 # values

@@ -113,7 +113,7 @@ def side_by_side(block: Fields, width: int, exact: bool, gap: int = 2) -> list[L
         (
             cut(
                 (
-                    (line_text(_spans(field.short or field.label)).strip() + " ", "dim"),
+                    (line_text(_spans(_name(field, width))).strip() + " ", "dim"),
                     *_spans(field.figure, exact, "figure"),
                 ),
                 width - 1,

@@ -112,7 +112,7 @@ def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
 
 
 def nodes(fact: Diff) -> Table:
-    """A row a node that is not the same in both."""
+    """A row a node that is not the same in both; of many the first 200 say how wide a column is."""
 
     def row(node: NodeDiff) -> tuple[Cell, ...]:
         status, name, _, _ = _node(node)
@@ -131,7 +131,7 @@ def nodes(fact: Diff) -> Table:
         Column("operator", role="kind", drop=2),
         Column("what differs", shrink=True),
     )
-    return Table(columns, Rows(row, fact.nodes))
+    return Table(columns, Rows(row, fact.nodes), what="nodes")
 
 
 def node_blocks(row: NodeDiff) -> list[Block]:

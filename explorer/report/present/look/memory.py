@@ -48,17 +48,15 @@ def figures(fact: Memory) -> list[Block]:
     signs = {"unknown": ">= ", "bound": "~ " if is_assumed(fact.reason) else "<= "}
     sign = signs.get(fact.status, "")
     at = fact.steps[fact.peak_step].path if fact.steps else ""
+    whole = "of every tensor, inputs too; none for what is in place"
+    peak = f"buffers live at step {fact.peak_step:,}, {at or 'the inputs'}"
+    resident = "resident throughout, in none of the above"
     rows = [
-        bytes_field(
-            "Buffers, sum", fact.sum_bytes, sign, "of every tensor, inputs too; none for what is in place"
-        ),
-        bytes_field(
-            *("Activations, peak", fact.peak_bytes, sign),
-            f"buffers live at step {fact.peak_step:,}, {at or 'the inputs'}",
-        ),
-        bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact)),
-        bytes_field("Weight bytes", fact.weight_bytes, "", "resident throughout, in none of the above"),
-        Field("Steps", plain(len(fact.steps))),
+        bytes_field("Buffers, sum", fact.sum_bytes, sign, whole, "sum"),
+        bytes_field("Activations, peak", fact.peak_bytes, sign, peak, "peak"),
+        bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact), "arena"),
+        bytes_field("Weight bytes", fact.weight_bytes, "", resident, "weights"),
+        Field("Steps", plain(len(fact.steps)), short="steps"),
     ]
     return [Fields(rows), *([Paragraph(fact.reason, "warning")] if fact.reason else [])]
 

@@ -58,12 +58,14 @@ def figures(fact: Roofline, *, brief: bool = False) -> Fields:
         ),
     ]
     rows = [
-        Field("Machine", machine_text(fact.machine), fact.machine.origin),
-        Field("Ridge", f"{fact.ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute"),
-        Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit"),
+        Field("Machine", machine_text(fact.machine), fact.machine.origin, "machine"),
+        Field(
+            "Ridge", f"{fact.ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute", "ridge"
+        ),
+        Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if brief else bounds),
-        Field("Compute-bound layers", plain(fact.compute_bound)),
-        Field("Memory-bound layers", plain(fact.memory_bound)),
+        Field("Compute-bound layers", plain(fact.compute_bound), short="compute-bound"),
+        Field("Memory-bound layers", plain(fact.memory_bound), short="memory-bound"),
     ]
     if fact.unknown:
         rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "in no figure above"))
