@@ -1,4 +1,4 @@
-"""Verdicts: the four kinds that a proof can end with, their names and the exit codes they give.
+"""Verdicts: the four kinds that a proof can end with, and what they are called.
 
 Apart from the facts that carry them, because the screen's first paint waits for no facts.
 """
@@ -20,9 +20,6 @@ VERDICTS: Mapping[VerdictKind, str] = {
     "unproven": "not proved",
 }
 """What each kind is called on the screen and in tables."""
-
-EXIT_CODES: Mapping[VerdictKind, int] = {"equal": 0, "evidence": 0, "different": 1, "unproven": 3}
-"""What a verb that proves something ends with."""
 
 
 def weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:

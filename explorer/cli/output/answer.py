@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from explorer.report.blocks import Block
 
-DONE, DIFFERENT, BAD_INPUT = 0, 1, 2
-
 
 @record
 class Answer:

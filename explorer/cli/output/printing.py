@@ -6,7 +6,7 @@ import os
 import sys
 
 from explorer.base.errors import Misuse
-from explorer.cli.output.answer import DONE
+from explorer.cli.exit_codes import DONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import DIFFERENT, DONE, Answer, document, present, tool
+from explorer.cli.exit_codes import DIFFERENT, DONE
+from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 

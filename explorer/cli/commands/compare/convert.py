@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.exit_codes import OF_VERDICT
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
@@ -27,7 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
     return Answer(
-        EXIT_CODES[fact.verdict_kind],
+        OF_VERDICT[fact.verdict_kind],
         lambda: document().conversion(fact, tool()),
         lambda: present("compare.convert").conversion(fact),
     )

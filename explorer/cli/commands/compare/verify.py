@@ -1,12 +1,12 @@
-"""`explorer verify`: the proof that two models compute the same, and its exit codes."""
+"""`explorer verify`: the proof that two models compute the same."""
 
 from __future__ import annotations
 
 import explorer
-from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
 from explorer.cli.arguments.records import tolerance
+from explorer.cli.exit_codes import OF_VERDICT
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
@@ -25,7 +25,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         **given.opening,
     )
     return Answer(
-        EXIT_CODES[fact.verdict_kind],
+        OF_VERDICT[fact.verdict_kind],
         lambda: document().verification(fact, tool()),
         lambda: present("compare.verify").verification(fact, opening_words(given.opening)),
     )

@@ -6,7 +6,8 @@ import sys
 
 from explorer import manual
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.output.answer import DONE, Answer
+from explorer.cli.exit_codes import DONE
+from explorer.cli.output.answer import Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

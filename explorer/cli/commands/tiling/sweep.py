@@ -6,11 +6,12 @@ import os
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.verdicts import EXIT_CODES, weakest
+from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
-from explorer.cli.output.answer import BAD_INPUT, Answer, document, present, tool
+from explorer.cli.exit_codes import BAD_INPUT, OF_VERDICT
+from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 from explorer.process import supervisor
@@ -71,7 +72,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                     file.write(lines)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
-        BAD_INPUT if bad else EXIT_CODES[weakest(proofs)],
+        BAD_INPUT if bad else OF_VERDICT[weakest(proofs)],
         lambda: document().sweep(fact, tool()),
         lambda: present("tiling.sweep").sweep(fact),
         "rows",

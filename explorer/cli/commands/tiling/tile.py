@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.base.verdicts import EXIT_CODES
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
 from explorer.cli.arguments.records import tile_spec
-from explorer.cli.output.answer import DONE, Answer, document, present, tool
+from explorer.cli.exit_codes import DONE, OF_VERDICT
+from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
@@ -56,7 +56,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             if result.output and not given.json and not given.no_verify:
                 change, warning = _change(session, progress)
     return Answer(
-        DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
+        DONE if result.verification is None else OF_VERDICT[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), digest),
         lambda: present("tiling.tile").tile(result, source, change, opening_words(given.opening)),
         warning="; ".join(filter(None, (fixed, idle, warning))),
@@ -95,7 +95,7 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 on_progress=progress,
             )
     return Answer(
-        DONE if result.verification is None else EXIT_CODES[result.verification.verdict_kind],
+        DONE if result.verification is None else OF_VERDICT[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), None),
         lambda: present("tiling.tile").tile(result, source, None, opening_words(given.opening)),
     )

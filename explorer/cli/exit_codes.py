@@ -1,0 +1,17 @@
+"""Exit codes of every verb: what a script learns from `$?`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from explorer.base.verdicts import VerdictKind
+
+DONE, DIFFERENT, BAD_INPUT, UNPROVEN = 0, 1, 2, 3
+
+OF_VERDICT: Mapping[VerdictKind, int] = {
+    "equal": DONE,
+    "evidence": DONE,
+    "different": DIFFERENT,
+    "unproven": UNPROVEN,
+}
+"""What `verify` and every other verb that proves something ends with."""
