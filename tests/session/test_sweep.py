@@ -31,7 +31,8 @@ from explorer.cli import main
 from explorer.engine.formats.onnx import reader
 from explorer.engine.sweep.fingerprint import files_of
 from explorer.facts.cost import Hardware
-from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of, with_front
+from explorer.facts.pareto_front import with_front
+from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of
 from explorer.session import sweep_files
 from explorer.session.models import Models
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed

@@ -16,7 +16,8 @@ from textual.widgets import Input
 from explorer.base.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
-from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations, with_front
+from explorer.facts.pareto_front import with_front
+from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
 from explorer.tui.dialogs.sweep import SweepDialog
 from explorer.tui.dialogs.sweep_table import SweepScreen
 from explorer.tui.pages.sweep import ParetoPlot, axes_of, fields_for, sweep_facts, sweep_head, sweep_line

@@ -26,7 +26,7 @@ from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
-from explorer.engine.proof.sites.evidence import Grounds, verdict_of
+from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
 from explorer.facts import OutputEvidence, Verification

@@ -28,8 +28,8 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.engine.models.opened import OpenedModel
-from explorer.engine.proof.sites.evidence import Grounds, verdict_of
 from explorer.engine.proof.torch_layers import site_evidence
+from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files

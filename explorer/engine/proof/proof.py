@@ -26,11 +26,11 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.runs import settle
-from explorer.engine.proof.sites.evidence import Grounds, verdict_of, verdict_within
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.run import chain_length
 from explorer.engine.proof.structure.probes import Pair
+from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.reference import NOTE, has_bfloat16

@@ -25,7 +25,8 @@ from explorer.engine.sweep.processes import cores, room
 from explorer.engine.sweep.store import Store, is_store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
-from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations, with_front
+from explorer.facts.pareto_front import with_front
+from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations
 from explorer.host.output_files import check_target
 
 __all__ = ["MOST", "SweepSession", "ProofSpec", "Subject", "check_output", "is_store", "kept", "sweep"]

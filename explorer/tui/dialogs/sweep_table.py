@@ -18,7 +18,8 @@ from textual.containers import Container
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
-from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered, with_front
+from explorer.facts.pareto_front import with_front
+from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
 from explorer.report.table_file import write_sweep
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest

@@ -13,7 +13,7 @@ from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.sites.evidence import Grounds, verdict_of
+from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor

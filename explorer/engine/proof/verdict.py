@@ -1,0 +1,190 @@
+"""Verdict of a proof, in one sentence with its kind: equal, equal on evidence, different, not proved.
+
+Apart from the proof, since conversions and the twins of torch modules end in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from explorer.base.units import printable
+from explorer.engine.proof.outputs.tolerance import tolerance_text
+from explorer.engine.proof.sites.exact import SATURATES
+from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind
+from explorer.facts.verification import Tolerance
+
+
+class Grounds(Struct, frozen=True):
+    """What a verdict rests on.
+
+    Attributes:
+        sites: Evidence of tiled sites.
+        whole: Of the outputs of the whole models.
+        torch: Of the outputs of the torch model.
+        regions: Of changed regions.
+        draws: How many inputs the whole models were run on.
+        planned: Sites that the plan names.
+        nodes: That are equal by construction; None where nothing but runs was compared.
+        structural: Whether the outputs are the same by construction, but for the sites.
+        not_run: Why the models were not run.
+        remarks: What is to be said of how they were run.
+    """
+
+    sites: Sequence[SiteEvidence] = ()
+    whole: tuple[OutputEvidence, ...] = ()
+    torch: tuple[OutputEvidence, ...] = ()
+    regions: tuple[RegionEvidence, ...] = ()
+    draws: int = 1
+    planned: int = 0
+    nodes: int | None = None
+    structural: bool = False
+    not_run: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def verdict_of(grounds: Grounds) -> dict[str, Any]:
+    """The fields of a verification that say what was shown: `passed`, `verdict_kind`, `verdict`.
+
+    The verdict is one sentence, with figures, or with the first thing that is wrong.
+    """
+    kind, verdict = _fault(grounds) or _shown(grounds)
+    return {"passed": kind in ("equal", "evidence"), "verdict_kind": kind, "verdict": verdict}
+
+
+def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int) -> dict[str, Any]:
+    """As `verdict_of`, of models that may differ by as much as was asked."""
+    worst = next((o for o in outputs if not o.passed), None)
+    asked = tolerance_text(tolerance)
+    kind: VerdictKind = "evidence"
+    if worst is not None:
+        kind = "different"
+        verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {asked}"
+    elif outputs and all(o.constant for o in outputs):
+        kind = "unproven"
+        names = _listed([f"'{printable(o.name)}'" for o in outputs])
+        verdict = f"not proved: {names} the same whatever goes in, which shows nothing"
+    else:
+        count = f"{_count(len(outputs), 'output')} over {_count(draws, 'draw')}"
+        verdict = f"within what was asked: {asked}; {count}, nothing else compared"
+    return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
+
+
+def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
+    """The first thing that is wrong."""
+    for site in grounds.sites:
+        if not site.passed:
+            return "different", f"different: site '{printable(site.name)}': {site.reason}"
+    for region in grounds.regions:
+        if region.kind == "different":
+            return "different", f"different: {_named(region)}: {region.reason}"
+    unproved = next((r for r in grounds.regions if r.kind == "unproven"), None)
+    for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
+        for one in evidence:
+            if one.passed:
+                continue
+            of_runtime = next((s.reason for s in grounds.sites if SATURATES in s.reason), "")
+            why = f"{name} '{printable(one.name)}': {one.reason}" + (f"; {SATURATES}" if of_runtime else "")
+            if one.equal:
+                return "unproven", f"not proved: {why}"
+            if grounds.structural and not one.nonfinite and name == "output":
+                return "unproven", f"not proved: all parts are equal, and {why}"
+            return "different", f"different: {why}"
+    if unproved is not None:
+        return "unproven", f"not proved: {_named(unproved)}: {unproved.reason}"
+    ends = (*grounds.whole, *grounds.torch)
+    if not grounds.structural and not grounds.regions and ends and all(e.constant for e in ends):
+        names = _listed([f"'{printable(e.name)}'" for e in ends])
+        return "unproven", f"not proved: {names} the same whatever goes in, which shows nothing"
+    return None
+
+
+def _named(region: RegionEvidence) -> str:
+    changed = region.before if region.before == region.after else f"{region.before} -> {region.after}"
+    return f"{changed} that makes '{printable(region.value)}'"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """'outputs 'a' and 'b' are'."""
+    if len(names) == 1:
+        return f"output {names[0]} is"
+    return f"outputs {', '.join(names[:-1])} and {names[-1]} are"
+
+
+def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
+    """What was shown, where nothing is wrong."""
+    sites, whole, regions = grounds.sites, grounds.whole, grounds.regions
+    tested = [r for r in regions if r.kind == "evidence"]
+    proved = grounds.structural or (bool(regions) and not tested)
+    kind: VerdictKind = "equal" if proved and not grounds.torch else "evidence"
+    exact = all(s.bound_ratio is None for s in sites)  # products of integers
+    identical = all(e.equal for e in whole)
+    parts = []
+    if grounds.nodes is not None:
+        parts.append(f"{_count(grounds.nodes, 'node')} equal by construction")
+    if sites:
+        products = sum(s.tiles for s in sites)
+        worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
+        error = f"worst error {worst.bound_ratio or 0.0:.2g} of the 1 u scale ({worst.limit:.3g} allowed)"
+        if exact:
+            error = "their sums are exact"
+        parts.append(
+            f"{_count(len(sites), 'site')}, {_count(products, 'product')} checked bit for bit; {error}"
+        )
+    if len(sites) < grounds.planned:
+        missing = _count(grounds.planned - len(sites), "site")
+        parts.append(f"{missing} of the plan not found by name as a product of both models")
+    if tested:
+        tries = sum(r.draws for r in tested)
+        same = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"
+        parts.append(
+            f"{_count(len(tested), 'changed region')} tested alone on {tries} sets of values, the model's own"
+            f" and dense random ones{same}"
+        )
+    if grounds.not_run:
+        parts.append(f"the models were not run: {grounds.not_run}")
+    elif whole:
+        parts.append(_outputs(grounds, identical, exact))
+    parts += [*_remarks(grounds), *grounds.remarks]
+    head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
+    if kind == "equal" and exact and (identical or not sites):
+        head = "equal bit for bit"
+    return kind, f"{head}: {'; '.join(parts)}"
+
+
+def _outputs(grounds: Grounds, identical: bool, exact: bool) -> str:
+    """What the outputs of the whole models showed."""
+    times, count = _count(grounds.draws, "draw"), _count(len(grounds.whole), "output")
+    if identical:
+        return f"{count} bit for bit the same over {times}"
+    own = ", which is what its quantisers make of rounding" if grounds.sites and exact else ""
+    return f"{count} over {times}: {_accuracy(grounds.whole)}{own}"
+
+
+def _remarks(grounds: Grounds) -> Iterator[str]:
+    """What is to be said of outputs besides."""
+    undefined = sum(e.undefined for e in grounds.whole)
+    if undefined:
+        yield f"{undefined:,} elements of the outputs are NaN or Inf in both"
+    still = [f"'{printable(e.name)}'" for e in grounds.whole if e.constant]
+    if still:
+        yield f"{_listed(still)} the same whatever goes in, which shows nothing"
+    if grounds.torch:
+        gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
+        yield f"torch's own outputs, which speak for the export, within {gap:.1e}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _accuracy(whole: Sequence[OutputEvidence]) -> str:
+    measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
+    if not measured:
+        grown = max(e.relative_rms or 0.0 for e in whole)
+        largest = max(e.max_abs or 0.0 for e in whole)
+        return f"rounding grows to {grown:.1e} of its size (largest difference {largest:.1e})"
+    worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
+    return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"
