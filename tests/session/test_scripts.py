@@ -108,6 +108,7 @@ def test_very_many_sites_do_not_make_a_command_longer_than_a_shell_takes(
 ODD = ("-dash", "--trust", "a b$(touch bad)", "q'uo\"te", "new\nline", "br[ack]*?", "\x1b[31m", "`id`", " ü ")
 
 
+@pytest.mark.slow
 def test_names_that_look_like_options_or_code_come_back_from_a_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -554,6 +554,7 @@ class ScriptedEngine:
         *,
         hold: tuple[str, ...] = (),
         errors: dict[str, ExplorerError] | None = None,
+        tilings: int = 0,
     ) -> None:
         self.model = analysis or alexnet()
         self.hold, self.errors = set(hold), errors or {}
@@ -562,6 +563,8 @@ class ScriptedEngine:
         self.states = History((HistoryEntry("opened", "alexnet.onnx", ""),), 0)
         self.closed = False
         self.opened = self.model.info.model.inputs
+        for _ in range(tilings):
+            self._tile(TileSpec())
 
     def start(self) -> None:
         """Nothing to start."""

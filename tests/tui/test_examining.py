@@ -375,7 +375,7 @@ async def test_what_training_does_not_know_is_a_dialog() -> None:
         assert "the batch is fixed at 1" in hands.dialog()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(60, 15), (30, 10), (200, 60)])
 async def test_no_size_of_terminal_breaks_the_plots(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:

@@ -19,7 +19,7 @@ from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
-from tests.tui.scripted import proof
+from tests.tui.scripted import ScriptedEngine, proof
 
 
 def rows(hands: Hands) -> list[str]:
@@ -38,15 +38,9 @@ def asked(hands: Hands, *methods: str) -> list[tuple[object, ...]]:
     return [(m, *args) for m, args, _ in hands.engine.asked if m in methods]
 
 
-async def twice(hands: Hands) -> None:
-    """Tiles two times."""
-    await hands.tile()
-    await hands.tile()
-
-
 async def test_every_state_is_a_row_and_the_current_one_is_marked() -> None:
-    async with screen() as hands:
-        await twice(hands)
+    async with screen(ScriptedEngine(tilings=1)) as hands:
+        await hands.tile()
         await hands.press("u", "H")
         assert [row.split()[:2] for row in rows(hands)] == [["0", "as"], ["●", "1"], ["2", "tile"]]
         assert rows(hands)[1].endswith("proven equal")
@@ -62,8 +56,7 @@ async def test_every_state_is_a_row_and_the_current_one_is_marked() -> None:
 
 
 async def test_enter_goes_to_any_state() -> None:
-    async with screen(size=(120, 40)) as hands:
-        await twice(hands)
+    async with screen(ScriptedEngine(tilings=2), size=(120, 40)) as hands:
         await hands.press("H", "home", "enter")
         assert isinstance(hands.pilot.app.screen, MainScreen)
         assert hands.engine.states.current == 0
@@ -75,8 +68,7 @@ async def test_enter_goes_to_any_state() -> None:
 
 
 async def test_a_state_that_cannot_be_read_is_not_gone_to() -> None:
-    async with screen(size=(120, 40)) as hands:
-        await twice(hands)
+    async with screen(ScriptedEngine(tilings=2), size=(120, 40)) as hands:
         hands.engine.errors["analysis"] = BadModel("ran out of memory")
         await hands.press("H", "home", "enter")
         assert "the step was taken back; ran out of memory" in " ".join(hands.dialog().split())
@@ -84,8 +76,7 @@ async def test_a_state_that_cannot_be_read_is_not_gone_to() -> None:
 
 
 async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> None:
-    async with screen() as hands:
-        await twice(hands)
+    async with screen(ScriptedEngine(tilings=2)) as hands:
         await hands.press("H", "up", "c")
         assert rows(hands)[1].startswith(" c")
         await hands.press("c")
@@ -103,8 +94,7 @@ async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> No
 
 
 async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> None:
-    async with screen() as hands:
-        await twice(hands)
+    async with screen(ScriptedEngine(tilings=2)) as hands:
         await hands.press("H", "v")
         assert hands.dialog().startswith("Proven equal: 0 as opened and 2 tile 64x64x64")
         await hands.press("escape", "up", "c", "down", "v")
@@ -114,8 +104,7 @@ async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> 
 
 
 async def test_the_command_of_a_state_is_copied() -> None:
-    async with screen() as hands:
-        await hands.tile()
+    async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "y")
         assert hands.pilot.app.clipboard == hands.engine.states.entries[1].command
         await hands.press("up", "y")
@@ -126,8 +115,7 @@ async def test_the_command_of_a_state_is_copied() -> None:
 
 @pytest.mark.slow
 async def test_what_is_known_of_a_state_scrolls_where_it_does_not_fit() -> None:
-    async with screen(size=(40, 12)) as hands:
-        await hands.tile()
+    async with screen(ScriptedEngine(tilings=1), size=(40, 12)) as hands:
         await hands.press("H", "tab", "end")
         page = hands.pilot.app.screen.query_one("#state", LineView)
         assert page.scroll_offset.y > 0
@@ -137,8 +125,7 @@ async def test_what_is_known_of_a_state_scrolls_where_it_does_not_fit() -> None:
 
 @pytest.mark.slow
 async def test_a_comparison_can_be_stopped() -> None:
-    async with screen() as hands:
-        await hands.tile()
+    async with screen(ScriptedEngine(tilings=1)) as hands:
         hands.engine.hold.add("diff")
         await hands.press("H", "c", "up", "c")
         assert "comparing" in hands.strip(Status)
@@ -147,8 +134,7 @@ async def test_a_comparison_can_be_stopped() -> None:
 
 
 async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
-    async with screen() as hands:
-        await hands.tile()
+    async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "n")
         assert isinstance(hands.pilot.app.screen, EntryDialog)
         await hands.press(*"int8", "enter")
@@ -162,8 +148,7 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
 
 
 async def test_quitting_asks_for_a_state_that_is_not_saved_wherever_the_user_is() -> None:
-    async with screen() as hands:
-        await hands.tile()
+    async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "n", *"int8", "enter", "home", "enter", "q")
         assert "'int8' not saved. Quit without?" in hands.dialog()
         await hands.press("n", "H", "end", "n", *["backspace"] * 4, "enter", "home", "enter", "q")
@@ -196,8 +181,7 @@ async def test_the_script_of_a_state_is_written_where_the_user_says(
     monkeypatch.chdir(tmp_path)
     target, mine = "a.sh", Path("b.sh")
     mine.write_text("mine")
-    async with screen() as hands:
-        await twice(hands)
+    async with screen(ScriptedEngine(tilings=2)) as hands:
         await hands.press("H", "home", "s")
         assert len(rows(hands)) == 3, "nothing was done to the original"
         await hands.press("down", "s")

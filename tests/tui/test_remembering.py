@@ -53,6 +53,7 @@ async def test_a_resumed_session_looks_as_it_did() -> None:
         assert "resumed" in hands.strip(Status)
 
 
+@pytest.mark.slow
 async def test_a_filter_and_a_zoomed_pane_are_resumed_too() -> None:
     async with screen() as hands:
         await hands.press("slash", *"conv", "enter", "z")

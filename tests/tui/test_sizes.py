@@ -68,7 +68,8 @@ async def test_a_model_without_open_sizes_says_so_and_one_of_hundreds_can_be_scr
         assert isinstance(hands.pilot.app.screen, MainScreen)
         assert "this model leaves no size open" in hands.strip(Status)
     async with screen(engine(*(f"\x1b[2J{at}" for at in range(100)))) as hands:
-        await hands.press("D", *["down"] * 30, "7")
+        await hands.press("D")
+        await hands.burst(*["down"] * 30, "7")
         entry = hands.pilot.app.focused
         assert isinstance(entry, Input)
         assert entry.region.bottom <= 24

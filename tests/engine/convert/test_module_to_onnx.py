@@ -57,7 +57,7 @@ def test_a_module_is_written_by_the_exporter_that_was_asked_for(
     assert np.allclose(theirs, module(x).detach().numpy(), atol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("exporter", "opset", "by"),
     [

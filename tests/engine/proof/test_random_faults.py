@@ -269,7 +269,7 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str, Spoil, str]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found(fault: str, tmp_path: Path) -> None:
     make, form, spoil, site = FAULTS[fault]

@@ -60,6 +60,7 @@ def test_equal_numbers_of_other_bits_are_no_duplicates() -> None:
     assert not weights([numbers("a", zero), numbers("b", -zero)]).duplicates
 
 
+@pytest.mark.slow
 def test_large_tensors_that_differ_at_their_end_are_no_duplicates() -> None:
     a = np.zeros(SLAB // 4 + 8, np.float32)
     b = a.copy()

@@ -109,6 +109,7 @@ def test_in_60x15_the_tree_stands_above_the_tab(sample: Sample) -> None:
         assert "Relu" in "\n".join(terminal.text().splitlines()[tab:])
 
 
+@pytest.mark.slow
 def test_a_window_may_change_its_size_while_a_job_runs(sample: Sample) -> None:
     with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
         terminal.press("t")
@@ -245,6 +246,7 @@ def test_a_program_that_is_told_to_ignore_hangups_ends_too(sample: Sample, tmp_p
         assert not psutil.wait_procs(children, timeout=10)[1]
 
 
+@pytest.mark.slow
 def test_a_polite_kill_puts_the_terminal_back(sample: Sample) -> None:
     with ready(sample("lenet"), "conv1") as terminal:
         assert terminal.modes() != terminal.modes_before

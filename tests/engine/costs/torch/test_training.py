@@ -236,7 +236,7 @@ def test_any_convolution_agrees_with_torch(
     assert backward(make, (2, 2, *[7] * rank)) == (found.backward_macs or 0) + surplus
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "densenet121", "googlenet"])
 def test_whole_models_agree_with_torch(name: str) -> None:
     loaded = load(name)

@@ -104,6 +104,7 @@ def test_functions_loops_and_branches(tmp_path: Path) -> None:
         agrees(after)
 
 
+@pytest.mark.slow
 def test_products_in_slabs_are_exact_in_either_memory_order() -> None:
     x = t.weight(3, 4000, dtype=np.float64)
     for weight in (t.weight(4000, 1500), t.weight(1500, 4000).T):

@@ -102,7 +102,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_the_tiled_operator_gives_what_the_operator_gives(tmp_path: Path, case: str) -> None:
     op, options = CASES[case]
@@ -127,6 +127,7 @@ def test_for_every_batch_at_once(tmp_path: Path, op: str) -> None:
     check(source, str(tmp_path / "b.onnx"), TileSpec((2, 3, 4)))
 
 
+@pytest.mark.slow
 def test_the_file_alone_says_enough_to_be_proved_again(tmp_path: Path) -> None:
     source, target = recurrent(tmp_path / "a.onnx", "LSTM"), str(tmp_path / "b.onnx")
     check(source, target, TileSpec((2, 3, 4)))
