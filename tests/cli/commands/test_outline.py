@@ -22,6 +22,7 @@ from explorer.cli import main
 from explorer.report import formats, outline
 from explorer.session import headers
 from tests import manual
+from tests.fresh import loaded, tops
 from tests.schemas import COUNT_OR_NULL, FLAG, TEXT, Schema, document_of, listed
 
 Sample = Callable[[str], Path]
@@ -67,23 +68,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
     code = main.main([str(word) for word in words])
     out, err = capsys.readouterr()
     return code, out, err
-
-
-def loaded(*words: object) -> set[str]:
-    """What a whole command imports, as a fresh process sees it."""
-    code = (
-        "import sys\nbefore = set(sys.modules)\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from explorer.cli.main import main\n"
-        f"code = main({[str(word) for word in words]!r})\n"
-        "print(*sorted(set(sys.modules) - before), file=sys.stderr)\nraise SystemExit(code)"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
-    return set(done.stderr.split())
-
-
-def tops(names: set[str]) -> set[str]:
-    return {name.split(".")[0] for name in names}
 
 
 # what it takes to start

@@ -31,6 +31,7 @@ from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.roofline import Machine  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import Small, Transformer, rewritten  # noqa: E402
+from tests.fresh import DRAWS_OR_COMPUTES, loaded, tops  # noqa: E402
 
 ROOT = Path(__file__).parents[4]
 
@@ -540,21 +541,11 @@ def test_what_needs_the_model_to_run_says_why_it_cannot(tmp_path: Path) -> None:
 
 # -- the instant look
 
-OUTLINE = """
-import sys
-from explorer.engine.models.registry import recognise
-outline = recognise(sys.argv[1]).outline(sys.argv[1])
-count = sum(1 for _ in outline.rows)
-heavy = "msgspec rich textual dataclasses logging hashlib pathlib inspect argparse numpy torch".split()
-print(count, [name for name in heavy if name in sys.modules])
-"""
-
 
 @pytest.mark.parametrize("form", ["zip", "legacy"])
 def test_an_outline_needs_nothing_that_is_slow_to_import(form: str, tmp_path: Path) -> None:
     model = Small()
     path = saved(model, tmp_path / "whole.pt", form)
-    run = [sys.executable, "-S", "-c", OUTLINE, path]
-    said = subprocess.run(run, check=True, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
-    tensors = len(model.state_dict())
-    assert said.stdout.split(" ", 1) == [str(tensors + len(list(model.modules()))), "[]\n"]
+    assert not tops(loaded("outline", path)) & DRAWS_OR_COMPUTES
+    rows = list(recognise(path).outline(path).rows)
+    assert len(rows) == len(model.state_dict()) + len(list(model.modules()))
