@@ -823,10 +823,10 @@ def test_nothing_of_a_model_waits_for_the_garbage_collector(sample: Callable[[st
     """A file that was analysed can be replaced: it is not kept open by objects that know each other."""
     path = str(sample("mobilenet_small"))
     analyse(read(path))
-    gc.collect()
     gc.disable()
+    gc.collect(0)
     try:
         analyse(read(path))
-        assert gc.collect() == 0
+        assert gc.collect(0) == 0, "all that was made meanwhile is young"
     finally:
         gc.enable()
