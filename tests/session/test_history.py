@@ -239,7 +239,7 @@ def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
 ) -> None:
     assert main.main(["history"]) == 0
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert any(line.startswith("1 the first tile 16x16x16 200 not proven") for line in said), said
+    assert any(line.startswith("1 the first tile 16x16x16 200 no proof") for line in said), said
     assert any(line.startswith("* 2 tile 16x16x16") for line in said), said
     assert main.main(["history", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

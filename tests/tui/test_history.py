@@ -252,4 +252,4 @@ def test_what_came_of_the_proof_is_said_in_the_row() -> None:
         said(replace(good, verification=replace(proof(), passed=False, verdict_kind="different")))
         == "different"
     )
-    assert said(replace(good, verification=None)) == "not proven"
+    assert said(replace(good, verification=None)) == "no proof"

@@ -6,9 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.base.verdicts import VERDICTS
+from explorer.report.present.tiling.history import proof_span
 from explorer.report.terms import field_terms
 from explorer.tui.pages.verdict import verdict_tone
+from explorer.tui.text.drawing import ROLES
 from explorer.tui.text.lines import BLANK, Line, Span, fit, safe, wrap
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def state_row(entry: HistoryEntry, at: int, current: int, marked: int | None, wi
     first: Span = ("c", "key") if at == marked else (" ", "text")
     label = state_name(entry, at)
     done = f"  {safe(entry.label)}" if entry.name and at else ""
-    said, tone = _proof(entry, at)
+    said, role_of_proof, *_ = proof_span(entry, at)
     room = name - 6
     shown = fit(label, min(len(label), room))
     count = units.exact_text(entry.plan.products) if entry.plan is not None else ""
@@ -52,7 +53,7 @@ def state_row(entry: HistoryEntry, at: int, current: int, marked: int | None, wi
         (shown, role),
         (fit(done, max(0, room - len(shown))), "dim"),
         (fit(count, products, right=True), "dim" if dim else "number"),
-        (fit(said, proof, right=True), "dim" if dim else tone),
+        (fit(said, proof, right=True), "dim" if dim else ROLES[role_of_proof]),
     )
 
 
@@ -60,15 +61,6 @@ def _widths(width: int) -> tuple[int, int, int]:
     """Cells of the name, the products and the proof."""
     products = _PRODUCTS if width >= 50 else 0
     return max(8, width - products - _PROOF), products, _PROOF
-
-
-def _proof(entry: HistoryEntry, at: int) -> tuple[str, str]:
-    if at == 0:
-        return "", "dim"
-    if entry.verification is None:
-        return "not proven", "warn"
-    kind = entry.verification.verdict_kind
-    return VERDICTS[kind], verdict_tone(kind)
 
 
 def state_lines(entry: HistoryEntry, at: int, current: int, width: int) -> list[Line]:

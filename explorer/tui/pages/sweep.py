@@ -64,7 +64,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-_PROOFS = {"equal": "equal", "evidence": "evidence", "different": "differs", "unproven": "unproven"}
+_PROOFS = {"equal": "equal", "evidence": "evidence", "different": "differs", "unproven": "unproved"}
 
 
 def _proof(row: SweepRow) -> Span:

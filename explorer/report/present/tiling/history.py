@@ -8,7 +8,7 @@ from explorer.facts import History, HistoryEntry
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 from explorer.report.present.compare.verify import TONES
 
-__all__ = ["history"]
+__all__ = ["history", "proof_span"]
 
 
 def history(fact: History, source: str, output: str | None) -> list[Block]:
@@ -44,13 +44,14 @@ def _row(entry: HistoryEntry, at: int, current: int) -> tuple[Cell, ...]:
     what = "as opened" if at == 0 else entry.label
     name: Cell = (Span(f"{entry.name}  "), Span(what, "quiet")) if entry.name else what
     products = "" if entry.plan is None else exact_text(entry.plan.products)
-    return ("*" if at == current else "", str(at), name, products, _proof(entry, at), entry.command)
+    return ("*" if at == current else "", str(at), name, products, proof_span(entry, at), entry.command)
 
 
-def _proof(entry: HistoryEntry, at: int) -> Span:
+def proof_span(entry: HistoryEntry, at: int) -> Span:
+    """What came of the proof of a state; nothing of the model as it was opened."""
     if at == 0:
         return Span("")
     if entry.verification is None:
-        return Span("not proven", "warning")
+        return Span("no proof", "warning")
     kind = entry.verification.verdict_kind
     return Span(VERDICTS[kind], TONES[kind])
