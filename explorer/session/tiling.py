@@ -19,7 +19,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.models.opened import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.formulas import explained
+from explorer.engine.tiling.formulas import with_formulas
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products
 from explorer.engine.tiling.rules import packing
@@ -78,7 +78,7 @@ class Tiler:
     ) -> PlanCost:
         """What a tiling of the current model would cost on a machine."""
         cost = plan_cost(self.plan(spec, on_progress)[0], hardware, order=order)
-        return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+        return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
         """What `spec` asks of every site of the current model."""

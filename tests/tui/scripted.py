@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.formulas import explained
+from explorer.engine.tiling.formulas import with_formulas
 from explorer.facts import (
     Analysis,
     Diff,
@@ -672,7 +672,7 @@ class ScriptedEngine:
         self, spec: TileSpec, hardware: Hardware | None = None, *, formulas: bool | None = None
     ) -> PlanCost:
         cost = plan_cost(plan(spec), hardware)
-        return explained(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+        return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def _tile(self, spec: TileSpec, *, discard: bool = False) -> TileResult:
         assert discard or not self.states.at_stake

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from explorer.base.errors import Misuse
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.formulas import explained
+from explorer.engine.tiling.formulas import with_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.tui.dialogs.tile import CostList, TileDialog
@@ -52,7 +52,7 @@ def _no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(made: Plan, machine: Hardware | None = None) -> list[CostRow]:
-    cost = explained(plan_cost(made, machine))
+    cost = with_formulas(plan_cost(made, machine))
     largest = max(cost.sites, key=lambda site: site.macs) if cost.sites else None
     return cost_rows(made, cost, largest)
 
@@ -168,7 +168,7 @@ def test_no_row_is_wider_than_the_list(width: int, machine: Hardware | None) -> 
     assert all(line_width(row.head(width)) <= width for row in rows)
     page = max(40, width)
     assert all(line_width(line) <= page for row in rows for line in row.about(page))
-    site = explained(plan_cost(made, machine)).sites[0]
+    site = with_formulas(plan_cost(made, machine)).sites[0]
     assert all(line_width(line) <= page for line in formula_page(site, page))
 
 

@@ -129,7 +129,7 @@ class ConversionResult(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def declared(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
+def tensor_infos(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
     """Inputs or outputs as a graph declares them."""
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 

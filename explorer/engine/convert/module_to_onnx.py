@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert import axes, comparison
-from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
+from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
@@ -74,8 +74,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
         opset=model.opset,
-        inputs=declared(model.graph.feeds),
-        outputs=declared(model.graph.outputs),
+        inputs=tensor_infos(model.graph.feeds),
+        outputs=tensor_infos(model.graph.outputs),
         verification=evidence,
         notes=(*loaded.notes, *bound.notes, *axes.notes(open_), *_lost(model, names)),
     )

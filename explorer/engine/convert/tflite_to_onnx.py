@@ -15,7 +15,7 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import comparison
-from explorer.engine.convert.job import ConversionJob, ConversionResult, declared
+from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -70,8 +70,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",
         opset=model.opset,
-        inputs=declared(model.graph.feeds),
-        outputs=declared(model.graph.outputs),
+        inputs=tensor_infos(model.graph.feeds),
+        outputs=tensor_infos(model.graph.outputs),
         verification=evidence,
         notes=notes,
     )

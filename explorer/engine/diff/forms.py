@@ -76,7 +76,7 @@ class Forms:
         return self._functions[memo]
 
     def attributes(self, model: Model, node: Node) -> int:
-        """All attributes of a node, names of captured values left out (see `captured`)."""
+        """All attributes of a node, names of captured values left out (see `captured_names`)."""
         if not node.attributes:
             return -1
         return self.number(self._mapping(model, node.attributes, {}, []))
@@ -204,7 +204,7 @@ class Forms:
         return tuple(forms), tuple(place(name) for name in outputs)
 
 
-def captured(node: Node) -> tuple[str, ...]:
+def captured_names(node: Node) -> tuple[str, ...]:
     """Names of the values around a node that its subgraphs use, in order of first use."""
     found: dict[str, None] = {}
     for _, graph in sorted(subgraphs(node), key=lambda pair: pair[0]):

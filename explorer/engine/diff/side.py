@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from explorer.engine.diff.forms import captured
+from explorer.engine.diff.forms import captured_names
 from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, subgraphs
 
 _COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
@@ -42,7 +42,7 @@ class Side:
                     count -= 1
                 takes = takes[:count]
             if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
-                takes = (*takes, *captured(node))
+                takes = (*takes, *captured_names(node))
             self.takes.append(takes)
             for slot, name in enumerate(takes):
                 if name:

@@ -20,7 +20,7 @@ from explorer.base.units import bytes_text, rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
-from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, planned, proved
+from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, plan_row, prove_row
 from explorer.engine.sweep.processes import cores, room
 from explorer.engine.sweep.store import Store, is_store
 from explorer.facts import TileSpec
@@ -288,14 +288,14 @@ class _Run:
                     stop_if(self.cancel)
                     row, spec = work.rows[at], self.specs[at]
                     if row.products is None:
-                        row = planned(work.subject.door, row, spec, self.hardware, self.order)
+                        row = plan_row(work.subject.door, row, spec, self.hardware, self.order)
                         self.made += 1
                     if self.proof is not None and not row.error:
                         if prover is None:
                             prover = stack.enter_context(
                                 contextlib.closing(work.subject.opener(work.files)())
                             )
-                        row = proved(prover, row, spec, self.proof, self.on_progress, self.cancel)
+                        row = prove_row(prover, row, spec, self.proof, self.on_progress, self.cancel)
                         self.proved += 1
                     work.rows[at] = row
                     waiting.append(at)

@@ -81,7 +81,7 @@ class Task(Struct, frozen=True):
     version: str = __version__
 
 
-def planned(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
+def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
     """The row with the figures of its plan; where there can be none, with the reason."""
     try:
         plan = door.plan(spec)
@@ -113,7 +113,7 @@ def planned(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardwar
     )
 
 
-def proved(
+def prove_row(
     door: SweepSession,
     row: SweepRow,
     spec: TileSpec,
@@ -195,8 +195,8 @@ def _made(door: SweepSession, task: Task) -> Iterator[SweepRow]:
     for row, spec in zip(task.rows, task.specs, strict=True):
         # a row that waits for its proof only has its figures
         if row.products is None:
-            row = planned(door, row, spec, task.hardware, task.order)
-        yield row if task.proof is None else proved(door, row, spec, task.proof)
+            row = plan_row(door, row, spec, task.hardware, task.order)
+        yield row if task.proof is None else prove_row(door, row, spec, task.proof)
 
 
 def _opened(task: Task) -> SweepSession:

@@ -186,7 +186,7 @@ class _Figures(NamedTuple):
 
 def _filled(shape: dimensions.SiteDims) -> int:
     """Bytes of both operands and the output of the whole batch, with what fills up the tiles."""
-    return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved(shape)))
+    return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.moved_sizes(shape)))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -196,8 +196,8 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
     macs = shape.macs
     slots = products * math.prod(shape.tile)
     compulsory, filled = shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])), _filled(shape)
-    a, b, c = dimensions.operand_bytes(shape, dimensions.moved(shape))
-    buffer = sum(dimensions.operand_bytes(shape, dimensions.held(shape)))
+    a, b, c = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
+    buffer = sum(dimensions.operand_bytes(shape, dimensions.largest_tile(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
     orders = _orders(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
     return _Figures(
@@ -307,7 +307,7 @@ def _lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int) -> in
     # ceil(sqrt(q)) without floating point: the least whole number whose square is not below q
     square = -(-((2 * shape.M * shape.K * shape.N) ** 2) // elements)
     least = math.isqrt(square - 1) + 1 if square else 0
-    return max(compulsory, shape.batch * dimensions.packed(least, width))
+    return max(compulsory, shape.batch * dimensions.packed_bytes(least, width))
 
 
 def _systolic(
@@ -324,7 +324,7 @@ def _systolic(
     along, across, through = dimensions.MAPPED[dataflow]
     fill = 2 * rows + columns - 2
     # the depths of the tiles along the streaming axis add up to what is moved
-    streams = dimensions.grid_of(shape)[through] * fill + dimensions.moved(shape)[through]
+    streams = dimensions.grid_of(shape)[through] * fill + dimensions.moved_sizes(shape)[through]
     cycles = (
         shape.batch
         * dimensions.folds(shape, along, rows)

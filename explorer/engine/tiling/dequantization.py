@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _FLOATS = ("float32", "float16")
 
 
-def dequantized(node: Node, stored: Callable[[str], Tensor | None]) -> Tensor | None:
+def dequantize(node: Node, stored: Callable[[str], Tensor | None]) -> Tensor | None:
     """What a DequantizeLinear of a stored tensor gives; None if its scales are computed.
 
     Args:

@@ -61,7 +61,7 @@ def grid_of(shape: SiteDims) -> tuple[int, int, int]:
     return -(-shape.M // tm), -(-shape.K // tk), -(-shape.N // tn)
 
 
-def moved(shape: SiteDims) -> tuple[int, int, int]:
+def moved_sizes(shape: SiteDims) -> tuple[int, int, int]:
     """(M, K, N) as it is moved: filled up to whole tiles where they are padded."""
     if not shape.padded:
         return shape.M, shape.K, shape.N
@@ -69,7 +69,7 @@ def moved(shape: SiteDims) -> tuple[int, int, int]:
     return m * tm, k * tk, n * tn
 
 
-def held(shape: SiteDims) -> tuple[int, int, int]:
+def largest_tile(shape: SiteDims) -> tuple[int, int, int]:
     """(TM, TK, TN) of the largest tile: that of a ragged site is no larger than the site."""
     if shape.padded:
         return shape.tile
@@ -77,7 +77,7 @@ def held(shape: SiteDims) -> tuple[int, int, int]:
     return min(tm, shape.M), min(tk, shape.K), min(tn, shape.N)
 
 
-def packed(elements: int, bits: int) -> int:
+def packed_bytes(elements: int, bits: int) -> int:
     """Bytes of elements that lie one after the other, however narrow."""
     return -(-elements * bits // 8)
 
@@ -85,7 +85,11 @@ def packed(elements: int, bits: int) -> int:
 def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     """Bytes of A, B and C of one product whose sizes are (M, K, N)."""
     M, K, N = sizes
-    return packed(M * K, shape.width), packed(K * N, shape.width), packed(M * N, shape.sum_width)
+    return (
+        packed_bytes(M * K, shape.width),
+        packed_bytes(K * N, shape.width),
+        packed_bytes(M * N, shape.sum_width),
+    )
 
 
 def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
@@ -108,5 +112,5 @@ def again(order: str, grid: tuple[int, int, int], depends: str) -> str:
 def folds(shape: SiteDims, axis: int, width: int) -> int:
     """How often the tiles along an axis, one after the other, fill an array of this width."""
     t, count = shape.tile[axis], grid_of(shape)[axis]
-    last = moved(shape)[axis] - (count - 1) * t
+    last = moved_sizes(shape)[axis] - (count - 1) * t
     return (count - 1) * -(-t // width) + -(-last // width)

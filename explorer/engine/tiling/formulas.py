@@ -16,7 +16,7 @@ from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
 _LETTERS = "MKN"
 
 
-def explained(cost: PlanCost) -> PlanCost:
+def with_formulas(cost: PlanCost) -> PlanCost:
     """A plan's cost with the formulas of every site."""
     sites = tuple(replace(site, formulas=tuple(_formulas(site, cost.hardware))) for site in cost.sites)
     return replace(cost, sites=sites)
@@ -66,10 +66,10 @@ def _operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[
 
 def _traffic(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
-    whole = dimensions.operand_bytes(shape, dimensions.moved(shape))
+    whole = dimensions.operand_bytes(shape, dimensions.moved_sizes(shape))
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
     for (name, loops), text, value in zip(
-        dimensions.OPERANDS, _operands(shape, dimensions.moved(shape)), whole, strict=True
+        dimensions.OPERANDS, _operands(shape, dimensions.moved_sizes(shape)), whole, strict=True
     ):
         of = site.accumulator if name == "C" else site.dtype
         rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {of}"
@@ -108,9 +108,11 @@ def _order(site: SiteCost, cost: OrderCost, whole: tuple[int, int, int]) -> Form
 
 
 def _buffer(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
-    capped = ", a tile no larger than the product" if dimensions.held(shape) != shape.tile else ""
+    capped = ", a tile no larger than the product" if dimensions.largest_tile(shape) != shape.tile else ""
     rule = f"TM TK + TK TN + TM TN, each in its type{capped}"
-    yield Formula("buffer", rule, " + ".join(_operands(shape, dimensions.held(shape))), site.buffer, "bytes")
+    yield Formula(
+        "buffer", rule, " + ".join(_operands(shape, dimensions.largest_tile(shape))), site.buffer, "bytes"
+    )
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
     whose = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
@@ -167,7 +169,7 @@ def _systolic(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> 
             f"array loads along {one} x along {other}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
             f"{dimensions.folds(shape, along, rows):,} x {dimensions.folds(shape, across, columns):,}"
-            f" x ({_times(site.grid[through], fill)} + {dimensions.moved(shape)[through]:,})",
+            f" x ({_times(site.grid[through], fill)} + {dimensions.moved_sizes(shape)[through]:,})",
         )
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")
         rule, numbers = _each(

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.dequantization import dequantized
+from explorer.engine.tiling.dequantization import dequantize
 from explorer.facts import Dim, Shape, TensorInfo
 from explorer.facts.tiling import Grouped
 
@@ -214,7 +214,7 @@ class Constants:
                 perm = node.attributes.get("perm")
                 perms.append(tuple(perm) if perm else None)
             elif node.op == "DequantizeLinear":
-                floats = dequantized(node, self._stored)
+                floats = dequantize(node, self._stored)
                 if floats is None:
                     return None
                 self.derived[name] = floats, tuple(range(len(floats.shape)))

@@ -125,7 +125,7 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def copied(pieces: Sequence[BundledTensor]) -> str:
+def copying(pieces: Sequence[BundledTensor]) -> str:
     """What was done, in words: 'copying 12 tensors, 3.50 MiB'."""
     return f"copying {count_of(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
 

@@ -72,7 +72,7 @@ def write(
             first.append(piece)
         keys.append(storages[identity])
     with open(path, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        _entry(archive, out, f"{_FOLDER}/data.pkl", pickled(pieces, keys, versions, metadata))
+        _entry(archive, out, f"{_FOLDER}/data.pkl", pickle_stream(pieces, keys, versions, metadata))
         _entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
         _entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])
         _entry(archive, out, f"{_FOLDER}/byteorder", [b"little"])
@@ -106,7 +106,7 @@ def _entry(
 # the pickle, protocol 2: torch.load(weights_only=True) reads it
 
 
-def pickled(
+def pickle_stream(
     pieces: Sequence[BundledTensor], keys: Sequence[int], versions: Any, metadata: Mapping[str, str]
 ) -> Iterator[bytes]:
     """The pickle of an OrderedDict of tensors.

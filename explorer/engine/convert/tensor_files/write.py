@@ -10,7 +10,14 @@ import numpy as np
 
 from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copied, count_of, gather
+from explorer.engine.convert.tensor_files.bundle import (
+    Files,
+    StateDict,
+    check_room,
+    copying,
+    count_of,
+    gather,
+)
 from explorer.facts.conversion import StoredEvidence
 
 
@@ -37,7 +44,7 @@ def convert(
         check_room(job, bundle.pieces)
         notes = write(bundle)
         evidence = compare(job, bundle, reread(job.path, files)) if job.verify else None
-    return ConversionResult(how=copied(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))
+    return ConversionResult(how=copying(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))
 
 
 def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredEvidence:

@@ -21,7 +21,7 @@ from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.float64.windows import average_pool, conv, conv_transpose, max_pool
-from explorer.engine.proof.symbolic.symbols import moved
+from explorer.engine.proof.symbolic.symbols import rearrange
 from explorer.engine.runtime.onnxruntime import Array
 
 _SLAB = 1 << 18
@@ -347,7 +347,7 @@ _MOVING = (
 
 def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     try:
-        return moved(op, attributes, args)
+        return rearrange(op, attributes, args)
     except ValueError:
         return None  # a use that is no part of tiled products, such as a slice that runs backwards
 

@@ -49,7 +49,7 @@ def unit_roundoff(dtype: str) -> float:
     return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(dtype, 2.0**-24)
 
 
-def widened(array: Array) -> Array:
+def to_float64(array: Array) -> Array:
     """As float64, whatever the float type."""
     return np.asarray(array).astype(np.float64)
 
@@ -109,7 +109,7 @@ class OutputComparison(Struct):
     def _add(self, before: Array, after: Array, reference: Array | None) -> None:
         if self.equal and before.tobytes() != after.tobytes():
             self.equal = False
-        old, new = widened(before), widened(after)
+        old, new = to_float64(before), to_float64(after)
         good_old, good_new = np.isfinite(old), np.isfinite(new)
         self.size += old.size
         if not (good_old.all() and good_new.all()):
@@ -118,7 +118,7 @@ class OutputComparison(Struct):
             self.shared += int(np.count_nonzero(same & ~good_old))
             self.shared_nan += int(np.count_nonzero(nan))
             self.nonfinite += int(np.count_nonzero(~good_new & ~same))
-        true = None if reference is None else widened(reference)
+        true = None if reference is None else to_float64(reference)
         rescued = np.zeros_like(good_old) if true is None else np.isfinite(true)
         self.lost += int(np.count_nonzero(~good_old & good_new & ~rescued))
         both = good_old & good_new
@@ -140,7 +140,7 @@ class OutputComparison(Struct):
         """Takes one draw in that is bit for bit the same on both sides: as `add`, in less time."""
         flat = array.reshape(-1)
         for first in range(0, flat.size, SLAB):
-            self._add_equal(widened(flat[first : first + SLAB]))
+            self._add_equal(to_float64(flat[first : first + SLAB]))
 
     def _add_equal(self, values: Array) -> None:
         finite = np.isfinite(values)

@@ -109,7 +109,7 @@ class Symbol:
             return self._make()
         if self._codes is None:
             assert self.whole is not None
-            self._codes = numbered(self.whole.base, self.whole.size).reshape(self.shape)
+            self._codes = consecutive_codes(self.whole.base, self.whole.size).reshape(self.shape)
         return self._codes
 
     def settle(self) -> None:
@@ -129,7 +129,7 @@ def _spread(value: Value, shape: tuple[int, ...]) -> Value:
     return np.ascontiguousarray(np.broadcast_to(value, shape))
 
 
-def numbered(first: int, size: int) -> Array:
+def consecutive_codes(first: int, size: int) -> Array:
     """Codes in order; 32 bits where they fit: the unfolded image of a convolution has 29 million."""
     return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Node, Tensor
-from explorer.engine.proof.symbolic.blocks import Batch, Ledger, NotTiled, Symbol, Value, numbered
+from explorer.engine.proof.symbolic.blocks import Batch, Ledger, NotTiled, Symbol, Value, consecutive_codes
 from explorer.engine.runtime.onnxruntime import Array
 
 Override = Callable[
@@ -406,7 +406,7 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     for row in places.reshape(-1, places.shape[-1]).tolist():
         terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
         symbols.ledger.total(batch.shape[-2:], terms)
-    return Symbol(numbered(first, symbols.ledger.next - first).reshape(shape))
+    return Symbol(consecutive_codes(first, symbols.ledger.next - first).reshape(shape))
 
 
 def _dequantize(use: Use) -> Sequence[Value]:
@@ -463,7 +463,7 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-def moved(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def rearrange(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """What an operator that moves elements makes of arrays of anything.
 
     Raises:

@@ -24,7 +24,7 @@ from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
 from explorer.engine.tiling.emit.operands import Operand, computed, stored
-from explorer.engine.tiling.emit.operators import concat2d, cut, multiplied, tile_operator
+from explorer.engine.tiling.emit.operators import concat2d, cut, multiply, tile_operator
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
@@ -345,7 +345,7 @@ def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, rig
     tiles = right.blocks(builder, (k, n), tk, tn)
     x = builder.reshape(x, (*lead, m, tm, 1, k, tk), "x_blocks")
     x = builder.transpose(x, (*range(d), d, d + 2, d + 3, d + 1, d + 4), "x_tiles")
-    products = multiplied(builder, x, tiles, site.dtype, site.right_dtype, "products", mnk="*,*,*")
+    products = multiply(builder, x, tiles, site.dtype, site.right_dtype, "products", mnk="*,*,*")
     summed = builder.reduce_sum(products, d + 2, "sums")
     turned = builder.transpose(summed, (*range(d), d, d + 2, d + 1, d + 3), "y_blocks")
     return builder.reshape(turned, (*lead, geometry.M, geometry.N), "y")

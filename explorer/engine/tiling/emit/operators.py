@@ -95,15 +95,13 @@ def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, ri
 
     def make(name: str) -> Function:
         body = GraphBuilder(emission, "", "")
-        multiplied(body, "A", "B", dtype, right, "C")
+        multiply(body, "A", "B", dtype, right, "C")
         return Function(DOMAIN, name, ("A", "B"), ("C",), tuple(body.nodes), emission.opsets)
 
     return emission.function(name, make)
 
 
-def multiplied(
-    builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = ""
-) -> str:
+def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:
     """The nodes that multiply two matrices, or stacks of them, with sums in the accumulator's type."""
     left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
     if "int" not in dtype:

@@ -12,11 +12,11 @@ from explorer.engine.tiling.kinds.convolution_windows import (
     Groups,
     Kernel,
     WindowAxis,
-    convolved,
-    transposed,
+    convolution_axes,
+    transposed_convolution_axes,
 )
 from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
-from explorer.engine.tiling.kinds.linear import FLOATS, scaled
+from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
 from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
@@ -62,13 +62,13 @@ def convolution(
     _check(node, shape, kernel, out, count)
     axes: tuple[WindowAxis, ...]
     if backwards:
-        axes = transposed(node.attributes, shape[2:], kernel[2:], out[2:])
+        axes = transposed_convolution_axes(node.attributes, shape[2:], kernel[2:], out[2:])
     else:
-        axes = convolved(node.attributes, shape[2:], kernel[2:])
+        axes = convolution_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != out[2:]:
         raise NoSite(f"its output is said to be {list(out)}, and is not by its attributes")
     given, made = shape[1] // count, out[1] // count
-    groups = grouped(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
+    groups = group_packing(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
     window = ConvWindow(axes, groups, sized)
     if stored is None and backwards:
         raise NoSite("a transposed convolution with a computed kernel: left as it was")
@@ -120,7 +120,7 @@ def _check(
         )
 
 
-def grouped(
+def group_packing(
     node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, stored: bool
 ) -> Groups:
     """How the groups of a convolution are packed.
@@ -190,7 +190,7 @@ def _site(
 
     def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
         z = fold(builder, z, given[0], window)
-        z = scaled(builder, z, dtype, 1.0, given[-1] if bias else "", 1.0)
+        z = scaled_sum(builder, z, dtype, 1.0, given[-1] if bias else "", 1.0)
         return builder.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
 
     return Site(

@@ -148,7 +148,7 @@ class ConvWindow(Struct, frozen=True):
         return all(a.plain for a in self.axes)
 
 
-def convolved(
+def convolution_axes(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int]
 ) -> tuple[WindowAxis, ...]:
     """The axes of a convolution.
@@ -179,7 +179,7 @@ def convolved(
     return tuple(axes)
 
 
-def transposed(
+def transposed_convolution_axes(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int], out: Sequence[int]
 ) -> tuple[WindowAxis, ...]:
     """The axes of a transposed convolution.

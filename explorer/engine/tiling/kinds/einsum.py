@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
-from explorer.engine.tiling.kinds.linear import FLOATS, scaled
+from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
 from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
@@ -161,7 +161,7 @@ def _site(
         return -1 if len(group) > 1 else size(group, given)
 
     def finish(builder: GraphBuilder, z: str, given: Sequence[str]) -> str:
-        z = scaled(builder, z, dtype, 1.0, "", 1.0)
+        z = scaled_sum(builder, z, dtype, 1.0, "", 1.0)
         made = batch + rows + columns
         groups_ = (batch, rows, columns) if stacked else (rows, columns)
         if (batch and not stacked) or not all(len(group) == 1 for group in groups_):

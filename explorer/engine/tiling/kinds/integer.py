@@ -217,11 +217,11 @@ def _summed(
     return builder.unsqueeze(builder.reduce_sum(wide, along, f"{label}_total"), along, f"{label}_along")
 
 
-def requantised(scale: Array, zero: Array) -> Tail:
+def requantization(scale: Array, zero: Array) -> Tail:
     """Times `scale` in float32, rounded half to even, with the zero point, saturated: as onnxruntime does."""
 
     def tail(builder: GraphBuilder, z: str, spread: Spread) -> str:
-        z = rescaled(scale)(builder, z, spread)
+        z = rescaling(scale)(builder, z, spread)
         one = builder.number(1, np.float32, "quantum")
         point = builder.constant(tensor_from_array("", zero.reshape(())), "y_zero")
         return builder.add("QuantizeLinear", (z, one, point), "requantised")
@@ -229,7 +229,7 @@ def requantised(scale: Array, zero: Array) -> Tail:
     return tail
 
 
-def rescaled(scale: Array) -> Tail:
+def rescaling(scale: Array) -> Tail:
     """Times `scale` in float32."""
 
     def tail(builder: GraphBuilder, z: str, spread: Spread) -> str:
@@ -320,13 +320,13 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
         if any(isinstance(zero, str) for zero in zeros):
             raise NoSite("its zero points are computed: left as it was")
         scale = _scale(context, node, out)
-        tail = rescaled(scale)
+        tail = rescaling(scale)
         if _input(node, out):
             name = _input(node, out + 1)
             point = numbers(context, name) if name else np.zeros((), np.uint8)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
                 raise NoSite("the zero point of its output is not one stored number: left as it was")
-            tail = requantised(scale, point)
+            tail = requantization(scale, point)
         given = _input(node, bias) if bias else ""
         stored = numbers(context, given) if given else None
         if given and stored is None and op == "Conv":

@@ -17,7 +17,7 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
 
 
-def scaled(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
+def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
     """The sum alpha z + beta bias, from the accumulator's type to that of the operands, `dtype`."""
     wide = dtype in HALVES
     working = "float32" if wide else dtype
@@ -101,7 +101,7 @@ def _site(
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         if swapped:
             z = builder.transpose(z, (1, 0), "turned")
-        z = scaled(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
+        z = scaled_sum(builder, z, dtype, alpha, inputs[1] if bias else "", beta)
         made = (weight.N, rows) if swapped else (rows, weight.N)
         if out == made:
             return z
@@ -258,7 +258,7 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     pairs = _Pairs(a, b, tuple(lead), dynamic, shared, stack, M * heap)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
-        z = scaled(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
+        z = scaled_sum(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
         return pairs.shaped(builder, z, inputs, turned)
 
     activations = (left,) if same else (left, right)

@@ -82,7 +82,7 @@ def _integers(node: Node, context: SiteContext) -> Site | None:
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     absorbed = [x.node, w.node]
     terms = integer.Terms(int(x.zero.reshape(())), integer.single(w.zero))
-    tail = integer.rescaled(scale)
+    tail = integer.rescaling(scale)
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias:
         found = _bias(context, bias, scale)
