@@ -211,6 +211,7 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         assert hands.main.store.machine == Machine("", 9e12, 2e10, "screen")
 
 
+@pytest.mark.slow
 async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config: Path) -> None:
     config.write_text('[machine.npu]\npeak_macs = "8T"\nbandwidth = "50 GB/s"\n')
     async with screen(size=(120, 40)) as hands:
@@ -249,6 +250,7 @@ async def test_the_values_of_a_layers_weights_come_by_a_key_and_into_view() -> N
         assert hands.main.focused is hands.main.query_one("#tree")
 
 
+@pytest.mark.slow
 async def test_values_stay_with_their_layer() -> None:
     async with screen() as hands:
         await hands.press("down", "n", "down", "down")

@@ -147,6 +147,7 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
         await hands.press("escape")
 
 
+@pytest.mark.slow
 async def test_quitting_asks_for_a_state_that_is_not_saved_wherever_the_user_is() -> None:
     async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "n", *"int8", "enter", "home", "enter", "q")

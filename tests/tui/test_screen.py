@@ -205,6 +205,7 @@ async def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_mended() ->
         assert "3/15  op:gemm macs>1" in hands.strip(PaneHead, "#tree-head")
 
 
+@pytest.mark.slow
 async def test_thousands_of_keys_that_come_together_are_looked_for_once() -> None:
     async with screen() as hands:
         await hands.press("slash")
@@ -342,6 +343,7 @@ async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
         assert not hands.main.query_one(StatusLine).ticking
 
 
+@pytest.mark.slow
 async def test_an_engine_that_dies_is_an_error_and_the_program_lives() -> None:
     async with screen() as hands:
         await hands.tile()
@@ -370,7 +372,7 @@ async def test_undo_and_redo_walk_through_the_history() -> None:
         assert "nothing to redo" in hands.strip(Status)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [("t", "enter"), ("t", "enter", "escape", "u")])
 async def test_a_step_whose_model_cannot_be_read_is_taken_back(keys: tuple[str, ...]) -> None:
     async with screen(size=(120, 40)) as hands:

@@ -153,7 +153,7 @@ async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
         assert tiles(hands) == ["32x32x32", "16x16x16", "64x64x64"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"), [((80, 24), (140, 24)), ((140, 24), (80, 24)), ((80, 24), (60, 24))]
 )

@@ -101,6 +101,7 @@ def test_convolutions(case: Any) -> None:
     assert ours == products_of_a_convolution(options, shape, out)
 
 
+@pytest.mark.slow
 @quick
 @given(convolutions(transposed=True))
 def test_transposed_convolutions(case: Any) -> None:
