@@ -14,10 +14,10 @@ import os
 import sys
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond
+from explorer.base.exit_codes import BAD_INPUT
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
 from explorer.cli.commands import VERBS
-from explorer.cli.exit_codes import BAD_INPUT
 from explorer.cli.output.answer import tool
 from explorer.cli.output.printing import print_answer, print_pieces
 from explorer.cli.output.progress import ProgressLine

@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.printing import print_pieces
 from explorer.process import signals
 from explorer.session import headers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import UnknownShape
+from explorer.base.exit_codes import DONE
 from explorer.base.units import dims_text
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target

@@ -6,7 +6,7 @@ import os
 import sys
 
 from explorer.base.errors import Misuse
-from explorer.cli.exit_codes import DONE
+from explorer.base.exit_codes import DONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

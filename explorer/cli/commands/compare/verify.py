@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import explorer
+from explorer.base.exit_codes import OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
 from explorer.cli.arguments.records import tolerance
-from explorer.cli.exit_codes import OF_VERDICT
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words

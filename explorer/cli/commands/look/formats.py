@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.commands.look import outline
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.answer import Answer, head
 from explorer.report import formats as report
 from explorer.session import headers

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import explorer.report.outline as report
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.answer import Answer, head
 from explorer.session import headers
 

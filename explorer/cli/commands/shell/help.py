@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from explorer import manual
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.answer import Answer
 
 TYPE_CHECKING = False

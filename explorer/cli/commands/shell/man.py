@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.commands import VERBS
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.man_page import man_page
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 
 import explorer
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
-from explorer.cli.exit_codes import DONE
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files

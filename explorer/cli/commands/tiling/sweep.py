@@ -6,11 +6,11 @@ import os
 
 import explorer
 from explorer.base.errors import Misuse
+from explorer.base.exit_codes import BAD_INPUT, OF_VERDICT
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
-from explorer.cli.exit_codes import BAD_INPUT, OF_VERDICT
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target

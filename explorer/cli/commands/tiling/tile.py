@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.exit_codes import DONE, OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
 from explorer.cli.arguments.records import tile_spec
-from explorer.cli.exit_codes import DONE, OF_VERDICT
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
 from explorer.cli.output.progress import ProgressLine
