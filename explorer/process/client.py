@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
 from explorer.host import child, memory_limit, output_files, scratch
-from explorer.process.rows import LayerRows
+from explorer.process.rows import RowPages
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -52,7 +52,7 @@ class TreePreview(Struct, frozen=True):
     """
 
     header: ModelHeader
-    rows: LayerRows
+    rows: RowPages
     whole: bool
     plain: bool
 
@@ -282,7 +282,7 @@ class EngineProcess:
                     parts.setdefault(job_id, {}).setdefault(name, []).extend(some)
                     continue
                 if kind == "rows":
-                    rows = parts.setdefault(job_id, {}).setdefault("layers", LayerRows())
+                    rows = parts.setdefault(job_id, {}).setdefault("layers", RowPages())
                     for piece in content:
                         rows.add(piece)
                     continue
@@ -297,7 +297,7 @@ class EngineProcess:
                     job.progress = content
                 elif kind == "done":
                     tables = parts.pop(job_id, {})
-                    whole = {n: t if isinstance(t, LayerRows) else tuple(t) for n, t in tables.items()}
+                    whole = {n: t if isinstance(t, RowPages) else tuple(t) for n, t in tables.items()}
                     job.future.set_result(replace(content, **whole) if tables else content)
                 else:
                     _fail(job, content)
@@ -317,7 +317,7 @@ class EngineProcess:
 
     def _look(self, incoming: Connection, looking: bool) -> None:
         """Runs in a thread of its own, without the lock."""
-        header, rows, at = None, LayerRows(), 0
+        header, rows, at = None, RowPages(), 0
         grown = rows.restructured()
         with contextlib.suppress(EOFError, OSError):
             while looking:

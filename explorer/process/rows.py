@@ -206,7 +206,7 @@ def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Piece]:
         yield Piece(name, code, part.tobytes() if isinstance(part, array) else part, key)
 
 
-class LayerRows(Sequence["Layer"]):
+class RowPages(Sequence["Layer"]):
     """The rows of a tree: a sequence of `Layer`, each taken out of its page when it is asked for.
 
     Attributes:
@@ -246,13 +246,13 @@ class LayerRows(Sequence["Layer"]):
         else:
             known.extend(piece.data)
 
-    def restructured(self) -> LayerRows:
+    def restructured(self) -> RowPages:
         """The same pages, those to come too, under a structure that has still to be added."""
-        grown = LayerRows()
+        grown = RowPages()
         grown._pages = self._pages
         return grown
 
-    def amended(self, reason: str) -> LayerRows:
+    def amended(self, reason: str) -> RowPages:
         """The same rows with what only the structure knows: sums over groups, runs; and another reason."""
         from msgspec.structs import replace
 
@@ -265,7 +265,7 @@ class LayerRows(Sequence["Layer"]):
                 layer, params=params[at], weight_bytes=weights[at], repeat=max(0, repeat[at]), reason=reason
             )
 
-        grown = LayerRows()
+        grown = RowPages()
         grown.structure, grown._pages = found, self._pages
         grown._amend = amend
         return grown
@@ -336,7 +336,7 @@ class LayerRows(Sequence["Layer"]):
         return self._from(0, len(self))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (LayerRows, tuple, list)):
+        if not isinstance(other, (RowPages, tuple, list)):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 

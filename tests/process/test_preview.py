@@ -13,7 +13,7 @@ import pytest
 from explorer import Session
 from explorer.process import preview
 from explorer.process.client import EngineProcess, TreePreview
-from explorer.process.rows import LayerRows
+from explorer.process.rows import RowPages
 from explorer.tui.tree.model import TreeModel
 
 LAYERS = 12
@@ -30,10 +30,10 @@ def tensors(path: Path, layers: int = LAYERS) -> str:
     return str(path)
 
 
-def stages(source: str) -> list[tuple[LayerRows, str]]:
+def stages(source: str) -> list[tuple[RowPages, str]]:
     """What is sent of a source: rows, and how far they go."""
-    rows = LayerRows()
-    found: list[tuple[LayerRows, str]] = []
+    rows = RowPages()
+    found: list[tuple[RowPages, str]] = []
     grown = rows.restructured()
     sent: list[tuple[str, Any]] = []
     preview.send(source, sent.append)

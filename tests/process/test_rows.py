@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.process.rows import COLUMNS, PAGE, RANGE, LayerRows, Piece, pack, pieces, structure_of
+from explorer.process.rows import COLUMNS, PAGE, RANGE, Piece, RowPages, pack, pieces, structure_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 
-def sent(layers: Sequence[Layer]) -> LayerRows:
+def sent(layers: Sequence[Layer]) -> RowPages:
     """Rows on the other side of a pipe."""
-    rows = LayerRows()
+    rows = RowPages()
     for page in pack(layers):
         rows.add(Piece("page", "", page))
     for piece in pieces(structure_of(layers)):
@@ -94,7 +94,7 @@ def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) 
     engine = EngineProcess(sample("bert_tiny"))
     try:
         layers = engine.submit("analysis").future.result(60).layers
-        assert isinstance(layers, LayerRows)
+        assert isinstance(layers, RowPages)
         assert layers.opened == 0
         with Session(sample("bert_tiny")) as session:
             assert layers == session.analysis().layers

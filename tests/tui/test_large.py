@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
-from explorer.process.rows import LayerRows, Piece, pack, pieces, structure_of
+from explorer.process.rows import Piece, RowPages, pack, pieces, structure_of
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
@@ -38,7 +38,7 @@ def header_of(count: int, *, whole: bool = True) -> TreePreview:
         replace(x, macs=None, params=0, weight_bytes=0, activation_bytes=None, status="unknown", weights=())
         for x in alexnet().layers[:count]
     ]
-    rows = LayerRows()
+    rows = RowPages()
     for page in pack(layers):
         rows.add(Piece("page", "", page))
     for piece in pieces(structure_of(layers)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from explorer.base.errors import Cancelled
-from explorer.process.rows import LayerRows
+from explorer.process.rows import RowPages
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -75,7 +75,7 @@ class Jobs:
 
     async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:
         """Where in the current model's `layers` some paths are."""
-        if not isinstance(layers, LayerRows):
+        if not isinstance(layers, RowPages):
             wanted = set(paths)
             return {layer.path: layer.id for layer in layers if layer.path in wanted}
         return await self.ask("locate", paths) if paths else {}

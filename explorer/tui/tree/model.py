@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.process.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, WIDE, LayerRows, structure_of
+from explorer.process.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, WIDE, RowPages, structure_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
@@ -73,7 +73,7 @@ class TreeModel:
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.structure = layers.structure if isinstance(layers, LayerRows) else structure_of(layers)
+        self.structure = layers.structure if isinstance(layers, RowPages) else structure_of(layers)
         self.end = self.structure.end
         self.count = len(self.end)
         self.deepest = self.structure.deepest
