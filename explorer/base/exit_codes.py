@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # an outline ends before typing is imported
+    from collections.abc import Mapping
 
-from explorer.base.verdicts import VerdictKind
+    from explorer.base.verdicts import VerdictKind
 
 DONE, DIFFERENT, BAD_INPUT, UNPROVEN = 0, 1, 2, 3
 
