@@ -221,9 +221,11 @@ class SiteProof:
         meaning = original.at(shapes, y.shape)
         site = _sized(site, meaning)
         dtype = original.dtype or str(inputs[0].dtype)
-        step = partial(_walked, after, site, original, meaning, shapes, dtype, wiring, share.stopped)
+        step = partial(
+            walk, after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped
+        )
+        tiles, structure, unrunnable = 0, "", ""
         ran: SiteRun | None = None
-        unrunnable = ""
         sessions = self._sessions.setdefault(key_of(site), {}) if site.dynamic else None
         # a walk holds Python's lock, a run hardly ever does
         with in_background(step if share.threads > 1 else None) as walking:
@@ -231,7 +233,10 @@ class SiteProof:
                 ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
             except BadModel as error:
                 unrunnable = str(error)
-            tiles, structure = step() if walking is None else wait_for(walking, share.stopped)
+            try:
+                tiles = step() if walking is None else wait_for(walking, share.stopped)
+            except NotTiled as fault:
+                structure = printable(str(fault))
         self.forget()
         return site_evidence(site, tiles, structure, ran, unrunnable)
 
@@ -262,23 +267,6 @@ class SiteProof:
             inference = Inference(self.before, {}, shapes)
             self._known_places[id(drawn)] = list(places(self.before, inference))
         return self._known_places[id(drawn)]
-
-
-def _walked(
-    after: Model,
-    site: SitePlan,
-    original: Original,
-    meaning: ProductSpec,
-    shapes: Sequence[tuple[int, ...]],
-    dtype: str,
-    wiring: Wiring,
-    stopped: Callable[[], bool],
-) -> tuple[int, str]:
-    """How many tiles the walk compared, or what it found to be wrong."""
-    try:
-        return walk(after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=stopped), ""
-    except NotTiled as fault:
-        return 0, printable(str(fault))
 
 
 def find_original(
