@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for at, item in enumerate(found):
             if at not in quick:
                 item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_open_files() -> Iterator[None]:
+    """Models that are garbage keep their files open until somebody looks for it, and `select` takes 1,024."""
+    yield
+    if len(os.listdir("/dev/fd")) > 128:
+        gc.collect()
 
 
 SAMPLES = Path(__file__).parent.parent / "sample_models"
