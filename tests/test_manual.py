@@ -29,7 +29,7 @@ def test_a_table_of_the_reference_is_that_of_the_program(topic: str) -> None:
 def measured(text: str) -> list[str]:
     """Lines without what differs from run to run, and between machines and releases of torch."""
     text = re.sub(
-        r"\b\d+(\.\d+)?e-\d\d\b|\b\d+(\.\d+)? (s|ms)\b|(torch|torchinfo) \d\S*|\d\S* MiB$",
+        r"\b\d+(\.\d+)?e-\d\d\b|\b(\d+ min )?\d+(\.\d+)? (s|ms)\b|(torch|torchinfo) \d\S*|\d\S* MiB$",
         "#",
         text,
         flags=re.M,

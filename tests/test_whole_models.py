@@ -88,7 +88,7 @@ def test_keys_alone_tile_prove_and_compare(
     sample: Sample, tmp_path: Path, model: str, sites: int, size: tuple[int, int]
 ) -> None:
     with explorer(sample(model), columns=size[0], rows=size[1]) as terminal:
-        terminal.wait_for("known")
+        terminal.wait_for("coverage")
         terminal.press("t")
         terminal.wait_for(f"in {sites} matmuls")
         terminal.press("\r")
