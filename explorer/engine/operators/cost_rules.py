@@ -98,3 +98,19 @@ def activated(cost: Cost, call: Call) -> Cost:
     """`cost`, and the activation that the node names."""
     name = call.attributes.get("activation", "")
     return formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost
+
+
+FORMAT = "what unpacking a weight takes depends on its format, which the node names by number only"
+
+
+def unpacking(cost: Cost) -> Cost:
+    """`cost` of products with weights of such a format: how many operations stand beside them is open."""
+    return replace(cost, elementwise_ops=None, status="unknown", reason=cost.reason or FORMAT)
+
+
+def swiglu(call: Call) -> tuple[int, str]:
+    """Operations per element of onnxruntime's SwiGLU, and which: limits and a shift are options."""
+    limits = ["limit the gate", "limit the other"] if call.attributes.get("limit", 0.0) > 0 else []
+    shift = ["shift"] if call.attributes.get("activation_beta", 0.0) else []
+    parts = [*limits, "activate", *shift, "multiply"]
+    return len(parts), ", ".join(parts)

@@ -27,6 +27,7 @@ from explorer.engine.operators.onnx import (
     convolution,
     creation,
     elementwise,
+    experts,
     indexing,
     matmul,
     movement,
@@ -42,8 +43,8 @@ from explorer.engine.operators.operator import BackwardNode, Layout, Operator
 from explorer.facts import Shape, TensorInfo
 
 FAMILIES = (
-    convolution, matmul, recurrent, attention, positions, windows, elementwise, normalization, reduction,
-    quantization, movement, indexing, creation, signals, control, machine_learning, tflite,
+    convolution, matmul, experts, recurrent, attention, positions, windows, elementwise, normalization,
+    reduction, quantization, movement, indexing, creation, signals, control, machine_learning, tflite,
 )  # fmt: skip
 
 

@@ -84,6 +84,25 @@ HAND = [
      6 * 240, 2 * 60 + 120 + 2 * 48),
     ("MoE", MS, [(6, 8), (6, 4), (4, 20, 8), None, (4, 8, 10)], (6, 8), {"swiglu_fusion": 1},
      6 * (160 + 80), 2 * 60 + 120 + 2 * 48),
+    # 4 router columns, then gate and value of 10 each; limits of both, activate, shift, multiply
+    ("RouterGateUpProj", MS, [(6, 8), (8, 24)], [(6, 4), (6, 10)], {"router_size": 4}, 6 * 8 * 24, 120),
+    ("RouterGateUpProj", MS, [(6, 8), (8, 24)], [(6, 4), (6, 10)],
+     {"router_size": 4, "limit": 7.0, "activation_beta": 1.0}, 6 * 8 * 24, 5 * 60),
+    # 8 experts in 4 groups, of each the best 2 summed, 3 experts selected
+    ("MoEGroupRouter", MS, [(2, 3, 8), (8,)], (6, 8), {"top_k": 3, "n_group": 4}, 0, 96 + 48 + 36),
+    ("MoEGroupRouter", MS, [(2, 3, 8), (8,)], (6, 8), {"top_k": 3, "n_group": 8}, 0, 96 + 48 + 36),
+    # the scores of all are the result
+    ("MoEGroupRouter", MS, [(6, 256), (8,), (8, 256)], [(6, 8), (6, 8)], {"top_k": 3}, 6 * 256 * 8, 96),
+    # an adapter of rank 2 beside 32 -> 6, all three products dequantized
+    ("MatMulNBitsQLoRA", MS, [(3, 32), (6, 1, 16), (6,), (2, 1, 32), (2, 1), (6, 1, 32), (6, 1)], (3, 6),
+     {"K": 32, "N": 6}, 3 * (192 + 64 + 12), 2 * (192 + 64 + 12) + 18),
+    ("MatMulNBitsQLoRA", MS, [(3, 32), (6, 1, 16), (6,), (0, 1, 32), (2, 1), (6, 1, 32), (6, 1)], (3, 6),
+     {"K": 32, "N": 6}, 3 * (192 + 12), 2 * (192 + 12) + 18),
+    ("MatMulNBitsQLoRA", MS, [(3, 32), (6, 1, 16), (6,), (2, 1, 32), (2, 1), (6, 0, 32), (6, 1)], (3, 6),
+     {"K": 32, "N": 6}, 3 * 192, 2 * 192),
+    # 2 streams of 4 through rank 3: normalise, gate and sum; scale and SiLU; scale the sum; gates of the next
+    ("HyperConnectionLowRankMix", MS, [(5, 8), (8,), (8, 3), (3, 8), (8, 2)], [(5, 4), (5, 2)],
+     {"num_branches": 2}, 5 * (24 + 24 + 16), 40 * 7 + 15 * 2 + 20 + 10 * 3),
 ]  # fmt: skip
 
 
@@ -105,6 +124,21 @@ def test_packed_experts_multiply_as_many_values_as_their_bytes_hold(
     assert (cost.macs, cost.status) == (6 * 160, "bound")
     assert cost.elementwise_ops == 2 * 4 * 160 + 60 + 120 + 2 * 48
     assert "experts" in cost.reason
+
+
+@pytest.mark.parametrize(("op", "inputs", "attributes", "products"), [
+    ("MatMulPacked", [(3, 256), (6, 66)], {"K": 256, "N": 6, "packed_type": 16}, 3 * 256 * 6),
+    ("GatherPacked", [(9, 66), (3,)], {"K": 256, "packed_type": 16}, 0),
+    # 2 experts for each of 6 tokens, 8 -> 10 -> 8, with and without a second product before the activation
+    ("MoEPacked", [(6, 8), (6, 4), (4, 10, 3), (4, 10, 5), (4, 8, 3)], {"k": 2}, 6 * 2 * 240),
+    ("MoEPacked", [(6, 8), (6, 4), (4, 10, 3), None, (4, 8, 3)], {"k": 2}, 6 * 2 * 160),
+])  # fmt: skip
+def test_weights_of_a_format_of_their_own_leave_open_what_unpacking_takes(
+    count: Count, op: str, inputs: Any, attributes: Any, products: int
+) -> None:
+    cost = count(op, inputs, (3, 6), MS, **attributes)
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (products, None, "unknown")
+    assert "format" in cost.reason
 
 
 def test_a_sparse_operand_makes_a_bound(count: Count) -> None:

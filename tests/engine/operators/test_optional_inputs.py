@@ -196,6 +196,8 @@ ADDED: list[Any] = [
     ("ScaledSiLU", MS, {"X": (2, 3)}, (2, 3), {}, "scale", (3,), 0, 6),
     ("BranchwiseRMSNorm", MS, {"X": (2, 3)}, (2, 3), {}, "scale", (3,), 0, 6),
     ("HyperConnectionPostMix", MS, {"streams": (5, 4, 8)}, (5, 4, 8), {}, "stream_mix", (5, 4, 4), 640, 0),
+    ("HyperConnectionLowRankMix", MS, {"streams": (5, 8), "down_weight": (8, 3), "inject_weight": (8, 2)},
+     (5, 4), {"num_branches": 2}, "prev_block_output", (5, 4), 0, 80),
     ("LinearAttentionGate", MS, {"a": (2, 5, 4)}, (2, 5, 4), {}, "b", (2, 5, 4), 0, 40),
 ]  # fmt: skip
 

@@ -116,8 +116,27 @@ def test_a_gated_delta_net_counts_alike_packed_or_not(count: Count) -> None:
     assert apart.macs == packed.macs == 3 * 7 * 2 * 12
 
 
-@pytest.mark.parametrize(("op", "domain"), [("AttnLSTM", MS), ("GRUUnit", "")])
-def test_what_no_shape_tells_has_a_reason(count: Count, op: str, domain: str) -> None:
+def test_a_mamba_layer_counts_its_convolution_its_state_and_its_gates(count: Count) -> None:
+    """5 tokens, 2 heads of 64, states of 128, one group: 128 + 2 x 128 channels of four taps."""
+    inputs = [(5, 128 + 384 + 2), (1, 384, 3), (1, 2, 128, 64)]
+    cost = count("Mamba2Verify", inputs, (5, 128), MS, heads=2, n_groups=1)
+    states = 5 * 2 * 128 * 64
+    assert cost.macs == 5 * 384 * 4 + 2 * states
+    # bias, SiLU; decay; softplus and its like, exp; scale by the step; skip, gate, normalise
+    assert cost.elementwise_ops == 2 * 5 * 384 + states + 5 * 10 + 640 + 8 * 640
+    assert cost.status == "exact"
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "products"),
+    [
+        ("AttnLSTM", MS, None),
+        ("GRUUnit", "", None),
+        ("GatedDeltaNetStateReplay", MS, None),
+        ("SpeculativePrefixCommit", MS, 0),
+    ],
+)
+def test_what_no_shape_tells_has_a_reason(count: Count, op: str, domain: str, products: int | None) -> None:
     cost = count(op, [(5, 2, 3)], (5, 2, 3), domain)
-    assert (cost.macs, cost.status) == (None, "unknown")
+    assert (cost.macs, cost.elementwise_ops, cost.status) == (products, None, "unknown")
     assert cost.reason

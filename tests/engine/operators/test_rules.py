@@ -261,7 +261,7 @@ def test_every_row_is_of_an_operator_that_exists() -> None:
     import onnxruntime
 
     installed = [tuple(map(int, m.__version__.split(".")[:2])) for m in (onnx, onnxruntime)]
-    if installed[0] < (1, 23) or installed[1] < (1, 31):
+    if installed[0] < (1, 23) or installed[1] < (1, 32):
         pytest.skip("older releases do not know the newest operators")
     known = _known_to_onnx() | _known_to_onnxruntime()
     # test_tflite.py asks TensorFlow Lite's schema about its own

@@ -273,6 +273,58 @@ _TREE = {
     "nodes_falsenodeids": (2, 0, 0),
 }
 
+HALF, FULL, INT = "bfloat16", "float32", "int32"
+_QLORA = [(5, 32), (BYTE, (8, 1, 16)), (8,), (BYTE, (2, 1, 32)), (2, 1), (BYTE, (8, 1, 32)), (8, 1)]
+
+DECLARED = [
+    # operator, inputs, attributes, the outputs that its schema tells; most run on no processor of a test
+    ("SwiGLU", [(2, 6), (2, 6)], {}, [(FULL, (2, 6))]),
+    ("SwiGLU", [("float16", (2, 6))], {}, [("float16", (2, 3))]),
+    ("RouterGateUpProj", [(2, 3, 8), (8, 24)], {"router_size": 4}, [(FULL, (2, 3, 4)), (FULL, (2, 3, 10))]),
+    ("MoEGroupRouter", [(HALF, (2, 3, 8)), (8,)], {"top_k": 1}, [(HALF, (6, 8))]),
+    ("MoEGroupRouter", [(HALF, (6, 256)), (8,), (HALF, (8, 256))], {"top_k": 1},
+     [None, (FULL, (6, 8)), (FULL, (6, 8))]),
+    ("MoEPacked", [(HALF, (6, 8)), (6, 4), (BYTE, (4, 9, 3)), None, (BYTE, (4, 8, 3))], {}, [(HALF, (6, 8))]),
+    ("MatMulPacked", [(HALF, (2, 3, 256)), (BYTE, (6, 66))], {"K": 256, "N": 6}, [(HALF, (2, 3, 6))]),
+    ("MatMulNBitsQLoRA", _QLORA, {"K": 32, "N": 8}, [(FULL, (5, 8))]),
+    ("GatherPacked", [(BYTE, (9, 66)), ("int64", (2, 3))], {"K": 256}, [(HALF, (2, 3, 256))]),
+    ("GatherPacked", [(BYTE, (9, 66)), ("int64", (3,))], {"K": 256, "output_dtype": 1}, [(FULL, (3, 256))]),
+    ("HyperConnectionLowRankMix", [(5, 8), (8,), (8, 3), (3, 8), (8, 2)], {"num_branches": 2},
+     [(FULL, (5, 4)), (FULL, (5, 2)), (FULL, (5, 8))]),
+    ("RMSNormRotary", [(HALF, (2, 3, 4, 8)), (8,)], {"rotary_embedding_dim": 2},
+     [(HALF, (2, 3, 32)), (FULL, (2, 3, 4, 8))]),
+    ("RMSNormRotary", [(HALF, (2, 3, 4, 8)), (6,)],
+     {"rotary_embedding_dim": 2, "input_width": 6, "flatten_batch": 1, "output_fp16": 1},
+     [("float16", (1, 6, 24)), (FULL, (2, 3, 4, 6))]),
+    ("Mamba2Verify", [(HALF, (5, 514)), (HALF, (1, 384, 3)), (1, 2, 128, 64)], {"heads": 2, "n_groups": 1},
+     [(HALF, (5, 128)), (HALF, (1, 384, 3)), (FULL, (1, 2, 128, 64)), None, (FULL, (5, 128))]),
+    ("ConvStateReplay", [(9,), (7,), (8,), ("int64", (8,))], {}, [(FULL, (8,))]),
+    ("GatedDeltaNetStateReplay", [(9,), (7,), (8,), ("int64", (11,))], {}, [(FULL, (8,))]),
+    ("PackedSparseAttentionIndexerMerge", [(INT, (3, 4)), (INT, (3,)), (INT, (5,))],
+     {"max_output_entries": 9}, [(INT, (5, 9)), (INT, (5,)), (INT, (5,))]),
+    *(("SpeculativePrefixCommit",
+       [("int64", tokens), ("int64", (16,)), (INT, (1,)), ("int64", (32,)), ("int64", (4,))], {},
+       [(INT, batch), ("int64", (32,)), ("int64", (4,))])
+      for tokens, batch in (((2, 8), (2,)), ((8,), (1,)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "inputs", "attributes", "outputs"), DECLARED)
+def test_a_shape_rule_says_what_the_schema_tells(
+    build: Build, op: str, inputs: list[Any], attributes: dict[str, Any], outputs: list[Any]
+) -> None:
+    names = ["" if spec is None else f"i{at}" for at, spec in enumerate(inputs)]
+    made = ["" if kind is None else f"y{at}" for at, kind in enumerate(outputs)]
+    model = build(
+        [Node(op, names, made, "n", MS, attributes=attributes)],
+        inputs={name: spec for name, spec in zip(names, inputs, strict=True) if name},
+        outputs=[name for name in made if name],
+    )
+    known = infer(replace(model, opsets={**model.opsets, MS: 1})).values
+    for name, kind in zip(made, outputs, strict=True):
+        assert kind is None or (known[name].dtype, known[name].shape) == kind, name
+
+
 RUN = [
     # operator, domain, inputs (a shape, a type and a shape, or what a constant holds), attributes, outputs
     ("QLinearConcat", MS, [S, ZERO, (BYTE, (2, 3)), S, ZERO, (BYTE, (2, 5)), S, ZERO], {"axis": 1}, 1),

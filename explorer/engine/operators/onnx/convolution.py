@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.layouts import MS, NCHWC, NHWC
 from explorer.engine.operators import formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
-from explorer.engine.operators.cost_rules import activated, requantized
+from explorer.engine.operators.cost_rules import activated, moves, requantized
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
 from explorer.engine.operators.operator import BackwardNode, Operator, first_two
@@ -226,6 +226,7 @@ OPERATORS = (
     Operator("CausalConvWithState", _causal_conv),
     Operator("CausalConvWithState", _causal_conv, MS, _causal_shape(3)),
     Operator("VarlenCausalConvWithState", _causal_conv, MS, like(0)),
+    Operator("ConvStateReplay", moves("copies the inputs of earlier steps"), MS, like(2)),
     Operator("FusedConv", _FUSED, MS, _conv_shape(), gradient=first_two),
     Operator("NhwcFusedConv", _FUSED, MS, _conv_shape(), layout="last", gradient=first_two),
     Operator("NhwcConv", _conv(), MS, _conv_shape(), layout="last", gradient=first_two),

@@ -6,7 +6,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators import formulas
 from explorer.engine.operators.call import Answer, Call, Rule, ShapeRule
-from explorer.engine.operators.cost_rules import each, each_with, free
+from explorer.engine.operators.cost_rules import each, each_with, free, swiglu
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import broadcast, first, like, sized, together
@@ -37,7 +37,7 @@ def _all_together(dtype: str | int = 0, since: int = 7) -> ShapeRule:
 
 
 def _halved(call: Call) -> Answer:
-    """BiasSplitGelu: one half of the last axis times the Gelu of the other."""
+    """One half of the last axis times the activation of the other."""
     source = call.known(0)
     return ((call.dtype(0), None if source is None else (*source[:-1], dims.quotient(source[-1], 2))),)
 
@@ -83,6 +83,16 @@ def _distances(call: Call) -> Cost:
     return formulas.elementwise("CDist (difference, power, sum)", (*call.output(), *call.shape(0)[-1:]), 3)
 
 
+def _gated_shape(call: Call) -> Answer:
+    """SwiGLU: gate and value apart, or behind one another in the last axis."""
+    return (call.type(0),) if call.has(1) else _halved(call)
+
+
+def _gated(call: Call) -> Cost:
+    count, detail = swiglu(call)
+    return formulas.elementwise(f"SwiGLU ({detail})", call.output(), count)
+
+
 OPERATORS = (
     Operator(
         """
@@ -124,6 +134,7 @@ OPERATORS = (
         "Dropout", _dropout, shape=_dropout_shape, reader=True, position="each", settings=(1, 2), view=True
     ),
     Operator("SwiGLU", each(2, "activate, multiply")),
+    Operator("SwiGLU", _gated, MS, _gated_shape),
     Operator("Gelu QuickGelu", each(), MS, like(0), position="each"),
     Operator("FastGelu", each_with(1, "activate", bias=1), MS, like(0), position="each"),
     Operator("BiasGelu", each(2, "add the bias, activate"), MS, like(0), position="each"),

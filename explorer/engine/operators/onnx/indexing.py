@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import formulas
 from explorer.engine.operators.call import Answer, Call
-from explorer.engine.operators.cost_rules import free, moves
+from explorer.engine.operators.cost_rules import free, moves, without
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import axis_of, first, like, size_of, sized
@@ -130,6 +130,20 @@ def _scatter(call: Call) -> Cost:
     return free(call) if how == "none" else formulas.elementwise(f"{call.op} {how}", call.shape(2))
 
 
+def _committed(call: Call) -> Answer:
+    """SpeculativePrefixCommit: the tokens of one text, or (batch, rows)."""
+    tokens = call.known(0)
+    batch: Shape | None = None if tokens is None else tokens[:1] if len(tokens) == 2 else (1,)
+    return (("int32", batch), call.type(3), call.type(4))[: call.count]
+
+
+def _merged_indices(call: Call) -> Answer:
+    rows = call.known(2)
+    width = call.whole("max_output_entries", -1)
+    whole: Shape | None = None if rows is None else (*rows, width)
+    return ((call.dtype(0), whole), (call.dtype(0), rows), (call.dtype(0), rows))[: call.count]
+
+
 _HASH = moves("words to numbers of a table, no arithmetic on values")
 
 OPERATORS = (
@@ -164,4 +178,16 @@ OPERATORS = (
     ),
     Operator("NGramHashMapping", _HASH, MS, sized((0, 0), (0, 1), (2, 0))),
     Operator("VarlenNGramHashMapping", _HASH, MS, sized((0, 0), (2, 0))),
+    Operator(
+        "PackedSparseAttentionIndexerMerge",
+        moves("lists of indices to one list, no arithmetic on values"),
+        MS,
+        _merged_indices,
+    ),
+    Operator(
+        "SpeculativePrefixCommit",
+        without("how many tokens it compares and counts depends on what was accepted", products=False),
+        MS,
+        _committed,
+    ),
 )

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
-from explorer.engine.operators.cost_rules import activated, per_head, requantized
+from explorer.engine.operators.cost_rules import activated, requantized, unpacking
 from explorer.engine.operators.einsum import einsum
 from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.gradients import Gradient, pair
 from explorer.engine.operators.operator import BackwardNode, Operator, first_two
-from explorer.engine.operators.shape_rules import broadcast, like
+from explorer.engine.operators.shape_rules import broadcast
 from explorer.facts import Dim, Shape
 
 
@@ -217,6 +217,22 @@ def _projected(source: Shape, k: Dim, n: Dim, *, bias: bool, per_weight: int = _
     return formulas.adding(cost, "bias", (*source[:-1], n)) if bias else cost
 
 
+def _packed_by_format(call: Call) -> Cost:
+    return unpacking(formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"])))
+
+
+def _adapted(call: Call) -> Cost:
+    """A product and an adapter of rank R beside it; one without its second half adds nothing."""
+    source, k, n, rank = call.shape(0), call.attributes["K"], call.attributes["N"], call.shape(4)[0]
+    costs = [_projected(source, k, n, bias=False)]
+    if 0 in call.shape(5):
+        return costs[0]
+    if 0 not in call.shape(3):
+        costs.append(_projected(source, k, rank, bias=False))
+    costs.append(_projected((*source[:-1], rank), rank, n, bias=False))
+    return formulas.adding(formulas.total(costs), "add the adapter", call.output())
+
+
 def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
     """Several packed products of one input, behind an optional normalisation.
 
@@ -286,57 +302,6 @@ def _affine_grid(call: Call) -> Cost:
     return formulas.counted([("batch", grid[:1]), ("points", grid[1:-1]), ("matrix", theta[1:])])
 
 
-def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str]) -> Rule:
-    """Mixture of experts: each token goes through `k` of them.
-
-    Args:
-        weights: Places of the experts' weights, (experts, rows, columns).
-        biases: Places of their biases.
-        bits: Attributes that say how wide a packed weight is, the first that is given; none if float.
-    """
-
-    def rule(call: Call) -> Cost:
-        at, source = call.attributes, call.shape(0)
-        tokens: Shape = source[:-1]
-        chosen = at.get("k", 1)
-        wide = next((at[name] for name in bits if at.get(name)), 4 if bits else 8)
-        stored = [call.shape(place) for place in weights if call.has(place)]
-        if bits:
-            # several values lie in a byte, along one axis or the other
-            stored = [(shape[0], _unpacked(shape[1:], wide)) for shape in stored]
-        cost = formulas.total(
-            [
-                formulas.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])])
-                for shape in stored
-            ]
-        )
-        for shape in stored if bits else ():
-            cost = formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
-        for place in biases:
-            if call.has(place):
-                cost = formulas.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
-        fused = bool(at.get("swiglu_fusion", 0))
-        rows = call.shape(weights[0])[1]
-        inner = per_head(rows, 2) if fused else rows
-        gated = fused or call.has(weights[2])
-        cost = formulas.adding(
-            cost, "activate, multiply" if gated else "activate", (*tokens, chosen, inner), 1 + gated
-        )
-        cost = formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
-        cost = formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
-        # the products are exact: every token has its experts, whichever they are
-        reason = "which experts are needed depends on the data; dequantized are all of them"
-        return formulas.bounded(cost, reason) if bits else cost
-
-    return rule
-
-
-def _unpacked(shape: Shape, bits: int) -> Dim:
-    """Values of `bits` bits in bytes of that shape."""
-    size = formulas.count(shape)
-    return None if size is None else size * 8 // bits
-
-
 def _einsum_gradient(node: BackwardNode) -> Gradient | None:
     if len(node.wants) == 2:
         return pair(node.macs, node.want(0), node.want(1))
@@ -395,6 +360,14 @@ OPERATORS = (
         packed=((1,), "bits", 4),
     ),
     Operator(
+        "MatMulNBitsQLoRA",
+        _adapted,
+        MS,
+        _last_axis("N"),
+        quantized=True,
+        packed=((1,), "bits", 4),
+    ),
+    Operator(
         "MatMulNBitsMlp",
         _several([("N", 5), ("N", 8)], gated=True),
         MS,
@@ -435,14 +408,6 @@ OPERATORS = (
         _last_axis((1, 0)),
         quantized=True,
     ),
+    Operator("MatMulPacked", _packed_by_format, MS, _last_axis("N"), quantized=True),
     Operator("QOrderedMatMul", _output_by_depth, MS, _last_axis((2, -1)), quantized=True),
-    Operator("MoE", _mixture((2, 4, 6), (3, 5, 7), ()), MS, like(0)),
-    Operator(
-        "QMoE",
-        _mixture((2, 5, 8), (4, 7, 10), ("expert_weight_bits", "fc1_expert_weight_bits")),
-        MS,
-        like(0),
-        quantized=True,
-        packed=((2, 5, 8), "expert_weight_bits", 4),
-    ),
 )

@@ -58,6 +58,13 @@ def _pre_mix_shape(call: Call) -> Answer:
     return ((call.dtype(0), shape),)
 
 
+def _low_rank_shape(call: Call) -> Answer:
+    """The stream that goes on, a gate for each stream, the streams themselves."""
+    source, branches = call.known(0), call.whole("num_branches", 0)
+    gates = None if source is None else (*source[:-1], branches)
+    return (*(_pre_mix_shape(call) or ()), (call.dtype(0), gates), call.type(0))[: call.count]
+
+
 _LAYER, _RMS = ELEMENTWISE["layer_norm"], ELEMENTWISE["rms_norm"]
 
 
@@ -140,6 +147,22 @@ def _post_mix(call: Call) -> Cost:
     return formulas.total([mixed, cost])
 
 
+def _low_rank_mix(call: Call) -> Cost:
+    """Streams (..., C x H) normalised, gated through a rank R, summed to one; and the gates of the next."""
+    streams, rank, branches = call.shape(0), call.shape(2)[-1], call.shape(4)[-1]
+    rows = streams[:-1]
+    down = formulas.linear(streams, rank)
+    up = formulas.linear((*rows, rank), streams[-1])
+    cost = formulas.total([down, up, formulas.linear(streams, branches)])
+    if call.has(5):
+        cost = formulas.adding(cost, "weigh the branch, add", streams, 2)
+    cost = formulas.adding(cost, "RMS normalise", streams, _RMS[0])
+    cost = formulas.adding(cost, "scale, SiLU", (*rows, rank), 2)
+    cost = formulas.adding(cost, "sigmoid, weigh and sum the streams", streams, 3)
+    cost = formulas.adding(cost, "scale", call.output())
+    return formulas.adding(cost, "divide, sigmoid, multiply", (*rows, branches), 3)
+
+
 def _gates(call: Call) -> Cost:
     cost = formulas.elementwise("add, softplus, scale", call.shape(0), 3)
     return formulas.adding(cost, "sigmoid", call.shape(3)) if call.has(3) else cost
@@ -204,4 +227,5 @@ OPERATORS = (
     Operator("LinearAttentionGate", _gates, MS, like(0, 3)),
     Operator("HyperConnectionPreMix", _pre_mix, MS, _pre_mix_shape),
     Operator("HyperConnectionPostMix", _post_mix, MS, like(0)),
+    Operator("HyperConnectionLowRankMix", _low_rank_mix, MS, _low_rank_shape),
 )

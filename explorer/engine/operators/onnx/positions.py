@@ -8,11 +8,11 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import formulas
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_rules import per_head
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import first, like, sized
 from explorer.engine.symbolic import dimensions as dims
-from explorer.facts import Shape
+from explorer.facts import Dim, Shape
 
 
 def _position_bias(call: Call) -> Answer:
@@ -46,6 +46,28 @@ def _rotated_pair(call: Call) -> Cost:
     return cost
 
 
+def _normal_rotary_shape(call: Call) -> Answer:
+    """RMSNormRotary: (B, S, heads, stride), a slice of the last axis, to (B, S, heads x width)."""
+    source = call.known(0)
+    if source is None:
+        return None
+    batch, length, heads, stride = source
+    width: Dim = call.whole("input_width", 0) or stride
+    rows = (1, dims.multiply(batch, length)) if call.whole("flatten_batch", 0) else (batch, length)
+    dtype = "float16" if call.whole("output_fp16", 0) else "bfloat16"
+    normal = "float32", (batch, length, heads, width)
+    return ((dtype, (*rows, dims.multiply(heads, width))), normal)[: call.count]
+
+
+def _normal_rotary(call: Call) -> Cost:
+    source, turning = call.shape(0), call.attributes["rotary_embedding_dim"]
+    width: Dim = call.attributes.get("input_width", 0) or source[3]
+    if turning < 0 or (isinstance(width, int) and turning > width):
+        raise ValueError("it turns more than there is")
+    cost = formulas.elementwise("RMS normalise", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
+    return formulas.adding(cost, "two products and their sum", (*source[:3], turning), ROTATION)
+
+
 def _gated_position_bias(call: Call) -> Cost:
     """Gates from the query, one row of them for each head and position, times a table of positions."""
     heads = call.attributes["num_heads"]
@@ -67,6 +89,7 @@ def _position_table(call: Call) -> Cost:
 OPERATORS = (
     Operator("RotaryEmbedding", _rotated, shape=first, position="each"),
     Operator("RotaryEmbedding MRotaryEmbedding", _rotated, MS, like(0)),
+    Operator("RMSNormRotary", _normal_rotary, MS, _normal_rotary_shape),
     Operator("GemmaRotaryEmbedding", _rotated_pair, MS, like(1, 3)),
     Operator("RelativePositionBias", _position_table, MS, _position_bias, reads=(1, 2)),
     Operator("GatedRelativePositionBias", _gated_position_bias, MS, sized((2, 0), (2, 1), (2, 2), (2, 3))),

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators.call import Answer, Call
-from explorer.engine.operators.cost_rules import each, named
+from explorer.engine.operators.cost_rules import FORMAT, each, named, without
 from explorer.engine.operators.formulas import ELEMENTWISE
 from explorer.engine.operators.onnx.movement import concat
 from explorer.engine.operators.operator import Operator, blocked
@@ -54,6 +54,13 @@ def _gather_blocks(call: Call) -> Answer:
     return ((call.dtype(2), (*table[:axis], *index, *table[axis + 1 :])),)
 
 
+def _gather_packed(call: Call) -> Answer:
+    """Gather of a table whose rows hold K values each in a format of their own."""
+    index, code = call.known(1), call.whole("output_dtype", 16)
+    dtype = DTYPES[code].name if code in DTYPES else None
+    return ((dtype, None if index is None else (*index, call.whole("K", -1))),)
+
+
 OPERATORS = (
     Operator(
         "QuantizeLinear",
@@ -85,6 +92,7 @@ OPERATORS = (
     Operator("QuantizeBFP", each(3, "largest of the block, shift, round"), MS),
     Operator("DequantizeBFP", each(1, "shift"), MS),
     Operator("GatherBlockQuantized", named("dequantize"), MS, _gather_blocks, packed=((0,), "bits", 4)),
+    Operator("GatherPacked", without(FORMAT, products=False), MS, _gather_packed, rows=(0,)),
     Operator("QLinearAdd", each(8, "dequantize both, add, quantize"), MS, together(0, 3)),
     Operator("QLinearMul", each(8, "dequantize both, multiply, quantize"), MS, together(0, 3)),
     Operator("QLinearWhere", each(6, "choose, dequantize, quantize"), MS, together(0, 1, 4, dtype=1)),

@@ -6,9 +6,10 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import formulas
 from explorer.engine.operators.call import Answer, Call, Rule
 from explorer.engine.operators.cost_rules import per_head, without
-from explorer.engine.operators.formulas import RECURRENT, Cost
+from explorer.engine.operators.formulas import ELEMENTWISE, RECURRENT, Cost
 from explorer.engine.operators.gradients import Gradient, recurrent
 from explorer.engine.operators.operator import BackwardNode, Operator
+from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -129,6 +130,45 @@ def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, how: str, 
     return formulas.adding(cost, "scale", (*tokens, heads, dv))
 
 
+def _mamba_sizes(call: Call) -> tuple[int, int, int, int]:
+    """Heads, width of one, size of the state of one element, channels of the convolution.
+
+    Raises:
+        ValueError: One of them is not positive.
+    """
+    heads, groups = call.whole("heads", 0), call.whole("n_groups", 0)
+    width, state = call.whole("head_dim", 64), call.whole("d_state", 128)
+    if min(heads, groups, width, state) < 1:
+        raise ValueError("a size below 1")
+    return heads, width, state, heads * width + 2 * groups * state
+
+
+def _mamba_shape(call: Call) -> Answer:
+    heads, width, _, channels = _mamba_sizes(call)
+    source = call.known(0)
+    rows: Dim = None if source is None else source[0]
+    made: Shape = (rows, heads * width)
+    kind = call.dtype(0)
+    last = (kind, (rows, channels)), ("float32", made)
+    return ((kind, made), call.type(1), call.type(2), *last)[: call.count]
+
+
+def _mamba(call: Call) -> Cost:
+    """A depthwise convolution of four taps, a decaying state in each head, a gated normalisation."""
+    heads, width, state, channels = _mamba_sizes(call)
+    rows: Shape = call.shape(0)[:1]
+    conv = formulas.counted([("convolution: rows", rows), ("channels", (channels,)), ("taps", (4,))])
+    conv = formulas.adding(conv, "bias, SiLU", (*rows, channels), 2)
+    # its inputs are scaled by the time step before they are written: what `_state` counts behind reading
+    cost = formulas.total([conv, _state(rows, heads, heads, state, width, "gated", ())])
+    cost = formulas.adding(cost, "time step: add, softplus, limit, times the decay", (*rows, heads), 4)
+    made: Shape = (*rows, heads * width)
+    cost = formulas.adding(cost, "skip: multiply, add", made, 2)
+    return formulas.adding(
+        cost, "activate the gate, multiply, RMS normalise", made, 2 + ELEMENTWISE["rms_norm"][0]
+    )
+
+
 def _recurrent_gradient(node: BackwardNode) -> Gradient | None:
     source, weight, state = node.shape(0), node.shape(1), node.shape(2)
     if source is None or weight is None or state is None or len(source) != 3 or len(state) != 3:
@@ -162,4 +202,11 @@ OPERATORS = (
     Operator("LinearAttention", _linear_attention),
     Operator("LinearAttention", _linear_attention, MS, _linear_shape),
     Operator("GatedDeltaNet", _gated_delta_net, MS),
+    Operator(
+        "GatedDeltaNetStateReplay",
+        without("which steps it replays on which state is told by its metadata, not by shapes"),
+        MS,
+        like(2),
+    ),
+    Operator("Mamba2Verify", _mamba, MS, _mamba_shape),
 )

@@ -1,0 +1,140 @@
+"""Mixture of experts: which of them a token goes through, and what they multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.engine.graph.layouts import MS
+from explorer.engine.operators import formulas
+from explorer.engine.operators.call import Answer, Call, Rule, Type
+from explorer.engine.operators.cost_rules import per_head, swiglu, unpacking
+from explorer.engine.operators.formulas import ELEMENTWISE, Cost
+from explorer.engine.operators.operator import Operator, first_two
+from explorer.engine.operators.shape_rules import like
+from explorer.engine.symbolic import dimensions as dims
+from explorer.facts import Dim, Shape
+
+_DEQUANTIZE = ELEMENTWISE["dequantize"][0]
+
+
+def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str]) -> Rule:
+    """Mixture of experts: each token goes through `k` of them.
+
+    Args:
+        weights: Places of the experts' weights, (experts, rows, columns).
+        biases: Places of their biases.
+        bits: Attributes that say how wide a packed weight is, the first that is given; none if float.
+    """
+
+    def rule(call: Call) -> Cost:
+        at, source = call.attributes, call.shape(0)
+        tokens: Shape = source[:-1]
+        chosen = at.get("k", 1)
+        wide = next((at[name] for name in bits if at.get(name)), 4 if bits else 8)
+        stored = [call.shape(place) for place in weights if call.has(place)]
+        if bits:
+            # several values lie in a byte, along one axis or the other
+            stored = [(shape[0], _unpacked(shape[1:], wide)) for shape in stored]
+        cost = formulas.total(
+            [
+                formulas.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])])
+                for shape in stored
+            ]
+        )
+        for shape in stored if bits else ():
+            cost = formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
+        for place in biases:
+            if call.has(place):
+                cost = formulas.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
+        fused = bool(at.get("swiglu_fusion", 0))
+        rows = call.shape(weights[0])[1]
+        inner = per_head(rows, 2) if fused else rows
+        gated = fused or call.has(weights[2])
+        cost = formulas.adding(
+            cost, "activate, multiply" if gated else "activate", (*tokens, chosen, inner), 1 + gated
+        )
+        cost = formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
+        cost = formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
+        # the products are exact: every token has its experts, whichever they are
+        reason = "which experts are needed depends on the data; dequantized are all of them"
+        return formulas.bounded(cost, reason) if bits else cost
+
+    return rule
+
+
+def _unpacked(shape: Shape, bits: int) -> Dim:
+    """Values of `bits` bits in bytes of that shape."""
+    size = formulas.count(shape)
+    return None if size is None else size * 8 // bits
+
+
+def _packed_mixture(call: Call) -> Cost:
+    """Experts whose weights are rows of bytes: (experts, inner, bytes), and (experts, width, bytes) back."""
+    source, inner = call.shape(0), call.shape(2)[1]
+    return unpacking(
+        formulas.counted(
+            [
+                ("tokens", source[:-1]),
+                ("experts each", (call.attributes.get("k", 1),)),
+                ("products", (2 + call.has(3),)),
+                ("expert", (inner, source[-1])),
+            ]
+        )
+    )
+
+
+def _router_shape(call: Call) -> Answer:
+    """Up to three of (tokens, experts): the scores of those selected, or those of all and their weights."""
+    source, bias = call.known(0), call.known(1)
+    tokens = None if source is None else dims.product(source[:-1])
+    shape: Shape = (tokens, None if bias is None else bias[0])
+    made: list[Type] = [(call.dtype(0), shape), ("float32", shape), ("float32", shape)]
+    return made[: call.count]
+
+
+def _router(call: Call) -> Cost:
+    """Sigmoid scores of groups of experts; with two results those of all experts, none selected."""
+    at, source, experts = call.attributes, call.shape(0), call.shape(1)[0]
+    tokens = source[:-1]
+    cost = formulas.linear(source, experts) if call.has(2) else Cost()
+    cost = formulas.adding(cost, "sigmoid, add the bias", (*tokens, experts), 2)
+    if len(call.outputs) > 1:
+        return cost
+    groups, chosen, best = at.get("n_group", 1), at["top_k"], at.get("group_topk", 2)
+    if min(groups, chosen, best) < 1:
+        raise ValueError("a number below 1")
+    held = per_head(experts, groups)
+    best = None if held is None else min(best, held)
+    cost = formulas.adding(cost, "sum the best of each group", (*tokens, groups, best))
+    return formulas.adding(cost, "limit, logarithm", (*tokens, chosen), 2)
+
+
+def _shared_shape(call: Call) -> Answer:
+    """Scores of the experts, and what the shared expert makes of half of the other columns."""
+    source, weight, router = call.known(0), call.known(1), call.whole("router_size", -1)
+    if source is None or weight is None:
+        return None
+    inner = dims.quotient(dims.subtract(weight[1], router), 2)
+    return ((call.dtype(0), (*source[:-1], router)), (call.dtype(0), (*source[:-1], inner)))[: call.count]
+
+
+def _shared(call: Call) -> Cost:
+    count, detail = swiglu(call)
+    cost = formulas.matmul(call.shape(0), call.shape(1))
+    return formulas.adding(cost, detail, call.output(1), count)
+
+
+OPERATORS = (
+    Operator("MoE", _mixture((2, 4, 6), (3, 5, 7), ()), MS, like(0)),
+    Operator(
+        "QMoE",
+        _mixture((2, 5, 8), (4, 7, 10), ("expert_weight_bits", "fc1_expert_weight_bits")),
+        MS,
+        like(0),
+        quantized=True,
+        packed=((2, 5, 8), "expert_weight_bits", 4),
+    ),
+    Operator("MoEPacked", _packed_mixture, MS, like(0), quantized=True),
+    Operator("MoEGroupRouter", _router, MS, _router_shape),
+    Operator("RouterGateUpProj", _shared, MS, _shared_shape, gradient=first_two),
+)
