@@ -7,8 +7,8 @@ else. What it means to the proof stands apart on purpose (`proof/meanings`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -26,6 +26,15 @@ Layout = Literal["", "last", "attribute", "either"]
 """Where the channels of an operator's images stand. '': second; last; attribute: last if `channels_last` is
 set; either: its rules need not know. In onnxruntime's NHWC domain they stand last if it is not either.
 """
+
+
+Packed = tuple[tuple[int, ...], tuple[str, ...], int]
+"""Inputs that hold several values in a byte; see `Operator.packed`."""
+
+
+def bits_of(attributes: Mapping[str, Any], names: tuple[str, ...], default: int) -> int:
+    """How wide a packed value is: what the first attribute that is given says."""
+    return next((attributes[name] for name in names if attributes.get(name)), default)
 
 
 class BackwardNode(NamedTuple):
@@ -89,8 +98,8 @@ class Operator(Struct, frozen=True):
         lookup: Whether it looks rows up in a table: that says nothing of how the indices were made.
         settings: Inputs that say how to compute (shapes, axes, indices, limits): never parameters.
         quantized: Whether stored inputs of any type are parameters: packed data, scales, zero points, biases.
-        packed: Inputs that hold several values in a byte, the attribute that says how wide one is, its
-            default.
+        packed: Inputs that hold several values in a byte, the attributes of which the first that is given
+            says how wide one is, the width if none is; several such groups.
         learned: Attributes that are parameters.
         rows: Inputs of which one row is read for each row of the first output.
         alias: Whether it hands a stored tensor on as the same parameter in another guise.
@@ -114,7 +123,7 @@ class Operator(Struct, frozen=True):
     lookup: bool = False
     settings: tuple[int, ...] = ()
     quantized: bool = False
-    packed: tuple[tuple[int, ...], str, int] | None = None
+    packed: tuple[Packed, ...] = ()
     learned: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
     alias: bool = False

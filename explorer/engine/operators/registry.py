@@ -39,7 +39,7 @@ from explorer.engine.operators.onnx import (
     signals,
     windows,
 )
-from explorer.engine.operators.operator import BackwardNode, Layout, Operator
+from explorer.engine.operators.operator import BackwardNode, Layout, Operator, bits_of
 from explorer.facts import Shape, TensorInfo
 
 FAMILIES = (
@@ -178,8 +178,8 @@ def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) ->
 
 def packed_bits(op: str, index: int, dtype: str, attributes: Mapping[str, Any]) -> int:
     """Bits of one value where bytes hold several, 8 where they do not."""
-    places, name, default = named(op).packed or ((), "", 8)
-    if index not in places or not dtype.endswith("int8"):
-        return 8
-    bits = attributes.get(name, default) if name else default
-    return bits if bits in (2, 4) else 8
+    for places, names, default in named(op).packed if dtype.endswith("int8") else ():
+        if index in places:
+            bits = bits_of(attributes, names, default)
+            return bits if bits in (2, 4) else 8
+    return 8

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.registry import packed_bits
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]
@@ -139,6 +140,29 @@ def test_weights_of_a_format_of_their_own_leave_open_what_unpacking_takes(
     cost = count(op, inputs, (3, 6), MS, **attributes)
     assert (cost.macs, cost.elementwise_ops, cost.status) == (products, None, "unknown")
     assert "format" in cost.reason
+
+
+def test_each_weight_of_the_experts_may_have_a_width_of_its_own(count: Count) -> None:
+    """8 -> 10 in 4 bits, 10 -> 8 in 8 bits; one of 4 experts for each of 6 tokens."""
+    given = [(6, 8), (6, 4), (4, 10, 4), (4, 10), None, (4, 8, 10), (4, 8)]
+    assert count("QMoE", given, (6, 8), MS, fc2_expert_weight_bits=8).macs == 6 * 160
+    assert count("QMoE", given, (6, 8), MS, expert_weight_bits=8, fc1_expert_weight_bits=4).macs == 6 * 160
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "widths"),
+    [
+        ("MatMulNBitsQLoRA", {}, {1: 4, 3: 8, 5: 8}),
+        ("MatMulNBitsQLoRA", {"bits": 2, "lora_bits": 4}, {1: 2, 3: 4, 5: 4}),
+        ("QMoE", {"expert_weight_bits": 8, "fc1_expert_weight_bits": 4}, {2: 4, 5: 8, 8: 8}),
+        ("MatMulBnb4", {}, {1: 4}),
+        ("MatMulNBits", {"bits": 8}, {1: 8, 2: 8}),
+    ],
+)
+def test_how_many_parameters_a_byte_holds_is_said_for_each_weight(
+    op: str, attributes: dict[str, int], widths: dict[int, int]
+) -> None:
+    assert {place: packed_bits(op, place, "uint8", attributes) for place in widths} == widths
 
 
 def test_a_sparse_operand_makes_a_bound(count: Count) -> None:

@@ -9,7 +9,7 @@ from explorer.engine.operators import formulas
 from explorer.engine.operators.call import Answer, Call, Rule, Type
 from explorer.engine.operators.cost_rules import per_head, swiglu, unpacking
 from explorer.engine.operators.formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.operator import Operator, first_two
+from explorer.engine.operators.operator import Operator, Packed, bits_of, first_two
 from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -17,31 +17,34 @@ from explorer.facts import Dim, Shape
 _DEQUANTIZE = ELEMENTWISE["dequantize"][0]
 
 
-def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str]) -> Rule:
+def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Packed] = ()) -> Rule:
     """Mixture of experts: each token goes through `k` of them.
 
     Args:
         weights: Places of the experts' weights, (experts, rows, columns).
         biases: Places of their biases.
-        bits: Attributes that say how wide a packed weight is, the first that is given; none if float.
+        packed: How wide the values of each weight are; empty if they are float.
     """
 
     def rule(call: Call) -> Cost:
         at, source = call.attributes, call.shape(0)
         tokens: Shape = source[:-1]
         chosen = at.get("k", 1)
-        wide = next((at[name] for name in bits if at.get(name)), 4 if bits else 8)
         stored = [call.shape(place) for place in weights if call.has(place)]
-        if bits:
+        if packed:
             # several values lie in a byte, along one axis or the other
-            stored = [(shape[0], _unpacked(shape[1:], wide)) for shape in stored]
+            stored = [
+                (call.shape(place)[0], _unpacked(call.shape(place)[1:], bits_of(at, names, default)))
+                for (place,), names, default in packed
+                if call.has(place)
+            ]
         cost = formulas.total(
             [
                 formulas.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])])
                 for shape in stored
             ]
         )
-        for shape in stored if bits else ():
+        for shape in stored if packed else ():
             cost = formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
         for place in biases:
             if call.has(place):
@@ -57,7 +60,7 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], bits: Sequence[str])
         cost = formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
         # the products are exact: every token has its experts, whichever they are
         reason = "which experts are needed depends on the data; dequantized are all of them"
-        return formulas.bounded(cost, reason) if bits else cost
+        return formulas.bounded(cost, reason) if packed else cost
 
     return rule
 
@@ -124,15 +127,20 @@ def _shared(call: Call) -> Cost:
     return formulas.adding(cost, detail, call.output(1), count)
 
 
+_EXPERTS: tuple[Packed, ...] = tuple(
+    ((place,), (f"fc{number}_expert_weight_bits", "expert_weight_bits"), 4)
+    for place, number in ((2, 1), (5, 2), (8, 3))
+)
+
 OPERATORS = (
-    Operator("MoE", _mixture((2, 4, 6), (3, 5, 7), ()), MS, like(0)),
+    Operator("MoE", _mixture((2, 4, 6), (3, 5, 7)), MS, like(0)),
     Operator(
         "QMoE",
-        _mixture((2, 5, 8), (4, 7, 10), ("expert_weight_bits", "fc1_expert_weight_bits")),
+        _mixture((2, 5, 8), (4, 7, 10), _EXPERTS),
         MS,
         like(0),
         quantized=True,
-        packed=((2, 5, 8), "expert_weight_bits", 4),
+        packed=_EXPERTS,
     ),
     Operator("MoEPacked", _packed_mixture, MS, like(0), quantized=True),
     Operator("MoEGroupRouter", _router, MS, _router_shape),

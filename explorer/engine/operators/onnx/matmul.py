@@ -357,7 +357,7 @@ OPERATORS = (
         gradient=first_two,
         position="product",
         quantized=True,
-        packed=((1,), "bits", 4),
+        packed=(((1,), ("bits",), 4),),
     ),
     Operator(
         "MatMulNBitsQLoRA",
@@ -365,7 +365,7 @@ OPERATORS = (
         MS,
         _last_axis("N"),
         quantized=True,
-        packed=((1,), "bits", 4),
+        packed=(((1,), ("bits",), 4), ((3, 5), ("lora_bits",), 8)),
     ),
     Operator(
         "MatMulNBitsMlp",
@@ -373,7 +373,7 @@ OPERATORS = (
         MS,
         _last_axis("N"),
         quantized=True,
-        packed=((3, 6), "bits", 4),
+        packed=(((3, 6), ("bits",), 4),),
     ),
     Operator(
         "MatMulNBitsQkv",
@@ -381,7 +381,7 @@ OPERATORS = (
         MS,
         _three_products,
         quantized=True,
-        packed=((3, 6, 9), "bits", 4),
+        packed=(((3, 6, 9), ("bits",), 4),),
     ),
     Operator(
         "MatMulBnb4",
@@ -390,7 +390,7 @@ OPERATORS = (
         _last_axis("N"),
         gradient=first_two,
         quantized=True,
-        packed=((1,), "", 4),
+        packed=(((1,), (), 4),),
     ),
     Operator("MatMulFpQ4", _packed_matmul(), MS, _float_blob_product, reads=(2,), gradient=first_two),
     Operator(
@@ -399,7 +399,7 @@ OPERATORS = (
         MS,
         _last_axis((1, 0)),
         quantized=True,
-        packed=((1,), "", 4),
+        packed=(((1,), (), 4),),
     ),
     Operator(
         "MatMulBlockQuantizedFp8Weight",

@@ -91,7 +91,7 @@ OPERATORS = (
     Operator("DequantizeWithOrder", each(1, "multiply"), MS, _cast_back),
     Operator("QuantizeBFP", each(3, "largest of the block, shift, round"), MS),
     Operator("DequantizeBFP", each(1, "shift"), MS),
-    Operator("GatherBlockQuantized", named("dequantize"), MS, _gather_blocks, packed=((0,), "bits", 4)),
+    Operator("GatherBlockQuantized", named("dequantize"), MS, _gather_blocks, packed=(((0,), ("bits",), 4),)),
     Operator("GatherPacked", without(FORMAT, products=False), MS, _gather_packed, rows=(0,)),
     Operator("QLinearAdd", each(8, "dequantize both, add, quantize"), MS, together(0, 3)),
     Operator("QLinearMul", each(8, "dequantize both, multiply, quantize"), MS, together(0, 3)),
