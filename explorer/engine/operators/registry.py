@@ -25,7 +25,6 @@ from explorer.engine.operators.gradients import Gradient, Want
 from explorer.engine.operators.onnx import (
     attention,
     convolution,
-    creation,
     elementwise,
     experts,
     indexing,
@@ -44,7 +43,7 @@ from explorer.facts import Shape, TensorInfo
 
 FAMILIES = (
     convolution, matmul, experts, recurrent, attention, positions, windows, elementwise, normalization,
-    reduction, quantization, movement, indexing, creation, signals, control, machine_learning, tflite,
+    reduction, quantization, movement, indexing, signals, control, machine_learning, tflite,
 )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Data movement: reshaping, cutting, joining, padding; nothing is computed."""
+"""Data movement and creation: reshaping, cutting, joining, padding, constants, counts, random tensors.
+
+Nothing of them is a product, nor arithmetic on elements.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from explorer.engine.graph.layouts import MS, NHWC
+from explorer.engine.graph.model import DTYPES, Tensor
 from explorer.engine.operators.call import Answer, Call, Misfit
 from explorer.engine.operators.cost_rules import free
-from explorer.engine.operators.operator import Operator
+from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import axis_of, broadcast, first, int_attributes, like, sizes_of
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -363,6 +367,65 @@ def _unfold(call: Call) -> Answer:
     return ((call.dtype(0), (*source[:at], places, *source[at + 1 :], size)),)
 
 
+def _constant(call: Call) -> Answer:
+    for name, value in call.attributes.items():
+        if name == "value" and isinstance(value, Tensor):
+            return ((value.dtype, value.shape),)
+        kind = {"value_int": "int64", "value_float": "float32", "value_string": "string"}.get(
+            name.removesuffix("s") if name != "value_s" else name
+        )
+        if kind is not None:
+            return ((kind, (len(value),) if name.endswith("s") else ()),)
+    return None
+
+
+def _shape_of(call: Call) -> Answer:
+    shape = call.known(0)
+    if shape is None:
+        return (("int64", (None,)),)
+    rank = len(shape)
+    return (
+        ("int64", (len(range(rank)[call.attributes.get("start", 0) : call.attributes.get("end", rank)]),)),
+    )
+
+
+def _constant_of_shape(call: Call) -> Answer:
+    value = call.attributes.get("value")
+    dtype = value.dtype if isinstance(value, Tensor) else "float32"
+    return ((dtype, sizes_of(call, 0)),)
+
+
+def _range(call: Call) -> Answer:
+    limits = [call.elements(i) for i in range(3)]
+    size: Dim = None
+    if all(v is not None and len(v) == 1 and v[0] is not None for v in limits):
+        start, limit, delta = (v[0] for v in limits if v is not None)
+        if isinstance(delta, dims.Expression):
+            delta = delta.constant
+        if delta is not None and delta > 0 and isinstance(start, (int, dims.Expression)):
+            distance = limit - start
+            size = dims.ceil_div(dims.dim(distance), delta)
+            if isinstance(size, int):
+                size = max(size, 0)
+            elif (dims.known_least(size) or -1) < 0:
+                size = dims.greatest(size, 0)
+        elif not any(isinstance(v, dims.Expression) for v in (start, limit, delta)) and delta:
+            steps = (limit - start) / delta
+            size = max(int(-(-steps // 1)), 0)
+    return ((call.dtype(0), (size,)),)
+
+
+def _eye_like(call: Call) -> Answer:
+    code = call.attributes.get("dtype", 0)
+    return ((DTYPES[code].name if code else call.dtype(0), call.known(0)),)
+
+
+def _drawn(call: Call) -> Answer:
+    """Random tensors of a shape given as attribute."""
+    shape = call.ints("shape")
+    return None if shape is None else ((DTYPES[call.whole("dtype", 1)].name, shape),)
+
+
 OPERATORS = (
     Operator("Identity", free, shape=first, position="each", alias=True, view=True),
     Operator("Transpose", free, shape=_transpose, position="move", alias=True),
@@ -389,4 +452,21 @@ OPERATORS = (
     Operator("BitCast Crop DynamicSlice", free),
     Operator("ExpandDims", free, MS, _expand_dims, reads=(1,)),
     Operator("UnfoldTensor", free, MS, _unfold),
+    Operator("Constant", free, shape=_constant, position="move", unread=True),
+    Operator("Shape", free, shape=_shape_of, position="move", unread=True),
+    Operator("Size", free, shape=lambda _: (("int64", ()),), position="move", unread=True),
+    Operator(
+        "ConstantOfShape",
+        free,
+        shape=_constant_of_shape,
+        reads=(0,),
+        gradient=blocked,
+        position="move",
+        settings=(0,),
+    ),
+    Operator("Range", free, ("", MS), _range, reads=(0, 1, 2), position="move", settings=(0, 1, 2)),
+    Operator("Bernoulli EyeLike RandomNormalLike RandomUniformLike", free, shape=_eye_like, gradient=blocked),
+    Operator("RandomNormal RandomUniform", free, shape=_drawn),
+    Operator("Multinomial", free, gradient=blocked),
+    Operator("GivenTensorFill", free),
 )
