@@ -120,6 +120,7 @@ class Layer(Struct, frozen=True):
         tiled: It is made of tiles; `kind` is that of the product which they make, as far as the file says it.
         kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache that this layer
             reads, without those of the new token; None for a layer that reads none.
+        trainable_params: Those of `params` with requires_grad; None where the format does not say.
     """
 
     id: int
@@ -150,6 +151,7 @@ class Layer(Struct, frozen=True):
     counted: bool = True
     tiled: bool = False
     kv_cache_bytes: int | None = None
+    trainable_params: int | None = None
 
     @property
     def kind_text(self) -> str:

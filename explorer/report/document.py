@@ -467,6 +467,8 @@ def _layer(fact: Layer) -> Document:
     record["shared_with"] = list(fact.shared_with)
     if fact.kv_cache_bytes is not None:
         record["kv_cache_bytes"] = fact.kv_cache_bytes
+    if fact.trainable_params is not None:
+        record["trainable_params"] = fact.trainable_params
     if fact.tiled:
         record["tiled"] = True
     record["inputs"] = [_tensor(t) for t in fact.inputs]

@@ -1,13 +1,17 @@
-"""Filter language of the screen's `/` and of `layers --filter`: text to layers.
+"""Filter language: text to layers. The screen's `/`, `--filter`, `--layer`, `--site` and Python take it.
 
     attention                words are looked for in path, name and kind, whatever the case
     features.*conv           with * or ? the whole path, name or kind must match the pattern
     op:Conv name:fc* status:unknown
-    macs>1e6 params >= 1 k bytes<1MiB     with blanks or without
-    -op:Relu                 a minus turns a term round
+    macs>1e6 params >= 1 k bytes<1MiB     any column that is a number, with blanks or without
+    out:[*,64,*,*] in:[...,224] weight:[64,>=3,...]     shapes: * is any size, ... any number of them
+    in:image out:logits weight:fc1*       the names of tensors
+    kernel=3x3 stride>1 attr:alpha=0.5 attr:mode=linear attr:ceil_mode       attributes
+    -op:Relu                 a minus or NOT turns a term round
+    (op:Conv OR op:Gemm) NOT kernel=1x1   terms beside each other must all hold; OR and parentheses
     "two words"              quotes keep a blank, and any sign, as it is
 
-All terms must hold. Standard library only: the screen imports this before the engine is up.
+No package but the facts: the screen imports this before the engine is up.
 """
 
 from __future__ import annotations
@@ -15,36 +19,24 @@ from __future__ import annotations
 import fnmatch
 import operator
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from explorer.base.errors import Misuse, nearest
-from explorer.facts import Layer
+from explorer.facts import Layer, TensorInfo
+from explorer.settings.columns import (
+    KERNELS,
+    NOTHING,
+    Beside,
+    LayerColumn,
+    attribute,
+    columns_beside,
+    missing,
+)
+from explorer.settings.expression import LONGEST, Test, Word, complain, parse, words_of
 
-Test = Callable[[Layer, str], bool]
+__all__ = ["LONGEST", "TEXTS", "is_query", "matcher", "number", "search"]
 
-
-def _traffic(layer: Layer) -> int | None:
-    if layer.bytes_read is None or layer.bytes_written is None:
-        return None
-    return layer.bytes_read + layer.bytes_written
-
-
-FIGURES: Mapping[str, Callable[[Layer], int | None]] = {
-    "macs": lambda layer: layer.macs,
-    "flops": lambda layer: None if layer.macs is None else 2 * layer.macs,
-    "ops": lambda layer: layer.elementwise_ops,
-    "params": lambda layer: layer.params,
-    "weights": lambda layer: layer.weight_bytes,
-    "activations": lambda layer: layer.activation_bytes,
-    "bytes": _traffic,
-    "read": lambda layer: layer.bytes_read,
-    "written": lambda layer: layer.bytes_written,
-    "calls": lambda layer: layer.calls,
-    "depth": lambda layer: layer.depth,
-}
-"""What can be compared with a number. Bytes are those read and written; weights and activations are
-bytes as well. Figures are asked of operators and leaf modules, not of groups, which only sum them."""
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
     "op": lambda layer: (layer.kind,),
@@ -54,6 +46,9 @@ TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
     "status": lambda layer: (layer.status,),
     "dtype": lambda layer: {t.dtype or "?" for t in (*layer.inputs, *layer.outputs, *layer.weights)},
     "weight": lambda layer: tuple(w.name for w in layer.weights),
+    "in": lambda layer: tuple(t.name for t in layer.inputs),
+    "out": lambda layer: tuple(t.name for t in layer.outputs),
+    "attr": lambda layer: tuple(layer.attributes),
     "is": lambda layer: (
         "group" if layer.group else "leaf",
         "shared" if layer.shared_with else "own",
@@ -62,7 +57,21 @@ TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
 }
 """What can be asked for by name with a colon."""
 
-_COMPARE: Mapping[str, Callable[[int, float], bool]] = {
+_TENSORS: Mapping[str, Callable[[Layer], Sequence[TensorInfo]]] = {
+    "in": lambda layer: layer.inputs,
+    "out": lambda layer: layer.outputs,
+    "weight": lambda layer: layer.weights,
+}
+"""Of whose shapes something can be said in brackets."""
+
+_ATTRIBUTES: Mapping[str, Sequence[str]] = {
+    **KERNELS,
+    **{word: words for words in KERNELS.values() for word in words},
+    **{size: (size.upper(),) for size in "mkn"},
+}
+"""Attributes that are compared without `attr:`; M, K and N are what a site has."""
+
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "!=": operator.ne,
@@ -71,64 +80,80 @@ _COMPARE: Mapping[str, Callable[[int, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_COMPARISON = re.compile(r"([a-z_]+)(>=|<=|!=|==|=|>|<)(.*)\Z", re.IGNORECASE | re.DOTALL)
+_SIGN = r"(>=|<=|!=|==|=|>|<)"
+_COMPARISON = re.compile(rf"([a-z_]+){_SIGN}(.*)\Z", re.IGNORECASE | re.DOTALL)
+_ATTRIBUTE = re.compile(rf"([^<>=!]+){_SIGN}(.*)\Z", re.DOTALL)
 _KEYED = re.compile(r"([a-z_]+):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
+_SIZE = re.compile(rf"{_SIGN}?\s*([0-9]{{1,18}})\Z")
 # nothing in it can be matched in two ways: of thousands of digits that are no number each is looked at once
-_NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?)\s*([a-z]*)\Z", re.IGNORECASE)
-_NAME = re.compile(r"-*[a-z_]+", re.IGNORECASE)
-_SIGNED = re.compile(r"[<>=]|!=")
-_OPEN = re.compile(rf"-*(?:[a-z_]+(?:[<>=!]=|[<>=])|(?:{'|'.join(TEXTS)}):)", re.IGNORECASE)
-_LONGEST = 1_000
-"""Characters of a filter: nobody writes more, and what a whole file says was pasted by mistake."""
-_UNITS: Mapping[str, int] = {
+_NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?)\s*([a-zµ%]*)\Z", re.IGNORECASE)
+_PLAIN = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?(?:e[+-]?[0-9]{1,3})?\Z", re.IGNORECASE)
+_COUNTS: Mapping[str, float] = {
     "": 1,
     "b": 1,
     **{p + s: 1000 ** (i + 1) for i, p in enumerate("kmgtpe") for s in ("", "b")},
     **{p + s: 1024 ** (i + 1) for i, p in enumerate("kmgtpe") for s in ("i", "ib")},
 }
+_SECONDS: Mapping[str, float] = {"": 1, "s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_SHARES: Mapping[str, float] = {"": 1, "%": 0.01}
+_UNITS: Mapping[str, tuple[Mapping[str, float], str]] = {
+    "seconds": (_SECONDS, "write 1ms, 20us or 0.5"),
+    "share": (_SHARES, "write 5% or 0.05"),
+    "": (_COUNTS, "write 1e6, 1k, 1.5M or 2MiB"),
+}
 
 
-def number(text: str) -> float:
-    """A number with a unit: '1e6', '1,000', '1.5k', '2 MiB'.
+def number(text: str, at: int = 0, unit: str = "") -> float:
+    """A number with a unit: '1e6', '1,000', '1.5k', '2 MiB'; of a share '5%', of a time '2ms'.
 
     SI prefixes (k, M, G) are powers of 1000, IEC ones (Ki, Mi, Gi) of 1024, in any case.
+
+    Args:
+        text: What was typed.
+        at: Where, for the complaint.
+        unit: Of the column that it is compared with.
 
     Raises:
         Misuse: It is not one.
     """
+    units, hint = _UNITS.get(unit, _UNITS[""])
     match = _NUMBER.match(text.strip())
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise Misuse(f"'{_brief(text)}' is not a number", where="filter", hint="write 1e6, 1k, 1.5M or 2MiB")
-    value = float(match[1].replace("_", "").replace(",", ""))
-    return value * float(unit)
+    factor = units.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise complain(f"'{_brief(text)}' is not a number", at, hint)
+    return float(match[1].replace("_", "").replace(",", "")) * float(factor)
 
 
 def _brief(text: str) -> str:
     return text if len(text) <= 20 else text[:19] + "…"
 
 
-def search(layers: Sequence[Layer], text: str) -> tuple[int, ...]:
+def search(layers: Iterable[Layer], text: str, beside: Beside = NOTHING) -> tuple[int, ...]:
     """The ids of the layers that a filter finds, in the order of the tree.
 
     Args:
         layers: All rows, parents before children, as `Analysis.layers` has them.
         text: The filter; empty finds everything.
+        beside: What is known beside the rows: without a machine there is no `time`.
 
     Raises:
-        Misuse: A key that does not exist, a number that is none, an open quote, or too long.
+        Misuse: It cannot be read; the message says at which character.
     """
-    wanted = matcher(text)
+    wanted = matcher(text, beside)
     return tuple([layer.id for layer in layers if wanted(layer)])
 
 
-def matcher(text: str) -> Callable[[Layer], bool]:
+def matcher(text: str, beside: Beside = NOTHING) -> Callable[[Layer], bool]:
     """What tells whether a filter finds a layer; to be asked of all rows, in the order of the tree.
 
     Raises:
         Misuse: As for `search`.
     """
-    tests = [_term(word) for word in dict.fromkeys(_words(text))]
+    words = _words(text)
+    if not words:
+        return lambda layer: True
+    terms = _Terms(beside)
+    test = parse(words, terms.term)
     around: list[tuple[int, str]] = []  # the groups that the row lies in: id and place
 
     def wanted(layer: Layer) -> bool:
@@ -137,50 +162,114 @@ def matcher(text: str) -> Callable[[Layer], bool]:
         place = f"{around[-1][1]}.{layer.name}" if around and around[-1][1] else layer.name
         if layer.group:
             around.append((layer.id, place))
-        return all(test(layer, place) for test in tests)
+        return test(layer, place)
 
     return wanted
 
 
-def _words(text: str) -> list[str]:
-    """The terms as written; comparisons and keys with blanks in one piece: 'macs > 1 k', 'op: Conv'."""
-    if len(text) > _LONGEST:
-        raise Misuse(f"a filter has at most {_LONGEST:,} characters", where="filter")
-    lexer = shlex.shlex(text, posix=False)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    lexer.quotes = '"'
-    out: list[str] = []
+def is_query(text: str) -> bool:
+    """Whether a text asks for something: not a word or pattern alone, which may be a name in a model."""
     try:
-        for word in lexer:
-            before = out[-1] if out else ""
-            sign = _NAME.fullmatch(before) and _SIGNED.match(word)
-            value = _OPEN.fullmatch(before) and not word.startswith('"')
-            unit = word.lower() in _UNITS and before[-1:].isdigit() and _COMPARISON.match(before.lstrip("-"))
-            out[-1:] = [before + word] if sign or value or unit else [*out[-1:], word]
-    except ValueError:
-        raise Misuse("a quote is not closed", where="filter") from None
-    return out
+        words = _words(text)
+    except Misuse:
+        return False
+    if len(words) != 1:
+        return len(words) > 1
+    bare = words[0].text.lstrip("-")
+    keyed = _KEYED.match(bare)
+    return bool(_COMPARISON.match(bare)) or (keyed is not None and keyed[1].lower() in TEXTS)
 
 
-def _term(written: str) -> Test:
-    bare = written.lstrip("-")
-    test = _plain(bare.replace('"', ""), bare.startswith('"')) if bare else _text(written)
-    if bare and (len(written) - len(bare)) % 2:
-        return lambda layer, place: not test(layer, place)
-    return test
+def _words(text: str) -> list[Word]:
+    return words_of(text, lambda key: key.lower() in TEXTS, _is_unit)
 
 
-def _plain(word: str, quoted: bool) -> Test:
-    if quoted:
-        return _text(word)
-    comparison = _COMPARISON.match(word)
-    if comparison:
-        return _figure(*comparison.groups())
-    keyed = _KEYED.match(word)
-    if keyed:
-        return _keyed(keyed[1].lower(), keyed[2])
-    return _text(word)
+def _is_unit(word: str) -> bool:
+    return any(word.lower() in units for units, _ in _UNITS.values())
+
+
+class _Terms:
+    """What single terms mean.
+
+    Args:
+        beside: What is known beside the rows.
+    """
+
+    def __init__(self, beside: Beside) -> None:
+        self._beside = beside
+        self._columns = columns_beside(beside)
+
+    def term(self, word: Word) -> Test:
+        """The test that a term is."""
+        written = word.text
+        bare = written.lstrip("-")
+        test = self._plain(bare.replace('"', ""), bare.startswith('"'), word) if bare else _text(written)
+        if bare and (len(written) - len(bare)) % 2:
+            return lambda layer, place: not test(layer, place)
+        return test
+
+    def _plain(self, text: str, quoted: bool, word: Word) -> Test:
+        if quoted:
+            return _text(text)
+        comparison = _COMPARISON.match(text)
+        if comparison:
+            return self._compared(comparison[1].lower(), comparison[2], comparison[3], word)
+        keyed = _KEYED.match(text)
+        return self._keyed(keyed[1].lower(), keyed[2].strip(), word) if keyed else _text(text)
+
+    def _compared(self, key: str, sign: str, value: str, word: Word) -> Test:
+        column = self._columns.get(key)
+        if column is not None and column.is_number:
+            return self._figure(column, sign, value, word)
+        if key in _ATTRIBUTES:
+            return _attribute_test(_ATTRIBUTES[key], sign, value, word)
+        figures = [name for name, column in self._columns.items() if column.is_number]
+        hint = nearest(key, [*figures, *_ATTRIBUTES])
+        if key in TEXTS:
+            hint = f"write {key}:{_brief(value)}"
+        raise complain(f"a filter cannot compare '{_brief(key)}'", word.at, hint)
+
+    def _figure(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
+        if lacking := missing(column, self._beside):
+            raise complain(f"'{column.name}' {lacking}", word.at)
+        beside, get, compare = self._beside, column.of, _COMPARE[sign]
+        limit = number(value, word.at, column.unit)
+
+        def test(layer: Layer, _: str) -> bool:
+            # figures are asked of operators and leaf modules, not of groups, which only sum them
+            have = None if layer.group else get(layer, beside)
+            return have is not None and compare(have, limit)
+
+        return test
+
+    def _keyed(self, key: str, value: str, word: Word) -> Test:
+        get = TEXTS.get(key)
+        if get is None:
+            hint = nearest(key, [*TEXTS, *self._columns])
+            if key in self._columns or key in _ATTRIBUTES:
+                sign = "=" if key in _ATTRIBUTES else ">"
+                hint = f"write {key}{sign}{_brief(value)}"
+            raise complain(f"a filter has no '{_brief(key)}:'", word.at, hint)
+        if key in _TENSORS and value.startswith("["):
+            return _shape_test(_TENSORS[key], value, word)
+        if key == "attr" and (compared := _ATTRIBUTE.match(value)):
+            name = compared[1].strip()
+            return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), compared[2], compared[3], word)
+        return _named(key, value.lower(), get)
+
+
+def _named(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
+    if any(c in want for c in "*?"):
+        match = _glob(want)
+        return lambda layer, _: any(match(t.lower()) for t in get(layer))
+    if key in ("name", "path"):
+        return lambda layer, place: want in place.lower() or any(want in t.lower() for t in get(layer))
+    if key in _TENSORS:
+        return lambda layer, _: any(want in t.lower() for t in get(layer))
+    if key in ("op", "kind"):
+        # Conv finds Conv2d as well: the same operator in the other kind of model
+        return lambda layer, _: want in (layer.kind.lower(), re.sub(r"[123]d$", "", layer.kind.lower()))
+    return lambda layer, _: want in get(layer)
 
 
 def _text(word: str) -> Test:
@@ -199,36 +288,99 @@ def _glob(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
 
 
-def _keyed(key: str, value: str) -> Test:
-    get = TEXTS.get(key)
-    if get is None:
-        known = [*TEXTS, *FIGURES]
-        hint = f"write {key}>{_brief(value)}" if key in FIGURES else nearest(key, known)
-        raise Misuse(f"a filter has no '{_brief(key)}:'", where="filter", hint=hint)
-    want = value.lower()
-    if any(c in want for c in "*?"):
-        match = _glob(want)
-        return lambda layer, _: any(match(t.lower()) for t in get(layer))
-    if key in ("name", "path"):
-        return lambda layer, place: want in place.lower() or any(want in t.lower() for t in get(layer))
-    if key == "weight":
-        return lambda layer, _: any(want in t.lower() for t in get(layer))
-    if key in ("op", "kind"):
-        # Conv finds Conv2d as well: the same operator in the other kind of model
-        return lambda layer, _: want in (layer.kind.lower(), re.sub(r"[123]d$", "", layer.kind.lower()))
-    return lambda layer, _: want in get(layer)
+def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
+    """Whether one of some tensors has a shape: '[1,*,>=64,batch,...]'."""
+    if not value.endswith("]"):
+        raise complain(f"'{_brief(value)}' is not a shape", word.at, "write [1,*,224,224]")
+    inner = value[1:-1].strip()
+    pieces = [piece.strip() for piece in inner.split(",")] if inner else []
+    pattern: list[Callable[[int | str | None], bool] | None] = []
+    for piece in pieces:
+        size = _SIZE.match(piece)
+        if piece in ("...", "**"):
+            pattern.append(None)
+        elif piece == "*":
+            pattern.append(lambda have: True)
+        elif size is not None:
+            pattern.append(_sized(_COMPARE[size[1] or "="], int(size[2])))
+        elif piece == "?":
+            pattern.append(lambda have: have is None)
+        elif piece and not _SIGNED.search(piece):
+            pattern.append(lambda have, name=piece: have == name)  # type: ignore[misc]
+        else:
+            hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
+            raise complain(f"'{_brief(piece)}' is not a size", word.at, hint)
+    return lambda layer, _: any(t.shape is not None and _fits(t.shape, pattern) for t in get(layer))
 
 
-def _figure(key: str, sign: str, text: str) -> Test:
-    get = FIGURES.get(key.lower())
-    if get is None:
-        hint = nearest(key.lower(), FIGURES)
-        raise Misuse(f"a filter cannot compare '{_brief(key)}'", where="filter", hint=hint)
-    limit = number(text)
-    compare = _COMPARE[sign]
+_SIGNED = re.compile(r"[<>=!\[\]]")
+
+
+def _sized(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
+    return lambda have: isinstance(have, int) and compare(have, size)
+
+
+def _fits(
+    shape: Sequence[int | str | None], pattern: Sequence[Callable[[int | str | None], bool] | None]
+) -> bool:
+    """Whether a shape matches; None in the pattern is any number of sizes: as globs are matched, without
+    trying anything twice.
+    """
+    at = place = 0
+    back: tuple[int, int] | None = None
+    while at < len(shape):
+        test = pattern[place] if place < len(pattern) else None
+        if place < len(pattern) and test is None:
+            place += 1
+            back = at, place
+        elif test is not None and test(shape[at]):
+            at, place = at + 1, place + 1
+        elif back is not None:
+            back = back[0] + 1, back[1]
+            at, place = back
+        else:
+            return False
+    return all(test is None for test in pattern[place:])
+
+
+def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> Test:
+    """Whether an attribute is so: '3x3' means each of a list, one number all; '>' and '<' ask the largest."""
+    want = _wanted(value.strip())
+    if want is None and (sign not in ("=", "==", "!=") or not value.strip()):
+        raise complain(f"'{_brief(value)}' is not a number", word.at, "write kernel=3x3 or stride>1")
+    match = _glob(value.strip().lower())
 
     def test(layer: Layer, _: str) -> bool:
-        value = None if layer.group else get(layer)
-        return value is not None and compare(value, limit)
+        have = attribute(layer, names)
+        if have is None:
+            return False
+        if want is not None:
+            return _holds(have, sign, want)
+        text = have.decode("utf-8", "replace") if isinstance(have, bytes) else str(have)
+        return bool(match(text.lower())) != (sign == "!=")
 
     return test
+
+
+def _wanted(value: str) -> list[float] | None:
+    """The numbers that a value is: '3x3', '[1, 1]', '0.5', 'true'; None for a word."""
+    if value.lower() in ("true", "false"):
+        return [float(value.lower() == "true")]
+    pieces = re.split(r"[x×,]", value.strip("[]()").replace(" ", ""), flags=re.IGNORECASE)
+    return [float(piece) for piece in pieces] if all(map(_PLAIN.match, pieces)) else None
+
+
+def _holds(have: Any, sign: str, want: Sequence[float]) -> bool:
+    items = list(have) if isinstance(have, (list, tuple)) else [have] * len(want)
+    if not items or not all(isinstance(item, (int, float)) for item in items):
+        return sign == "!="
+    compare = _COMPARE[sign]
+    if len(want) == 1:
+        if sign in ("=", "==", "!="):
+            return all(item == want[0] for item in items) != (sign == "!=")
+        return compare(max(items), want[0])
+    if len(items) == 2 * len(want):
+        want = [*want, *want]  # ONNX's pads: before each axis, then behind it
+    if sign == "!=":
+        return items != list(want)
+    return len(items) == len(want) and all(map(compare, items, want))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from explorer.base.errors import Misuse
 from explorer.facts import Layer, TensorInfo
-from explorer.settings.filter import number, search
+from explorer.settings.filter import is_query, number, search
 
 
 def layer(
@@ -101,7 +101,106 @@ def test_a_long_filter_is_read_or_refused_in_few_words() -> None:
     for text in ("macs>" + "1" * 900 + "!", "a" * 900 + ">1", "a" * 900 + ":1", "macs:" + "1" * 900):
         with pytest.raises(Misuse) as refused:
             search(LAYERS, text)
-        assert len(str(refused.value)) < 130
+        assert len(str(refused.value)) < 140
+
+
+SHAPED = (
+    layer(0, "a", "Conv", attributes={"kernel_shape": (3, 3), "strides": (2, 1), "pads": (1, 2, 1, 2)},
+          inputs=(TensorInfo("image", "float32", (1, 3, 8, 8)),),
+          outputs=(TensorInfo("a_out", "float32", (1, 64, 8, 8)),), bytes_read=2_000_000),
+    layer(1, "b", "Conv2d", attributes={"kernel_size": 3, "stride": 1, "mode": b"zeros", "alpha": 0.5},
+          outputs=(TensorInfo("b_out", "float32", ("batch", 64, None, 8)),), bytes_read=10),
+    layer(2, "c", "MatMul", attributes={"ceil_mode": False, "M": 64},
+          outputs=(TensorInfo("c_out", "float32", None), TensorInfo("d_out", "float32", (7,))),
+          weights=(TensorInfo("w", "float32", (64, 3, 7, 7)),)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("out:[*,64,*,*]", (0, 1)),
+        ("out: [*, 64, *, *]", (0, 1)),
+        ("-out:[*,64,*,*]", (2,)),
+        ("out:[1,64,...]", (0,)),
+        ("out:[...,8]", (0, 1)),
+        ("out:[...,64,...,8]", (0, 1)),
+        ("out:[batch,...]", (1,)),
+        ("out:[*,*,?,*]", (1,)),
+        ("out:[*,>=65,*,*]", ()),
+        ("out:[*]", (2,)),
+        ("out:[]", ()),
+        ("out:[...]", (0, 1, 2)),
+        ("in:[1,3,...]", (0,)),
+        ("weight:[>60,*,7,7]", (2,)),
+        ("in:image", (0,)),
+        ("out:?_out", (0, 1, 2)),
+        ("kernel=3x3", (0, 1)),
+        ("kernel=3", (0, 1)),
+        ("kernel=[3, 3]", (0, 1)),
+        ("kernel!=3x3", ()),
+        ("kernel_size=3", (0, 1)),
+        ("stride>1", (0,)),
+        ("stride<=1", (1,)),
+        ("stride=2x1", (0,)),
+        ("padding=1x2", (0,)),
+        ("attr:alpha>=0.5", (1,)),
+        ("attr:mode=zero*", (1,)),
+        ("attr:mode!=linear", (1,)),
+        ("attr:ceil_mode", (2,)),
+        ("attr:ceil_mode=false", (2,)),
+        ("M>=64", (2,)),
+        ("op:Conv read>1M", (0,)),
+        ("op:MatMul OR kernel=3x3 stride>1", (0, 2)),
+        ("(op:MatMul OR kernel=3x3) stride=1", (1,)),
+        ("op:MatMul or op:Conv and stride>1", (0, 2)),
+        ("NOT (op:MatMul OR stride>1)", (1,)),
+        ("-(op:MatMul OR stride>1)", (1,)),
+        ("NOT NOT op:MatMul", (2,)),
+        ("((op:MatMul))", (2,)),
+        ('name:"a b" OR "OR"', ()),
+    ],
+)
+def test_a_filter_asks_for_shapes_attributes_and_either_of_two(text: str, found: tuple[int, ...]) -> None:
+    assert search(SHAPED, text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("op:Conv mac>1", 9, "did you mean 'macs'"),
+        ("op:Conv (macs>1", 9, "a parenthesis is not closed"),
+        ("op:Conv)", 8, "closes nothing"),
+        ("op:Conv OR", 9, "no term beside it"),
+        ("OR op:Conv", 1, "no term beside it"),
+        ("a ()", 3, "nothing stands in the parentheses"),
+        ("a out:[1,2", 7, "a bracket is not closed"),
+        ("a out:[1,x>2]", 3, "is not a size"),
+        ("a time>1ms", 3, "needs a machine"),
+        ("a stride>wide", 3, "'wide' is not a number"),
+        ("a kernel:3x3", 3, "write kernel=3x3"),
+        ("a NOT", 3, "no term beside it"),
+        ("(" * 60 + "a" + ")" * 60, 41, "nested deeper than 40"),
+    ],
+)
+def test_what_is_wrong_with_a_filter_is_said_with_its_place(text: str, place: int, words: str) -> None:
+    with pytest.raises(Misuse, match=words) as refused:
+        search(SHAPED, text)
+    assert refused.value.where == f"filter, character {place}"
+
+
+def test_shares_and_times_have_units_of_their_own() -> None:
+    assert number("5%", unit="share") == pytest.approx(0.05)
+    assert number("20 us", unit="seconds") == pytest.approx(2e-5)
+    with pytest.raises(Misuse, match="write 1ms"):
+        number("3k", unit="seconds")
+
+
+def test_a_name_is_no_query_and_a_question_is() -> None:
+    for name in ("fc1", "*conv*", "layer.0", "/conv1/Conv", "onnx::Conv_1", "features[0]", "f(x)"):
+        assert not is_query(name)
+    for query in ("op:Conv", "macs>1e6", "a b", "NOT fc1", "(fc1)", "-op:Conv"):
+        assert is_query(query)
 
 
 def test_unknown_figures_are_neither_large_nor_small() -> None:

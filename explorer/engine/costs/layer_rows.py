@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast, overload
 
 from msgspec.structs import force_setattr
@@ -68,6 +68,7 @@ def build(
     *,
     rows_of: array[int] | None = None,
     mark: Callable[[Layer], None] | None = None,
+    trained: Container[Hashable] | None = None,
 ) -> tuple[Layer, ...]:
     """The rows of the tree in pre-order.
 
@@ -76,6 +77,7 @@ def build(
         groups: What else is known of groups, by path of the scope.
         rows_of: Takes the id of each leaf's row, in the order of `leaves`.
         mark: Changes a finished row before anybody sees it.
+        trained: Identities of the parameters with requires_grad; None where the format does not say.
 
     Returns:
         Parents before children, siblings in order of first appearance, ids in sequence. A group's
@@ -83,7 +85,7 @@ def build(
         them. Parameters count once per identity, in every group anew. Of very many it is no tuple, but
         like one to whoever looks at it.
     """
-    rows = LeafRows(leaves, groups or {}, mark)
+    rows = LeafRows(leaves, groups or {}, mark, trained)
     if rows_of is not None:
         rows_of.extend(rows.of_leaves())
     return cast("tuple[Layer, ...]", rows) if len(rows) > MANY else tuple(rows)
@@ -186,10 +188,15 @@ class LeafRows(LayerRows):
     """The rows of leaves and of the groups around them; see `build`."""
 
     def __init__(
-        self, leaves: Sequence[Leaf], facts: Mapping[str, GroupFacts], mark: Callable[[Layer], None] | None
+        self,
+        leaves: Sequence[Leaf],
+        facts: Mapping[str, GroupFacts],
+        mark: Callable[[Layer], None] | None,
+        trained: Container[Hashable] | None,
     ) -> None:
         self._leaves = leaves
         self._mark = mark
+        self._trained = trained
         # the leaf of each row by its position; of a group -1 minus that among the groups
         self._item = array("i")
         self._parent = array("i")
@@ -280,6 +287,9 @@ class LeafRows(LayerRows):
                 below.reverse()
                 mine = sums.pop(at, None) or _Sum()
                 _settle(layer, facts, mine)
+                if self._trained is not None:
+                    each = [(identity, elements) for identity, (elements, _) in mine.stored.items()]
+                    _fill(layer, trainable_params=self._of_trained(each))
                 if above is not None and facts.apart:
                     above.stored.update(mine.stored)
                 elif above is not None:
@@ -345,9 +355,17 @@ class LeafRows(LayerRows):
         set_(row, "shared_with", tuple(others)[:SHARERS])
         set_(row, "params", sum([elements for _, elements, _ in stored]) if stored else 0)
         set_(row, "weight_bytes", sum([size for _, _, size in stored]) if stored else 0)
+        if self._trained is not None:
+            each = [(identity, elements) for identity, elements, _ in stored]
+            set_(row, "trainable_params", self._of_trained(each))
         if self._mark is not None:
             self._mark(row)
         return row
+
+    def _of_trained(self, stored: Iterable[tuple[Hashable, int]]) -> int:
+        """How many of these parameters are trained."""
+        trained = self._trained or ()
+        return sum([elements for identity, elements in stored if identity in trained])
 
 
 def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:

@@ -12,6 +12,8 @@ from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from explorer.engine.costs.layer_rows import LayerRows
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
@@ -41,6 +43,8 @@ class TensorRows(LayerRows):
         # sums may be larger than 64 bits: a hostile shape of no bytes has any number of elements
         self._params: list[int] = [0] * count
         self._bytes: list[int] = [0] * count
+        says = all(isinstance(item, str) or item.trainable is not None for item in self._items)
+        self._trained: list[int] | None = [0] * count if says else None
         self._repeat = array("i", [1]) * count
         self._add_up()
 
@@ -66,7 +70,7 @@ class TensorRows(LayerRows):
 
     def _add_up(self) -> None:
         """Sums over modules, and the runs of modules that are built alike; from the last row to the first."""
-        parents, params, sizes = self._parent, self._params, self._bytes
+        parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trained
         numbers: dict[Hashable, int] = {}
         alike = array("i", bytes(4 * len(parents)))
         below: dict[int, list[int]] = {}
@@ -79,12 +83,16 @@ class TensorRows(LayerRows):
                 signature = self._kinds.get(item, ""), tuple([alike[i] for i in inside])
             else:
                 params[at], sizes[at] = item.elements, item.nbytes
+                if trained is not None:
+                    trained[at] = item.elements if item.trainable else 0
                 signature = item.dtype, params[at]
             alike[at] = numbers.setdefault(signature, len(numbers))
             parent = parents[at]
             if parent >= 0:
                 params[parent] += params[at]
                 sizes[parent] += sizes[at]
+                if trained is not None:
+                    trained[parent] += trained[at]
             if parent in below:
                 below[parent].append(at)
             else:
@@ -121,7 +129,8 @@ class TensorRows(LayerRows):
         name = path[len(above) + 1 :] if isinstance(above, str) and above else path
         above_at = parent if parent >= 0 else None
         if not isinstance(item, str):
-            return leaf_layer(item, name, self._why, at, above_at, self._depth[at], self._params[at])
+            row = leaf_layer(item, name, self._why, at, above_at, self._depth[at], self._params[at])
+            return row if self._trained is None else replace(row, trainable_params=self._trained[at])
         return Layer(
             id=at,
             parent=above_at,
@@ -134,6 +143,7 @@ class TensorRows(LayerRows):
             weight_bytes=self._bytes[at],
             reason=self._why,
             repeat=self._repeat[at],
+            trainable_params=None if self._trained is None else self._trained[at],
             **NOTHING_KNOWN,
         )
 

@@ -107,14 +107,19 @@ class TensorFile(StaticModel):
                 continue
             stored = ((tensor.key, tensor.elements, tensor.nbytes),)
             leaves.append(LayerLeaf(scopes, leaf_layer(tensor, row.name, why), stored))
-        return build(leaves, groups)
+        trained = self._trained()
+        return build(leaves, groups, trained=None if trained is None else {t.key for t in trained})
 
     def _trainable(self) -> int | None:
         """Parameters with requires_grad; None if the file does not say of every tensor."""
+        trained = self._trained()
+        return None if trained is None else _counted(trained)[0]
+
+    def _trained(self) -> list[StoredTensor] | None:
         tensors = self.contents.tensors
         if not tensors or any(tensor.trainable is None for tensor in tensors):
             return None
-        return _counted([tensor for tensor in tensors if tensor.trainable])[0]
+        return [tensor for tensor in tensors if tensor.trainable]
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""

@@ -55,7 +55,7 @@ class FilterLine(Horizontal):
 
         if not self.children:
             entry = text_input(
-                placeholder="words, op:Conv, macs>1e6, -term",
+                placeholder="words, op:Conv, macs>1e6, out:[*,64,...], kernel=3x3, OR, NOT",
                 blink=not self._store.remote,
                 id="filter",
                 longest=_LONGEST,
@@ -127,7 +127,8 @@ class FilterLine(Horizontal):
         try:
             _matcher(text)
         except ExplorerError as error:
-            return ": ".join(filter(None, (error.what, error.hint)))
+            place = error.where.removeprefix("filter").removeprefix(", ")
+            return ": ".join(filter(None, (place, error.what, error.hint)))
         return ""
 
     async def filter_again(self) -> None:

@@ -147,7 +147,8 @@ def examine_module(
     rows = _settled(seen)
     leaves = _leaves(seen, rows)
     rows_of = array("i")
-    layers = layer_rows.build(leaves, _groups(seen, leaves), rows_of=rows_of)
+    trained = {parameter.identity for parameter in seen.parameters.values() if parameter.trained}
+    layers = layer_rows.build(leaves, _groups(seen, leaves), rows_of=rows_of, trained=trained)
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, seen)
     steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})

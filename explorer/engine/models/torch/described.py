@@ -7,7 +7,7 @@ is not, and says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec.structs import replace
@@ -73,8 +73,16 @@ class DescribedFile(TensorFile):
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with gc_pause():
             leaves, groups = self._grow()
-            layers = layer_rows.build(leaves, groups)
-        totals = layer_tree.totals(leaves, trainable_params=self._trained(leaves))
+            trained = self._requiring_grad(leaves)
+            layers = layer_rows.build(leaves, groups, trained=trained)
+        each = {
+            identity: elements
+            for leaf in leaves
+            for identity, elements, _ in leaf.stored
+            if trained is not None and identity in trained
+        }
+        trainable = None if trained is None else sum(each.values())
+        totals = layer_tree.totals(leaves, trainable_params=trainable)
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
         if self._counted:
             model = replace(model, notes=(self._counted, *model.notes[1:]))
@@ -97,13 +105,13 @@ class DescribedFile(TensorFile):
             "activation_bytes_peak": None,
         }
 
-    def _trained(self, leaves: Sequence[LayerLeaf]) -> int | None:
-        """Parameters with requires_grad, each stored one once; None if the file does not say."""
-        trained = {t.key: t.trainable for t in self.contents.tensors}
-        used = {identity: elements for leaf in leaves for identity, elements, _ in leaf.stored}
-        if any(trained.get(identity) is None for identity in used):
+    def _requiring_grad(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
+        """Parameters with requires_grad, by their identities; None if the file does not say."""
+        said = {t.key: t.trainable for t in self.contents.tensors}
+        used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
+        if any(said.get(identity) is None for identity in used):
             return None
-        return sum(elements for identity, elements in used.items() if trained[identity])
+        return {identity for identity in used if said[identity]}
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""

@@ -1,0 +1,358 @@
+"""Columns of the layer tree: what each is called, how it is got from a row, its unit, what its sum is.
+
+One table for all who ask for a figure by name: `layers --columns` and `--sort`, a comparison in a filter
+(`explorer.settings.filter`), the screen. Nothing heavier than the facts is imported. What a row does not say
+itself lies beside it (`Beside`): the model's totals, the least time on a machine, how full the tiles are, and
+figures from elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from explorer.base.errors import Misuse, nearest
+from explorer.facts import Layer, TensorInfo, Totals
+
+__all__ = [
+    "COLUMNS",
+    "KERNELS",
+    "NOTHING",
+    "NUMBERS",
+    "STYLES",
+    "Beside",
+    "LayerColumn",
+    "Style",
+    "attribute",
+    "chosen",
+    "columns_beside",
+    "missing",
+    "tensor_bytes",
+]
+
+Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain"]
+"""What a column holds: words, a shape, and numbers that are rounded in a way of their own. 'ratio' and
+'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head."""
+NUMBERS: frozenset[Unit] = frozenset({"count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain"})
+"""Units of what can be compared and sorted as numbers."""
+
+
+class Beside(Struct, frozen=True):
+    """What is known of rows beside what they say themselves, by the id of the row; None: it was not asked.
+
+    Attributes:
+        totals: Of the model, for shares.
+        seconds: The least time on a machine, of groups too.
+        utilization: Of the arithmetic of a row's tile products, the share that its products need.
+        outside: Figures that came from elsewhere, by the name of their column.
+    """
+
+    totals: Totals | None = None
+    seconds: Mapping[int, float | None] | None = None
+    utilization: Mapping[int, float] | None = None
+    outside: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+
+NOTHING = Beside()
+
+
+class LayerColumn(Struct, frozen=True):
+    """A column of the layer tree.
+
+    Attributes:
+        name: As it is typed.
+        head: As it is printed.
+        unit: See `Unit`.
+        of: What a row has there: text, a shape, a number, or None for what is not known.
+        about: What it is, in a line.
+        stored: Known of every row, whatever its shapes are: never a bound.
+        field: The field of a `Layer` that it is, where it is one; a group's is the sum of those in it.
+        needs: What has to lie beside the rows: the field of `Beside`.
+    """
+
+    name: str
+    head: str
+    unit: Unit
+    of: Callable[[Layer, Beside], Any]
+    about: str
+    stored: bool = False
+    field: str = ""
+    needs: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether rows are compared and sorted by it as by a number."""
+        return self.unit in NUMBERS
+
+
+KERNELS: Mapping[str, tuple[str, ...]] = {
+    "kernel": ("kernel_shape", "kernel_size"),
+    "stride": ("strides", "stride"),
+    "padding": ("pads", "padding"),
+    "dilation": ("dilations", "dilation"),
+    "groups": ("group", "groups"),
+}
+"""Attributes that the formats call by different words."""
+
+
+def attribute(layer: Layer, names: Sequence[str]) -> Any:
+    """The first attribute of these names that a row has; None for none."""
+    return next((layer.attributes[name] for name in names if name in layer.attributes), None)
+
+
+def _kernel(layer: Layer, _: Beside) -> str:
+    value = attribute(layer, KERNELS["kernel"])
+    if value is None:
+        return ""
+    sizes = value if isinstance(value, (list, tuple)) else (value,)
+    if len(sizes) == 1 and layer.outputs and (shape := layer.outputs[0].shape) is not None:
+        # torch says 3 of a window of 3x3, whose every side is the same
+        sizes = (*sizes,) * max(1, len(shape) - 2) if not isinstance(value, (list, tuple)) else sizes
+    return "x".join(map(str, sizes))
+
+
+def _sum(*parts: int | None) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _moved(layer: Layer, _: Beside) -> int | None:
+    return _sum(layer.bytes_read, layer.bytes_written)
+
+
+def _double(value: int | None) -> int | None:
+    return None if value is None else 2 * value
+
+
+def _intensity(layer: Layer, beside: Beside) -> float | None:
+    moved = _moved(layer, beside)
+    return 2 * layer.macs / moved if moved and layer.macs is not None else None
+
+
+def _share(layer: Layer, beside: Beside) -> float | None:
+    whole = None if beside.totals is None else beside.totals.macs
+    # what does not run beside the rest has no part in the model's work
+    return layer.macs / whole if layer.macs is not None and whole and layer.counted else None
+
+
+def _bits(layer: Layer, _: Beside) -> float | None:
+    return 8 * layer.weight_bytes / layer.params if layer.params else None
+
+
+def tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
+    """Bytes of tensors, each once; None unless the shape and the element type of all are known.
+
+    A type is as wide as the number in its name says: numpy's and ml_dtypes' spelling.
+    """
+    whole = 0
+    for tensor in {tensor.name: tensor for tensor in tensors}.values():
+        digits = re.search(r"\d+", tensor.dtype or "")
+        bits = 8 if tensor.dtype == "bool" else int(digits[0]) if digits else None
+        if bits is None or tensor.shape is None or not all(isinstance(size, int) for size in tensor.shape):
+            return None
+        whole += -(-math.prod([size for size in tensor.shape if isinstance(size, int)]) * bits // 8)
+    return whole
+
+
+def _taken(layer: Layer, _: Beside) -> int | None:
+    size = tensor_bytes(layer.inputs)
+    return None if size is None else size * (1 if layer.group else layer.calls)
+
+
+def _shape(tensors: Sequence[TensorInfo]) -> tuple[Any, ...] | None:
+    """The shape of the first, and how many others there are; () for no tensor."""
+    return (tensors[0].shape, len(tensors) - 1) if tensors else ()
+
+
+def _outputs(layer: Layer, _: Beside) -> tuple[Any, ...] | None:
+    # a row of a file of tensors is a tensor
+    bare = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
+    return _shape(layer.weights if bare else layer.outputs)
+
+
+def _dtypes(layer: Layer, _: Beside) -> str:
+    return ", ".join(dict.fromkeys(t.dtype or "?" for t in (layer.outputs or layer.weights)))
+
+
+_TABLE = (
+    LayerColumn("kind", "kind", "text", lambda layer, _: layer.kind_text, "the operator or class"),
+    LayerColumn("path", "path", "text", lambda layer, _: layer.path, "the name in full"),
+    LayerColumn("input", "input", "shape", lambda layer, _: _shape(layer.inputs), "shape of the input"),
+    LayerColumn("output", "output", "shape", _outputs, "shape of the output"),
+    LayerColumn("dtype", "dtype", "text", _dtypes, "element type of the outputs"),
+    LayerColumn("kernel", "kernel", "text", _kernel, "size of the window of a convolution or pooling"),
+    LayerColumn("macs", "MACs", "count", lambda layer, _: layer.macs, "multiply-accumulates", field="macs"),
+    LayerColumn("share", "share", "share", _share, "of the model's MACs"),
+    LayerColumn("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"),
+    LayerColumn(
+        *("ops", "elementwise", "count", lambda layer, _: layer.elementwise_ops),
+        "elementwise operations",
+        field="elementwise_ops",
+    ),
+    LayerColumn(
+        *("params", "params", "count", lambda layer, _: layer.params, "parameters, each stored one once"),
+        stored=True,
+        field="params",
+    ),
+    LayerColumn(
+        *("trainable", "trainable", "count", lambda layer, _: layer.trainable_params),
+        "parameters with requires_grad; unknown where the format does not say",
+        stored=True,
+        field="trainable_params",
+    ),
+    LayerColumn(
+        *("weights", "weights", "bytes", lambda layer, _: layer.weight_bytes, "bytes of the parameters"),
+        stored=True,
+        field="weight_bytes",
+    ),
+    LayerColumn("bits", "bits", "ratio", _bits, "a parameter, as it is stored", stored=True),
+    LayerColumn(
+        *("activations", "activations", "bytes", lambda layer, _: layer.activation_bytes),
+        "bytes of the outputs",
+        field="activation_bytes",
+    ),
+    LayerColumn(
+        *("read", "read", "bytes", lambda layer, _: layer.bytes_read, "bytes read, each input once"),
+        field="bytes_read",
+    ),
+    LayerColumn(
+        *("written", "written", "bytes", lambda layer, _: layer.bytes_written),
+        "bytes written, each output once",
+        field="bytes_written",
+    ),
+    LayerColumn("bytes", "bytes", "bytes", _moved, "bytes read and written"),
+    LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity"),
+    LayerColumn(
+        *("time", "least time", "seconds", lambda layer, beside: (beside.seconds or {}).get(layer.id)),
+        "lower bound on the machine that is named",
+        needs="seconds",
+    ),
+    LayerColumn(
+        *("utilization", "utilization", "share"),
+        lambda layer, beside: (beside.utilization or {}).get(layer.id),
+        "of the arithmetic of the tiles, the share that the product needs",
+        needs="utilization",
+    ),
+    LayerColumn("input_size", "input MiB", "mebibytes", _taken, "bytes of the inputs that are no weights"),
+    LayerColumn(
+        *("pass_size", "forward+backward MiB", "mebibytes"),
+        lambda layer, _: _double(layer.activation_bytes),
+        "bytes of the outputs, and as many of their gradients",
+    ),
+    LayerColumn(
+        *("param_size", "params MiB", "mebibytes", lambda layer, _: layer.weight_bytes),
+        "bytes of the parameters",
+        stored=True,
+    ),
+    LayerColumn(
+        *("total_size", "total MiB", "mebibytes"),
+        lambda layer, beside: _sum(
+            _taken(layer, beside), _double(layer.activation_bytes), layer.weight_bytes
+        ),
+        "inputs, forward and backward, and parameters",
+    ),
+    LayerColumn("calls", "calls", "plain", lambda layer, _: layer.calls, "runs in one forward pass"),
+    LayerColumn("depth", "depth", "plain", lambda layer, _: layer.depth, "groups around it"),
+    LayerColumn("status", "status", "text", lambda layer, _: layer.status, "exact, bound or unknown"),
+)
+
+COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
+"""Every column by its name."""
+
+
+def columns_beside(beside: Beside) -> Mapping[str, LayerColumn]:
+    """The columns that there are, those of outside figures too."""
+    return {**COLUMNS, **{name: _outside(name) for name in beside.outside}}
+
+
+def _outside(name: str) -> LayerColumn:
+    return LayerColumn(
+        name, name, "ratio", lambda layer, beside: beside.outside[name].get(layer.id), "from outside"
+    )
+
+
+def chosen(names: Iterable[str], beside: Beside = NOTHING, where: str = "--columns") -> list[LayerColumn]:
+    """Columns by their names.
+
+    Raises:
+        Misuse: There is no such column, or what it needs was not given.
+    """
+    known = columns_beside(beside)
+    found = []
+    for name in dict.fromkeys(name.strip().lower() for name in names):
+        column = known.get(name)
+        if column is None:
+            raise Misuse(f"there is no column '{name}'", where=where, hint=nearest(name, known))
+        if lacking := missing(column, beside):
+            raise Misuse(f"'{name}' {lacking}", where=where)
+        found.append(column)
+    return found
+
+
+_NEEDS = {
+    "seconds": "needs a machine: name one with --machine, or give --peak-macs and --bandwidth",
+    "utilization": "needs a tile: --tile 64x64x64",
+}
+
+
+def missing(column: LayerColumn, beside: Beside) -> str:
+    """What a column needs that does not lie beside the rows, in words; '' if all is there."""
+    return _NEEDS[column.needs] if column.needs and getattr(beside, column.needs) is None else ""
+
+
+class Style(Struct, frozen=True):
+    """Columns that go together under a name.
+
+    Attributes:
+        columns: Their names, from left to right.
+        flat: The layers alone, without the groups around them.
+        heads: What the tool whose table it is calls them; for the first column the key is ''.
+        sums: Whether totals stand below the table as that tool has them.
+    """
+
+    columns: tuple[str, ...]
+    flat: bool = False
+    heads: Mapping[str, str] = field(default_factory=dict)
+    sums: bool = False
+
+
+STYLES: Mapping[str, Style] = {
+    "tree": Style(("kind", "output", "params", "weights", "macs", "share", "activations")),
+    "torchinfo": Style(
+        ("kind", "input", "output", "kernel", "params", "macs", "trainable"),
+        heads={
+            "": "Layer",
+            "kind": "(type)",
+            "input": "Input Shape",
+            "output": "Output Shape",
+            "kernel": "Kernel Shape",
+            "params": "Param #",
+            "macs": "Mult-Adds",
+            "trainable": "Trainable",
+        },
+        sums=True,
+    ),
+    "torchsummary": Style(
+        ("kind", "output", "params"),
+        flat=True,
+        heads={"": "Layer", "kind": "(type)", "output": "Output Shape", "params": "Param #"},
+        sums=True,
+    ),
+    "keras": Style(
+        ("kind", "output", "params", "trainable"),
+        heads={
+            "": "Layer",
+            "kind": "(type)",
+            "output": "Output Shape",
+            "params": "Param #",
+            "trainable": "Trainable #",
+        },
+        sums=True,
+    ),
+    "sizes": Style(("kind", "output", "input_size", "pass_size", "param_size", "total_size")),
+}
+"""What `layers --style` has."""
