@@ -1,0 +1,40 @@
+"""Families: a layer of any format is told by what it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from explorer.facts import Layer
+from explorer.facts.families import FAMILIES, family, family_of_kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("conv", "Conv ConvTranspose Conv2d CONV_2D DEPTHWISE_CONV_2D conv2d QLinearConv ConvInteger"),
+        ("matmul", "MatMul Gemm Linear linear addmm FULLY_CONNECTED Einsum LSTM GRU RNN bmm mm Bilinear"),
+        ("matmul", "MatMulNBits QLinearMatMul"),
+        ("norm", "BatchNormalization LayerNorm RMSNorm GroupNorm L2_NORMALIZATION SkipLayerNormalization"),
+        ("activation", "Relu ReLU6 gelu Softmax LOGISTIC HardSwish PRelu Tanh Clip Erf LogSoftmax ELU SiLU"),
+        ("attention", "MultiheadAttention Attention scaled_dot_product_attention GroupQueryAttention"),
+        ("movement", "Reshape Flatten flatten Transpose Concat CONCATENATION cat Gather Embedding Pad Cast"),
+        ("other", "Add MaxPool2d GlobalAveragePool Resize RESIZE_BILINEAR UpsamplingBilinear2d Sequential"),
+        ("other", "DequantizeLinear QuantizeLinear DynamicQuantizeLinear QLinearAdd QLinearAveragePool"),
+    ],
+)
+def test_a_kind_of_any_format_is_in_the_family_of_its_work(name, kinds):
+    assert {kind: family_of_kind(kind) for kind in kinds.split()} == dict.fromkeys(kinds.split(), name)
+
+
+def test_what_is_made_of_tiles_is_a_tile_whatever_it_was():
+    assert family(Layer(0, None, "a", "a", "Conv", 0, True, tiled=True)) == "tile"
+
+
+def test_colours_and_letters_tell_families_apart_and_colours_are_exact_in_256():
+    steps = {0, 95, 135, 175, 215, 255}
+    for one in FAMILIES.values():
+        parts = [int(one.color[at : at + 2], 16) for at in (1, 3, 5)]
+        grey = len(set(parts)) == 1 and (parts[0] - 8) % 10 == 0
+        assert grey or set(parts) <= steps, one
+    for field in ("color", "ansi", "letter"):
+        assert len({getattr(one, field) for one in FAMILIES.values()}) == len(FAMILIES)
