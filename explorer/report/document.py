@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import Comparison, TorchinfoTable
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
+    from explorer.facts.graph.connections import Connections
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
     from explorer.facts.sweep import Sweep
@@ -52,6 +53,7 @@ __all__ = [
     "diff",
     "history",
     "info",
+    "layer",
     "layers",
     "memory",
     "of_fact",
@@ -146,6 +148,12 @@ def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     # very many rows are no tuple: each is there when it is looked at
     found = [_layer(row) for row in rows] if isinstance(rows, tuple) else Records(_layer, rows)
     return {**info(fact.info, tool, sha256), "layers": found}
+
+
+def layer(about: Info, fact: Connections, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer layers --layer`: one row, who makes what it reads and reads what it makes."""
+    document = {**info(about, tool, sha256), **to_json(fact)}
+    return {**document, "layer": _layer(fact.layer)}
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.training import step as training
-from explorer.facts import Info, OpStat
+from explorer.engine.costs.value_flow import connections
+from explorer.facts import Info, Layer, OpStat
+from explorer.facts.graph.connections import Connections
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.training import Optimizer, Training
@@ -59,6 +63,19 @@ class ModelFigures:
         opened = self._models.opened(self._models.at(index))
         return training.training(opened.training(batch), optimizer)
 
+    def connections(self, layer: str | int, index: int | None) -> Connections:
+        """What feeds a layer, and what it feeds."""
+        examined = self._models.examined(self._models.at(index))
+        layers = examined.analysis.layers
+        at = layer if isinstance(layer, int) else named_layer(layers, layer)
+        if not 0 <= at < len(layers):
+            raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
+        why = "which layer feeds which is not known"
+        failed = examined.schedule.failed
+        if "decode" in examined.info.assumptions:
+            failed = "the step is worked out from runs over whole texts"
+        return connections(examined.flow, layers, at, f"{why}: {failed}" if failed else why)
+
     def ops(self, index: int | None) -> tuple[OpStat, ...]:
         """Operator types."""
         return operator_stats(self._models.examined(self._models.at(index)).analysis)
@@ -66,3 +83,26 @@ class ModelFigures:
     def search(self, text: str, index: int | None) -> tuple[int, ...]:
         """Ids of the layers that match a query."""
         return filter.search(self._models.examined(self._models.at(index)).analysis.layers, text)
+
+
+def named_layer(layers: Sequence[Layer], wanted: str) -> int:
+    """The row of a layer by its path, its name, or a glob over paths that only one has.
+
+    Raises:
+        Misuse: There is none, or there are several.
+    """
+    paths = [layer.path for layer in layers]
+    found = [at for at, path in enumerate(paths) if path == wanted]
+    found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
+    found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        near = nearest(wanted, paths)
+        raise Misuse(f"the model has no layer '{wanted}'", where="--layer", hint=near)
+    some = ", ".join(paths[at] for at in found[:_NAMED]) + ", …" * (len(found) > _NAMED)
+    raise Misuse(f"'{wanted}' is {len(found):,} layers", where="--layer", hint=f"name one of {some}")
+
+
+_NAMED = 4
+"""Layers of which one has to be named that are told."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts.graph.connections import Connections
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.settings import Settings
@@ -220,6 +221,18 @@ class Session:
     def memory(self, index: int | None = None) -> Memory:
         """What is alive at each step of the execution order, and the arena that holds it."""
         return self._figures.memory(index)
+
+    def connections(self, layer: str | int, index: int | None = None) -> Connections:
+        """Which layers feed a layer or group, and which ones read what it makes.
+
+        Args:
+            layer: Its path, its name or a glob where that is enough, or its id.
+            index: Which model of the history; None is the current one.
+
+        Raises:
+            Misuse: There is no such layer, or there are several.
+        """
+        return self._figures.connections(layer, index)
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
         """Every layer against the limits of a machine (see `explorer.settings.machines`)."""

@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr
 from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scope
 from explorer.facts import Layer, Status, is_assumed
 
-__all__ = ["MANY", "LayerRows", "LeafRows", "build"]
+__all__ = ["MANY", "LayerRows", "LeafRows", "build", "end_of"]
 
 MANY = 20_000
 """Rows from which on they are made when they are looked at."""
@@ -28,6 +28,16 @@ SHARERS = 16
 
 _BELOW = "some below are bounds"
 _BELOW_ASSUMED = "assumed values count below"
+
+
+def end_of(layers: Sequence[Layer], at: int) -> int:
+    """The row behind the last one inside the row `at`."""
+    depths = layers.depths if isinstance(layers, LeafRows) else None
+    depth = layers[at].depth
+    end = at + 1
+    while end < len(layers) and (layers[end].depth if depths is None else depths[end]) > depth:
+        end += 1
+    return end
 
 
 class LayerRows(Sequence[Layer]):
@@ -185,7 +195,11 @@ class _Sum:
 
 
 class LeafRows(LayerRows):
-    """The rows of leaves and of the groups around them; see `build`."""
+    """The rows of leaves and of the groups around them; see `build`.
+
+    Attributes:
+        depths: Of every row.
+    """
 
     def __init__(
         self,
@@ -200,7 +214,7 @@ class LeafRows(LayerRows):
         # the leaf of each row by its position; of a group -1 minus that among the groups
         self._item = array("i")
         self._parent = array("i")
-        self._depth = array("i")
+        self.depths = array("i")
         self._groups: list[Layer] = []
         self._renamed: dict[int, str] = {}
         self._users: dict[Hashable, list[str]] = {}
@@ -223,7 +237,7 @@ class LeafRows(LayerRows):
                 continue
             at, parent, depth = len(self._item), above[-1], len(above) - 1
             self._parent.append(parent)
-            self._depth.append(depth)
+            self.depths.append(depth)
             if isinstance(item, _Group):
                 known = facts.get(item.scope.path) or GroupFacts()
                 self._item.append(-1 - len(given))
@@ -342,7 +356,7 @@ class LeafRows(LayerRows):
         set_ = force_setattr
         set_(row, "id", at)
         set_(row, "parent", parent if parent >= 0 else None)
-        set_(row, "depth", self._depth[at])
+        set_(row, "depth", self.depths[at])
         set_(row, "counted", leaf.counted)
         if at in self._renamed:
             set_(row, "path", self._renamed[at])

@@ -80,7 +80,7 @@ class TensorFile(StaticModel):
             totals=totals,
         )
         order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
-        return AnalysisResult(info, lambda: (self._layers(), lambda: order))
+        return AnalysisResult(info, lambda: (self._layers(), lambda: order, lambda: None))
 
     def _layers(self) -> tuple[Layer, ...]:
         """A row for every module that names make, and one for every tensor."""

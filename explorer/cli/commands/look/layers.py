@@ -11,10 +11,27 @@ from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    if given.layer is not None:
+        return _one(given, progress)
     if given.style == "torchinfo" or given.compare:
         return _torchinfo(given, progress)
     return about(
         given, progress, lambda session, info: (session.analysis(),), "layers", "look.layers", "layers"
+    )
+
+
+def _one(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    """One layer, and what it is connected to."""
+    table = next((name for name in ("csv", "compare") if getattr(given, name)), "")
+    if table or given.style == "torchinfo":
+        hint = "leave --layer out, or type --json"
+        raise Misuse("one layer is no table", where=f"--{table or 'style'}", hint=hint)
+    return about(
+        given,
+        progress,
+        lambda session, info: (info, session.connections(given.layer)),
+        "layer",
+        "look.connections",
     )
 
 
@@ -50,12 +67,18 @@ COMMAND = Command(
             manual="our own tree, or torchinfo's own table, made by torchinfo",
         ),
         Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
+        Option(
+            "--layer",
+            "one layer or group: its figures, who makes what it reads, who reads what it makes",
+            "PATH",
+        ),
         *OPENING,
         *TABLE,
     ),
     (
         "explorer layers alexnet",
         "explorer layers model.onnx --json",
+        "explorer layers resnet18 --layer layer1.0.add",
         "explorer layers resnet18 --style torchinfo --compare",
     ),
     _run,

@@ -58,7 +58,10 @@ def step_of_graph(
         step = kv_cache.bind(model, cache, past, dims, input_shapes)
         both = examine(dims=dims, input_shapes=step.input_shapes)
         return AnalysisResult.of(
-            kv_cache.with_cache(both.analysis, cache, step, past), both.schedule, both.bounds
+            kv_cache.with_cache(both.analysis, cache, step, past),
+            both.schedule,
+            both.bounds,
+            lambda: both.flow,
         )
 
     def of(tokens: int) -> AnalysisResult:

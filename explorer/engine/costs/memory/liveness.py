@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.costs.memory.arena import ArenaBlock, place
+from explorer.engine.costs.value_flow import ValueFlow
 from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo, is_assumed
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
@@ -120,12 +121,17 @@ class Schedule(Struct, frozen=True):
     hint: str = "open the code or the graph that the weights are for"
 
 
+MadeRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
+"""The rows of a tree, what makes the execution order, what makes the edges."""
+
+
 class AnalysisResult:
     """What one run of an analysis gives: the totals, and the rest when somebody asks for it.
 
     Args:
         info: What is known of the whole model.
-        rows: Makes the rows of the layer tree, and what makes the order from which more facts can be made.
+        rows: Makes the rows of the layer tree, what makes the order from which more facts can be made, and
+            what makes the edges between rows (None where nobody knows them).
         bounds: What `tree.bounds` found.
 
     Attributes:
@@ -139,7 +145,7 @@ class AnalysisResult:
     def __init__(
         self,
         info: Info,
-        rows: Callable[[], tuple[tuple[Layer, ...], Callable[[], Schedule]]],
+        rows: Callable[[], MadeRows],
         bounds: tuple[int, str, int] = (0, "", 0),
     ) -> None:
         self.info = info
@@ -148,10 +154,14 @@ class AnalysisResult:
 
     @classmethod
     def of(
-        cls, analysis: Analysis, order: Schedule, bounds: tuple[int, str, int] = (0, "", 0)
+        cls,
+        analysis: Analysis,
+        order: Schedule,
+        bounds: tuple[int, str, int] = (0, "", 0),
+        flow: Callable[[], ValueFlow | None] = lambda: None,
     ) -> AnalysisResult:
         """What is there already."""
-        return cls(analysis.info, lambda: (analysis.layers, lambda: order), bounds)
+        return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds)
 
     @property
     def analysis(self) -> Analysis:
@@ -163,13 +173,18 @@ class AnalysisResult:
         """The execution order."""
         return self.rows()[1]()
 
+    @property
+    def flow(self) -> ValueFlow | None:
+        """The edges between the rows; None where nobody knows them."""
+        return self.rows()[2]()
+
     def with_info(self, info: Info) -> AnalysisResult:
         """The same, but for what is said of the whole model."""
         return AnalysisResult(info, self.rows, self.bounds)
 
     def with_schedule(self, order: Schedule) -> AnalysisResult:
         """The same in another order."""
-        return AnalysisResult(self.info, lambda: (self.rows()[0], lambda: order), self.bounds)
+        return AnalysisResult(self.info, lambda: (self.rows()[0], lambda: order, self.rows()[2]), self.bounds)
 
 
 def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[Life]:

@@ -13,17 +13,26 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.engine.costs import layer_tree
 from explorer.engine.costs.layer_rows import build
-from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule, live_peak, schedule, settled
+from explorer.engine.costs.memory.liveness import (
+    AnalysisResult,
+    MadeRows,
+    Schedule,
+    live_peak,
+    schedule,
+    settled,
+)
 from explorer.engine.costs.onnx import tile_coverage, visitor
 from explorer.engine.costs.onnx.boundaries import boundaries
+from explorer.engine.costs.onnx.flow import value_flow
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
+from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.graph.model import Model, subgraphs
 from explorer.engine.operators.call import Rules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import captured_names
-from explorer.facts import Analysis, Info, Layer, ModelInfo, Progress, TensorInfo, Tiled
+from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, Tiled
 from explorer.host.gc_pause import gc_pause
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
@@ -150,10 +159,8 @@ def _info(
     )
 
 
-def _rows(
-    model: Model, visited: VisitResult, look: Look | None
-) -> tuple[tuple[Layer, ...], Callable[[], Schedule]]:
-    """The rows of the layer tree, and what makes the execution order."""
+def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
+    """The rows of the layer tree, and what makes the execution order and the edges."""
     with gc_pause():
         assert visited.context is not None
         visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
@@ -167,7 +174,11 @@ def _rows(
     def order() -> Schedule:
         return schedule(settled(visited.steps), visited.kept, layers, rows_of)
 
-    return layers, order
+    @cache
+    def flow() -> ValueFlow:
+        return value_flow(model.graph, visited, layers, rows_of)
+
+    return layers, order, flow
 
 
 def _on_tiles(

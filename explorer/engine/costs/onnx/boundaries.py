@@ -13,8 +13,10 @@ from explorer.engine.costs.onnx.values import SHOWN, GraphContext
 from explorer.engine.graph.model import Graph
 from explorer.facts import TensorInfo
 
-Edge = tuple[tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable]]
-"""The groups around a node, keys and descriptions of what it reads, keys of what it makes."""
+Edge = tuple[
+    tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable], Sequence[TensorInfo]
+]
+"""The groups around a node, keys and descriptions of what it reads, and of what it makes."""
 
 _Crossing = dict[str, dict[Hashable, TensorInfo]]
 """Tensors by their keys, by path of the group."""
@@ -77,7 +79,7 @@ def _cross(
         same += 1
     if same == len(scopes) == len(origin):
         return
-    named = _named(key, described(info))
+    named = own_name(key, described(info))
     for found, passed in ((ins, scopes[same:]), (outs, origin[same:])):
         for scope in passed:
             there = found.setdefault(scope.path, {})
@@ -85,7 +87,7 @@ def _cross(
                 there[key] = named
 
 
-def _named(key: Hashable, info: TensorInfo) -> TensorInfo:
+def own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
     """A value by its own name, not by what the function or body calls it that reads it."""
     name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info

@@ -88,6 +88,7 @@ def _branches(carrier: Carrier) -> None:
         before = len(result.leaves)
         result.leaves += inside.leaves if counted else [replace(x, counted=False) for x in inside.leaves]
         result.edges += inside.edges
+        result.ends += inside.ends
         result.groups.update(inside.groups)
         result.shapes.update(inside.shapes)
         result.groups[prefix + name] = GroupFacts(apart=not counted)

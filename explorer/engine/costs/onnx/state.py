@@ -81,7 +81,8 @@ class VisitResult(Struct):
         tile_labels: What the file says of its tiles.
         leaves: One an operator.
         groups: Facts of groups that are more than a name, by path.
-        edges: What crosses boundaries of groups (`boundaries`).
+        edges: What crosses boundaries of groups (`boundaries`), in the order of `leaves` where they are such.
+        ends: What bodies end with, by the groups around them.
         shapes: Of all bodies by their ids.
         kept: Keys of the model's outputs.
         context: The main graph's.
@@ -93,6 +94,7 @@ class VisitResult(Struct):
     leaves: list[OperatorLeaf] = field(default_factory=list)
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     edges: list[Edge | OperatorLeaf] = field(default_factory=list)
+    ends: list[tuple[tuple[Scope, ...], list[Hashable]]] = field(default_factory=list)
     shapes: dict[int, Shapes] = field(default_factory=dict)
     kept: frozenset[Hashable] = frozenset()
     context: GraphContext | None = None
@@ -167,7 +169,9 @@ class VisitState(Struct):
             number=number,
         )
         # what the body is handed comes from nowhere outside
-        self.result.edges.append((scopes, (), (), [below.key(v.name) for v in body.inputs]))
+        handed = [v.name for v in body.inputs]
+        self.result.edges.append((scopes, (), (), [*map(below.key, handed)], [*map(below.info, handed)]))
+        self.result.ends.append((scopes, [below.key(v.name) for v in body.outputs]))
         return below
 
     def step(
@@ -192,7 +196,8 @@ class VisitState(Struct):
         read = [n for n in node.inputs if n and n not in context.stored]
         keys = [context.key(n) for n in read]
         self.step(scopes[-1].path, (*keys, *also), made)
-        self.result.edges.append((scopes, keys, [context.info(n) for n in read], [k for k, _, _ in made]))
+        given = [context.info(n) for n in read]
+        self.result.edges.append((scopes, keys, given, [k for k, _, _ in made], outputs))
 
     @staticmethod
     def group(context: GraphContext, node: Node, kind: str, **more: Any) -> GroupFacts:

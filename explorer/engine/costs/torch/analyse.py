@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,8 +22,10 @@ from explorer.engine.costs.aten.packed_weights import is_packed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
+from explorer.engine.costs.torch.flow import value_flow
 from explorer.engine.costs.torch.records import ModuleParameter, Row, Trace, is_leaf, is_opaque, parameters
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
 from explorer.engine.formats.torch_module.modules import described, is_lazy, plain, registered
@@ -158,6 +160,11 @@ def examine_module(
         notes = (*notes, f"{failed}{seen.failed[1]}")
     given = inputs if inputs is not None else described(list(args), "input")
     made = described(seen.result, "output")
+
+    def flow() -> ValueFlow | None:
+        at = {id(row): rows_of[place] for place, row in enumerate(rows)}
+        return None if gradients is not None else value_flow(seen, at, given)
+
     info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
@@ -165,6 +172,7 @@ def examine_module(
             steps, seen.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
         ),
         layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
+        cache(flow),
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from msgspec import Struct, field
@@ -24,6 +24,7 @@ from explorer.engine.formats.torch_module.modules import (
     is_lazy,
     plain,
     registered,
+    tensors,
 )
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
@@ -105,6 +106,37 @@ class OperatorEvent(NamedTuple):
     detail: Detail | None = None
 
 
+class TensorTrail:
+    """Which rows read and made which tensors, in order; what follows is worked out when it is asked for.
+
+    A tensor is known by the object that it is, which whatever hands it on untouched hands on as well, and by
+    its memory, which somebody may have written into since by way of a view.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Row, Literal["reads", "makes", "writes"], Sequence[torch.Tensor]]] = []
+
+    def reads(self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], at: int | None = None) -> None:
+        """A row reads the tensors it is called with; `at` is the event at which it began, if past."""
+        found = _held(args) if not kwargs else _held((args, kwargs))
+        self.events.insert(len(self.events) if at is None else at, (row, "reads", found))
+
+    def makes(self, row: Row, value: Any) -> None:
+        """A row hands out the tensors in `value`."""
+        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _held(value)))
+
+    def writes(self, row: Row, value: Any) -> None:
+        """A row writes into the memory of the tensors in `value`."""
+        self.events.append((row, "writes", _held(value)))
+
+
+def _held(value: Any) -> Sequence[torch.Tensor]:
+    """The tensors in arguments or results, as they are now: a list may change."""
+    if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
+        return value
+    return [tensor for _, tensor in tensors(value)]
+
+
 class Trace(Struct):
     """What was seen in one forward pass.
 
@@ -126,6 +158,8 @@ class Trace(Struct):
         elsewhere: Paths of what runs only where other answers are given.
         cut: It was ended because it did too much.
         endless: The place of the code that asked for values so often that the run was ended.
+        trail: Who read and made which tensors.
+        given: What the model was called with.
     """
 
     rows: list[Row]
@@ -145,6 +179,8 @@ class Trace(Struct):
     cut: bool = False
     elsewhere: frozenset[str] = frozenset()
     endless: CodePlace | None = None
+    trail: TensorTrail = field(default_factory=TensorTrail)
+    given: Sequence[torch.Tensor] = ()
 
 
 def is_opaque(module: nn.Module) -> bool:

@@ -32,6 +32,7 @@ from explorer.engine.costs.torch.records import (
     ModuleParameter,
     OperatorEvent,
     Row,
+    TensorTrail,
     Trace,
     call_attributes,
     function_inputs,
@@ -84,6 +85,8 @@ class _Watch:
     ) -> None:
         self.model = model
         self.detailed = detailed
+        # tensors that a backward pass goes through are let go
+        self.trail = None if gradients is not None else TensorTrail()
         self.check = check
         self.gradients = gradients
         self.named = named(model)
@@ -152,8 +155,14 @@ class _Watch:
             row.calls += 1
             if row.calls == 1:
                 row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
+            trail = self.trail if seat.leaf else None
+            if trail is not None:
+                trail.reads(row, args, kwargs)
             if asked is not None and tape is not None:
-                return self.play(row, tape, asked)
+                result = self.play(row, tape, asked)
+                if trail is not None:
+                    trail.makes(row, result)
+                return result
             self.tape = [] if asked is not None and asked.new else None
             depth = len(self.frames)
             self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
@@ -176,6 +185,8 @@ class _Watch:
             if not row.outputs:
                 row.outputs = described(result, "output")
             row.activation += _bytes(result)
+            if trail is not None:
+                trail.makes(row, result)
             if self.gradients is not None:
                 self.gradients.result(row, result)
         finally:
@@ -251,6 +262,7 @@ class _Watch:
             self.asked = guessed[1]
             return guessed[0]
         self.function, self.function_row = name, None
+        began = len(self.trail.events) if self.trail is not None else 0
         if self.way.valued and name in constant_values.LISTS:
             kwargs = {**kwargs, "device": "cpu"}
         try:
@@ -270,6 +282,9 @@ class _Watch:
         finally:
             row, self.function, self.function_row = self.function_row, "", None
         if row is not None:
+            if self.trail is not None:
+                self.trail.reads(row, args, kwargs, at=began)
+                self.trail.makes(row, result)
             self.finish(row, name, args, kwargs, result)
         return result
 
@@ -445,6 +460,12 @@ class _Watch:
         if self.way.events and before > self.way.events:
             self.cut = True
             raise RuntimeError("it does much more than before")
+        if self.trail is not None:
+            if not self.function and not self.frames[-1].absorbs:
+                self.trail.reads(row, given, {})
+                self.trail.makes(row, made)
+            if operator.mutates:
+                self.trail.writes(row, made)
         self.record(row, given, made, known, operator, assumption)
         if self.detailed and len(self.events) > before:
             detail = detail_of(func, args, kwargs, given, made, known, self.stored)
@@ -668,6 +689,7 @@ def trace(
             seen.refused = _is_raised(error)
     seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
     seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
+    seen.given, seen.trail = given, watch.trail or seen.trail
     seen.kept = tuple(t.untyped_storage()._cdata for _, t in tensors(seen.result))
     return seen
 

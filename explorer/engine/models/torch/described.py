@@ -92,7 +92,7 @@ class DescribedFile(TensorFile):
         info = replace(examined.info, totals=totals, model=model)
         why = f"{self.contents.why}: the order of execution is not known"
         order = liveness.Schedule((), (), (), why, self._hint)
-        return liveness.AnalysisResult(info, lambda: (layers, lambda: order))
+        return liveness.AnalysisResult(info, lambda: (layers, lambda: order, lambda: None))
 
     def _activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
         """What modules put out, and beside it what operators outside of them do."""

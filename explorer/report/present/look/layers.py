@@ -254,11 +254,11 @@ def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
     return [*blocks, Line()]
 
 
-def layer_parts(layer: Layer) -> list[Block]:
-    """What a layer reads, writes and stores, and its attributes."""
+def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
+    """What a layer reads and writes (unless that is shown elsewhere), what it stores, and its attributes."""
     blocks = [
-        *tensors_blocks("Inputs", layer.inputs),
-        *tensors_blocks("Outputs", layer.outputs),
+        *(tensors_blocks("Inputs", layer.inputs) if tensors else []),
+        *(tensors_blocks("Outputs", layer.outputs) if tensors else []),
         *tensors_blocks("Tensors", layer.weights),
     ]
     if layer.attributes:

@@ -1,0 +1,98 @@
+"""Edges of an ONNX model: which node makes each value, and which ones read it.
+
+A value is the same one inside a function that is called with it. What a branch or the body of a loop is
+handed comes from the node that carries it, and what it ends with goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+
+from explorer.engine.costs.layer_tree import Scope
+from explorer.engine.costs.onnx.boundaries import own_name
+from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
+from explorer.engine.costs.onnx.state import VisitResult
+from explorer.engine.costs.onnx.values import GraphContext, parameters
+from explorer.engine.costs.value_flow import ValueFlow
+from explorer.engine.graph.model import Graph
+from explorer.facts import Layer, TensorInfo
+from explorer.facts.graph.connections import InputSource
+
+
+def value_flow(
+    graph: Graph, visited: VisitResult, layers: Sequence[Layer], rows_of: Sequence[int]
+) -> ValueFlow:
+    """The edges between the rows of a visited model.
+
+    Args:
+        graph: The main graph.
+        visited: What its visit recorded.
+        layers: The rows.
+        rows_of: The row of each leaf.
+    """
+    flow, context = ValueFlow(), visited.context
+    assert context is not None
+    groups = {layer.path: layer.id for layer in layers if layer.group}
+    for value in graph.feeds:
+        flow.make(-1, context.key(value.name), partial(context.info, value.name), "input")
+    at = 0
+    for edge in visited.edges:
+        if isinstance(edge, OperatorLeaf):
+            # leaves and their edges are recorded together, those of a branch that does not count too
+            _add_operator(flow, edge, rows_of[at])
+            at += 1
+            continue
+        scopes, read, given, made, results = edge
+        row = _row(scopes, groups)
+        for key, info in zip(read, given, strict=True):
+            flow.take(row, key, partial(_same, info))
+        for key, info in zip(made, results, strict=True):
+            flow.make(row, key, partial(_same, info))
+    for scopes, keys in visited.ends:
+        for key in filter(flow.knows, keys):
+            # one of several graphs of a node is a group in the node's
+            around = scopes[:-1] if scopes[-1].kind in _SEVERAL else scopes
+            flow.take(_row(around, groups), key, partial(_same, _NOTHING))
+    for value in graph.outputs:
+        flow.put_out(context.key(value.name))
+    return flow
+
+
+def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
+    """What an operator reads and makes; a parameter that only its file knows is among its weights."""
+    context, node, figures = leaf.context, leaf.node, leaf.figures
+    held: set[str] = set()
+    if isinstance(figures, OperatorFigures):
+        held = parameters(context, node, figures.parameters)[1]
+    for name in node.inputs:
+        if not name or name in leaf.constants:
+            continue
+        key = context.key(name)
+        if flow.knows(key):
+            flow.take(row, key, partial(_info, context, key, name))
+        elif name not in held:
+            source: InputSource = "stored" if name in context.stored else "unknown"
+            flow.take(row, key, partial(_info, context, key, name), source)
+    for name in node.outputs:
+        if name:
+            key = context.key(name)
+            flow.make(row, key, partial(_info, context, key, name))
+
+
+def _row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
+    """The row of the innermost group that has one; -1 for none."""
+    return next((groups[scope.path] for scope in reversed(scopes) if scope.path in groups), -1)
+
+
+def _info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
+    return own_name(key, context.info(name))
+
+
+def _same(info: TensorInfo) -> TensorInfo:
+    return info
+
+
+_SEVERAL = frozenset(("branch", "modifier"))
+_NOTHING = TensorInfo("", None, None)
+"""Of a value that is there already."""

@@ -1,0 +1,125 @@
+"""Edges of an nn.Module that ran: which row makes each tensor, and which ones read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+
+from explorer.engine.costs.torch.records import Row, Trace
+from explorer.engine.costs.value_flow import ValueFlow
+from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy, tensors
+from explorer.facts import TensorInfo
+
+
+def value_flow(seen: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]) -> ValueFlow:
+    """The edges between the rows of a trace.
+
+    Args:
+        seen: What ran.
+        rows: Row of the tree by the id of a row of the trace; what has none is part of others.
+        inputs: What the model was called with, by names.
+    """
+    flow, versions = ValueFlow(), _Versions(_stored(seen))
+    named = [info.name for info in inputs] if len(inputs) == len(seen.given) else []
+    for tensor, name in zip(seen.given, named or ["input"] * len(seen.given), strict=True):
+        flow.make(-1, versions.add(tensor), partial(_info, name, tensor), "input")
+    written: dict[int, tuple[int, str, torch.Tensor]] = {}
+    for row, what, some in seen.trail.events:
+        at, path = _settled(row, rows)
+        for tensor in some if at >= 0 else ():
+            if what == "makes":
+                flow.make(at, versions.add(tensor), partial(_info, path, tensor))
+            elif what == "writes":
+                # most hand out what they wrote into: who does not is met by whoever reads it next
+                written[versions.write(tensor)] = at, path, tensor
+            else:
+                version = versions.of(tensor)
+                if version in written:
+                    maker, whose, result = written.pop(version)
+                    flow.make(maker, version, partial(_info, whose, result))
+                _take(flow, versions, at, tensor, version)
+    for _, tensor in tensors(seen.result):
+        flow.put_out(versions.of(tensor))
+    return flow
+
+
+def _take(flow: ValueFlow, versions: _Versions, at: int, tensor: torch.Tensor, version: int | None) -> None:
+    """A row reads a tensor; parameters are among its weights."""
+    if version is not None:
+        flow.take(at, version, partial(_info, "", tensor))
+        return
+    memory = _memory(tensor)
+    name = versions.stored.get(memory)
+    if name is None:
+        flow.take(at, ("unknown", memory), partial(_info, "", tensor))
+    elif name:
+        flow.take(at, ("stored", memory), partial(_info, name, tensor), "stored")
+
+
+def _settled(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
+    """The row of the tree that a row of the trace ended up in, -1 for none, and its path."""
+    while row.merged is not None:
+        row = row.merged
+    return rows.get(id(row), -1), row.path
+
+
+def _stored(seen: Trace) -> dict[int, str]:
+    """Names of buffers by their memory; '' for parameters."""
+    found = {
+        _memory(buffer): f"{path}.{name}" if path else name
+        for path, module in seen.named.items()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not is_lazy(buffer)
+    }
+    found.update({stored.identity[0]: "" for stored in seen.parameters.values()})
+    return found
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:
+        # a tensor around tensors (vmap, sparse, nested) has no storage of its own
+        return id(tensor)
+
+
+def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
+    return TensorInfo(name, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
+
+
+class _Versions:
+    """What a tensor holds, as a number that grows.
+
+    A tensor is known by the object that it is, which whatever hands it on untouched hands on as well, and
+    by its memory, which somebody may have written into since by way of a view.
+    """
+
+    def __init__(self, stored: Mapping[int, str]) -> None:
+        self.stored = stored
+        self._last = 0
+        self._own: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+        self._in_memory: dict[int, int] = {}
+
+    def add(self, tensor: torch.Tensor) -> int:
+        """Somebody hands out a tensor."""
+        self._last += 1
+        self._own[id(tensor)] = self._in_memory[_memory(tensor)] = self._last
+        return self._last
+
+    def write(self, tensor: torch.Tensor) -> int:
+        """Somebody writes into its memory."""
+        self._last += 1
+        memory = _memory(tensor)
+        self._written[memory] = self._in_memory[memory] = self._last
+        return self._last
+
+    def of(self, tensor: torch.Tensor) -> int | None:
+        """What it holds now; None for what is stored, and for what nobody was seen to make."""
+        memory, own = _memory(tensor), self._own.get(id(tensor))
+        if own is not None:
+            return max(own, self._written.get(memory, 0))
+        # a view that nobody was seen to hand out
+        return None if memory in self.stored else self._in_memory.get(memory)

@@ -1,0 +1,144 @@
+"""Value flow, the edges between the rows of a layer tree: which row makes a tensor, which ones read it.
+
+Kept per row and not per group: what goes into a group and comes out of it is what crosses its boundary, so
+both kinds of model, whatever their groups are, get it in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+from msgspec import Struct, field
+
+from explorer.engine.costs.layer_rows import end_of
+from explorer.facts import Layer, TensorInfo
+from explorer.facts.graph.connections import (
+    Connections,
+    InputConnection,
+    InputSource,
+    LayerRef,
+    OutputConnection,
+)
+
+__all__ = ["FlowingValue", "ValueFlow", "connections"]
+
+SHOWN = 64
+"""Tensors of one layer, and readers of one tensor, that are named; the others are counted."""
+
+Described = Callable[[], TensorInfo]
+"""Makes the description of a tensor: few are ever looked at."""
+
+
+class FlowingValue(Struct, eq=False, gc=False):
+    """A tensor from the moment it is made until something else is written in its place.
+
+    Attributes:
+        info: Its description.
+        source: Who made it.
+        maker: Row that made it; -1 for none.
+        readers: Rows that read it, in execution order, each once.
+        is_output: It is an output of the model.
+    """
+
+    info: Described
+    source: InputSource
+    maker: int
+    readers: list[int] = field(default_factory=list)
+    is_output: bool = False
+
+
+class ValueFlow:
+    """The edges of a model, put together in execution order.
+
+    Attributes:
+        made, read: Values by row.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[int, list[FlowingValue]] = {}
+        self.read: dict[int, list[FlowingValue]] = {}
+        self._now: dict[Hashable, FlowingValue] = {}
+
+    def make(self, row: int, key: Hashable, info: Described, source: InputSource = "layer") -> None:
+        """A row makes a value (-1: no row does); what had its key before is not to be had any more."""
+        value = self._now[key] = FlowingValue(info, source, row)
+        if row >= 0:
+            self.made.setdefault(row, []).append(value)
+
+    def take(self, row: int, key: Hashable, info: Described, otherwise: InputSource = "unknown") -> None:
+        """A row reads a value; one that nobody made comes from where `otherwise` says."""
+        value = self._now.get(key)
+        if value is None:
+            value = self._now[key] = FlowingValue(info, otherwise, -1)
+        if row < 0:
+            return
+        taken = self.read.setdefault(row, [])
+        if value not in taken:
+            taken.append(value)
+            if not value.readers or value.readers[-1] != row:
+                value.readers.append(row)
+
+    def knows(self, key: Hashable) -> bool:
+        """Whether there is a value of this key."""
+        return key in self._now
+
+    def put_out(self, key: Hashable) -> None:
+        """A value is an output of the model."""
+        if (value := self._now.get(key)) is not None:
+            value.is_output = True
+
+
+def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknown: str = "") -> Connections:
+    """What goes into the row `at`, and where what comes out of it goes.
+
+    Args:
+        flow: The edges; None where the model does not say them.
+        layers: The rows.
+        at: A row.
+        unknown: Why there are no edges.
+    """
+    layer = layers[at]
+    if flow is None:
+        return Connections(layer, unknown=unknown)
+    end = end_of(layers, at)
+    inputs, outputs = [*_entering(flow, at, end)], [*_leaving(flow, at, end, layer.group)]
+
+    def ref(row: int) -> LayerRef:
+        found = layers[row]
+        return LayerRef(row, found.path, found.kind)
+
+    return Connections(
+        layer,
+        tuple(
+            InputConnection(v.info(), v.source, ref(v.maker) if v.maker >= 0 else None)
+            for v in inputs[:SHOWN]
+        ),
+        tuple(
+            OutputConnection(v.info(), tuple(map(ref, readers[:SHOWN])), len(readers), v.is_output)
+            for v, readers in outputs[:SHOWN]
+        ),
+        len(inputs),
+        len(outputs),
+    )
+
+
+def _entering(flow: ValueFlow, at: int, end: int) -> Iterator[FlowingValue]:
+    """Values that rows from `at` to before `end` read and none of them makes, in the order of reading."""
+    seen: set[int] = set()
+    for row in range(at, end):
+        for value in flow.read.get(row, ()):
+            if not at <= value.maker < end and id(value) not in seen:
+                seen.add(id(value))
+                yield value
+
+
+def _leaving(flow: ValueFlow, at: int, end: int, group: bool) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
+    """Values that rows from `at` to before `end` make, with their readers elsewhere.
+
+    Of a group only those that leave it; of a layer also those that nobody reads.
+    """
+    for row in range(at, end):
+        for value in flow.made.get(row, ()):
+            readers = [reader for reader in value.readers if not at <= reader < end]
+            if readers or value.is_output or not (group or value.readers):
+                yield value, readers

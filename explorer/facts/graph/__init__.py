@@ -1,0 +1,1 @@
+"""Facts of a model as a graph: what feeds what."""

@@ -1,0 +1,123 @@
+"""One layer, with which layers its inputs come from and which read its outputs: `explorer layers --layer`.
+
+A table's rows lead to layers; `leads` says where, for who can follow them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.units import shape_text
+from explorer.facts import Info, TensorInfo
+from explorer.facts.graph.connections import Connections, InputConnection, LayerRef, OutputConnection
+from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
+from explorer.report.present.look.info import answer
+from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title
+
+__all__ = ["conflicts", "input_table", "layer", "leads", "output_table", "unknown_blocks"]
+
+_SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
+
+
+def layer(about: Info, fact: Connections) -> list[Block]:
+    """The answer of `explorer layers --layer`."""
+    found = fact.layer
+    tables: list[Block] = []
+    for name, table in (("Inputs", input_table(fact)), ("Outputs", output_table(fact))):
+        if table.rows:
+            tables += [Line(), Heading(name, _NOTES[name]), table]
+    tables += conflicts(fact)
+    parts = layer_parts(found, tensors=bool(fact.unknown))
+    blocks = [*layer_title(found), *layer_blocks(found, about.totals), *tables, *unknown_blocks(fact), *parts]
+    return answer(about, blocks)
+
+
+_NOTES = {"Inputs": "and who makes them", "Outputs": "and who reads them"}
+
+
+def unknown_blocks(fact: Connections) -> list[Block]:
+    """Why the connections are not known; nothing if they are."""
+    return [Line(), Paragraph(fact.unknown, "warning")] if fact.unknown else []
+
+
+def conflicts(fact: Connections) -> list[Block]:
+    """Where what a file says of a tensor cannot be."""
+    found = [*(one.tensor for one in fact.inputs), *(one.tensor for one in fact.outputs)]
+    tensors = {tensor.name: tensor.conflict for tensor in found}
+    return [Paragraph(f"{name}: {said}", "warning") for name, said in tensors.items() if said]
+
+
+def input_table(fact: Connections) -> Table:
+    """A row for each tensor that comes in: from which layer, and what it is."""
+    rows: list[tuple[Cell, ...]] = [(_source(one), *_tensor(one.tensor, one.producer)) for one in fact.inputs]
+    return _table(rows, fact.input_count - len(fact.inputs), "inputs")
+
+
+def output_table(fact: Connections) -> Table:
+    """A row for each reader of each tensor that goes out."""
+    rows: list[tuple[Cell, ...]] = []
+    for one in fact.outputs:
+        cells = _tensor(one.tensor, None)
+        for place, reader in enumerate(_readers(one)):
+            rows.append((reader, *(cells if not place else ("", "", ""))))
+    return _table(rows, fact.output_count - len(fact.outputs), "outputs")
+
+
+def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
+    """Ids of the layers to which the rows of both tables lead; None for a row that leads nowhere."""
+    return (
+        _padded([None if i.producer is None else i.producer.id for i in fact.inputs], input_table(fact)),
+        _padded(
+            [
+                lead
+                for one in fact.outputs
+                for lead in (*(r.id for r in one.readers), *(None for _ in _beside(one)))
+            ],
+            output_table(fact),
+        ),
+    )
+
+
+def _padded(found: list[int | None], table: Table) -> list[int | None]:
+    return found + [None] * (len(table.rows) - len(found))
+
+
+def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
+    columns = (
+        Column("layer", shrink=True),
+        Column("shape", role="figure"),
+        Column("dtype", role="kind", drop=1),
+        Column("tensor", shrink=True, drop=2, role="kind"),
+    )
+    if more:
+        rows.append((Span(f"and {more:,} more {what}", "quiet"),))
+    return Table(columns, rows, 1)
+
+
+def _source(one: InputConnection) -> Cell:
+    return Span(_SOURCES[one.source], "quiet") if one.producer is None else _ref(one.producer, "← ")
+
+
+def _ref(layer: LayerRef, sign: str) -> Cell:
+    return (Span(sign, "formula"), layer.path or "(unnamed)", Span(f"  {layer.kind}", "kind"))
+
+
+def _readers(one: OutputConnection) -> list[Cell]:
+    """A cell for each reader, and for what else becomes of a tensor."""
+    return [*(_ref(reader, "→ ") for reader in one.readers), *_beside(one)]
+
+
+def _beside(one: OutputConnection) -> Sequence[Cell]:
+    """What becomes of a tensor beside the readers that are named."""
+    found: list[Cell] = []
+    if (more := one.reader_count - len(one.readers)) > 0:
+        found.append(Span(f"and {more:,} more readers, {one.reader_count:,} in all", "quiet"))
+    if one.model_output:
+        found.append(Span("output of the model", "quiet"))
+    return found or ([] if one.readers else [Span("nobody reads it", "quiet")])
+
+
+def _tensor(tensor: TensorInfo, maker: LayerRef | None) -> tuple[Cell, Cell, Cell]:
+    shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
+    name = "" if maker is not None and tensor.name == maker.path else tensor.name
+    return Span(shape, "figure"), tensor.dtype or "?", name
