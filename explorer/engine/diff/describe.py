@@ -12,7 +12,7 @@ from explorer.base.units import shape_text
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.side import Side
-from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Span, Tensor, subgraphs
+from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
 from explorer.facts import NodeDiff
 
 _SHOWN = 8
@@ -247,7 +247,7 @@ def _operator_name(node: Node, beside: Node) -> str:
 def _same_record(one: Node, other: Node) -> bool:
     """Whether two nodes are encoded by the same bytes, names included: then nothing need be decoded."""
     a, b = one.record, other.record
-    if not isinstance(a, Span) or not isinstance(b, Span) or a.size != b.size:
+    if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:
         return not one.attributes and not other.attributes
     if subgraphs(one):
         # captured values of the same name may be others; they are compared as inputs, bodies as forms

@@ -16,12 +16,12 @@ from typing import Any
 from explorer.engine.formats.onnx.protobuf_wire import fields
 from explorer.engine.graph.model import (
     AttributeRef,
+    FileSpan,
     Graph,
     Inline,
     Model,
     Node,
     Payload,
-    Span,
     Tensor,
     subgraphs,
 )
@@ -109,13 +109,13 @@ class Forms:
         a, b = _payload(before), _payload(after)
         if a is None or b is None:
             return a is b
-        if a is b or (isinstance(a, Span) and a == b):
+        if a is b or (isinstance(a, FileSpan) and a == b):
             return True
         if a.size != b.size or self.sample(before) != self.sample(after):
             return False
         if a.size <= _WHOLE:
             return True  # the sample is all of it
-        if isinstance(a, Span) and isinstance(b, Span):
+        if isinstance(a, FileSpan) and isinstance(b, FileSpan):
             return self._same_spans(a, b)
         left, right = _chunks(a), _chunks(b)
         for one, other in zip(left, right, strict=True):
@@ -124,7 +124,7 @@ class Forms:
                 return False
         return True
 
-    def _same_spans(self, a: Span, b: Span) -> bool:
+    def _same_spans(self, a: FileSpan, b: FileSpan) -> bool:
         left, right = a.source.map, b.source.map
         for at in range(0, a.size, _CHUNK):
             stop_if(self.cancel)
@@ -155,7 +155,7 @@ class Forms:
             return "ref", value.name
         if isinstance(value, Graph):
             return "graph", self._graph(model, value, names, free)
-        if isinstance(value, Span):
+        if isinstance(value, FileSpan):
             return "span", bytes(value.view())
         return "none", repr(value)
 
@@ -264,7 +264,7 @@ def _sample(tensor: Tensor) -> bytes:
     if size <= _WHOLE:
         return bytes(payload.view())
     places = [i * (size - _SAMPLE) // (_SAMPLES - 1) for i in range(_SAMPLES)]
-    if isinstance(payload, (Span, Inline)):
+    if isinstance(payload, (FileSpan, Inline)):
         view = payload.view()
         return b"".join(bytes(view[at : at + _SAMPLE]) for at in places)
     # made as it is read, whatever we ask for: keep only the places

@@ -76,7 +76,7 @@ class Source:
             self.map.madvise(mmap.MADV_DONTNEED)
 
 
-class Span(Struct, frozen=True, gc=False):
+class FileSpan(Struct, frozen=True, gc=False):
     """Bytes that lie in a file."""
 
     source: Source
@@ -166,7 +166,7 @@ class Derived(Struct, frozen=True):
 
 _DERIVED: list[tuple[Derived, bytes]] = []
 
-Payload = Span | Inline | Computed | Derived
+Payload = FileSpan | Inline | Computed | Derived
 
 
 class Tensor(Struct, frozen=True):
@@ -186,7 +186,7 @@ class Tensor(Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     payload: Payload | None
-    record: Span | None = None
+    record: FileSpan | None = None
     external: str = ""
     beside: int = 0
     held: int | None = None
@@ -235,7 +235,7 @@ class Tensor(Struct, frozen=True):
 
 def sources(tensors: Iterable[Tensor]) -> list[Source]:
     """The files that tensors lie in."""
-    return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, Span)}.values())
+    return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, FileSpan)}.values())
 
 
 class Value(Struct, frozen=True):
@@ -248,7 +248,7 @@ class Value(Struct, frozen=True):
     name: str
     dtype: str | None
     shape: tuple[Dim, ...] | None
-    record: Span | None = None
+    record: FileSpan | None = None
 
 
 _NONE: Mapping[str, Any] = {}
@@ -280,7 +280,7 @@ class Node:
         overload: str = "",
         attributes: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
-        record: Span | None = None,
+        record: FileSpan | None = None,
         decode: Callable[[], Mapping[str, Any]] | None = None,
         alike: bytes | None = None,
     ) -> None:
@@ -352,7 +352,7 @@ class Graph(Struct, frozen=True):
     outputs: tuple[Value, ...]
     initializers: Mapping[str, Tensor]
     values: tuple[Value, ...] = ()
-    extra: tuple[Span, ...] = ()
+    extra: tuple[FileSpan, ...] = ()
     """Fields that nothing here interprets (doc string, sparse initializers, quantization, metadata)."""
 
     @property
@@ -374,7 +374,7 @@ class Function(Struct, frozen=True):
     defaults: Mapping[str, Any] = field(default_factory=dict)
     overload: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    record: Span | None = None
+    record: FileSpan | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -393,7 +393,7 @@ class Model(Struct, frozen=True):
     producer_version: str = ""
     path: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    extra: tuple[Span, ...] = ()
+    extra: tuple[FileSpan, ...] = ()
     """Top-level fields that nothing here interprets (domain, doc string, training info)."""
 
     @property

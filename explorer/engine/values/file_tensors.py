@@ -10,7 +10,7 @@ import numpy as np
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.graph.dtypes import numpy_type
-from explorer.engine.graph.model import DTYPES, Source, Span, Tensor
+from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
 from explorer.engine.values import ggml_blocks
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs
 from explorer.engine.values.onnx_tensors import slabs_of_tensor
@@ -65,11 +65,11 @@ def _unknown(dtype: str) -> str:
 def _numbers(
     tensor: StoredTensor, source: Callable[[str], Source], why: str, stride: Sequence[int] | None
 ) -> Numbers:
-    def span() -> Span:
+    def span() -> FileSpan:
         mapped = source(tensor.path)
         if tensor.offset + tensor.nbytes > mapped.size:
             raise BadModel(f"has become shorter: '{tensor.name}' is no longer in it", where=tensor.path)
-        return Span(mapped, tensor.offset, tensor.nbytes)
+        return FileSpan(mapped, tensor.offset, tensor.nbytes)
 
     def plain() -> Iterator[Array]:
         return slabs_of_tensor(Tensor(tensor.name, tensor.dtype, tensor.shape, span()))

@@ -16,7 +16,7 @@ from explorer.engine.formats.weights.gguf import TYPES
 from explorer.engine.values.numbers import SLAB, Array
 
 if TYPE_CHECKING:
-    from explorer.engine.graph.model import Span
+    from explorer.engine.graph.model import FileSpan
 
 _Blocks = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -32,7 +32,7 @@ def known(dtype: str) -> bool:
     return dtype in _SIZES and dtype not in _UNKNOWN
 
 
-def slabs(dtype: str, span: Span) -> Iterator[Array]:
+def slabs(dtype: str, span: FileSpan) -> Iterator[Array]:
     """The numbers of a tensor in order, as float32, in arrays of at most `SLAB` bytes.
 
     Args:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.graph.dtypes import numpy_type, unpacked
-from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Span, Tensor, dtype_code, subgraphs
+from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Model, Node, Tensor, dtype_code, subgraphs
 from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
 
 _UNPACKED = 4
@@ -62,7 +62,7 @@ def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Num
     for key, value in node.attributes.items():
         if isinstance(value, Tensor):
             yield _numbers(value, name, layer)
-        elif key == "sparse_value" and isinstance(value, Span):
+        elif key == "sparse_value" and isinstance(value, FileSpan):
             yield _sparse(value, prefix, output, users)
         elif key in _LISTS and isinstance(value, (int, float, tuple)):
             array = np.array(value, dtype=_LISTS[key])
@@ -83,7 +83,7 @@ _LISTS = {
 def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
     payload = tensor.payload
     identity: Hashable = ("name", name)
-    if isinstance(payload, Span) and payload.size:
+    if isinstance(payload, FileSpan) and payload.size:
         identity = payload.source.path, payload.offset, payload.size
 
     def slabs() -> Iterator[Array]:
@@ -92,7 +92,7 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
     return Numbers(name, tensor.dtype, tensor.shape, tensor.nbytes, slabs, layer, identity)
 
 
-def _sparse(span: Span, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
+def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
     """A SparseTensorProto: what it does not hold is zero.
 
     Raises:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from explorer.facts import SitePlan
 
-Span = tuple[int, int]
+Interval = tuple[int, int]
 
 
 class TileAxis(Struct, frozen=True):
@@ -26,7 +26,7 @@ class TileAxis(Struct, frozen=True):
         """Tiles of the axis."""
         return -(-self.size // self.tile)
 
-    def span(self, index: int, stop: int | None = None) -> Span:
+    def span(self, index: int, stop: int | None = None) -> Interval:
         """First and one past the last element of tile `index`, or of the tiles `index` to before `stop`."""
         last = index + 1 if stop is None else stop
         return index * self.tile, min(last * self.tile, self.size)
@@ -54,8 +54,8 @@ class TilePlace(Struct, frozen=True):
 class TileBlock(Struct, frozen=True):
     """A block of the output: its elements, and the share of the matrix unit's arithmetic that it needs."""
 
-    rows: Span
-    cols: Span
+    rows: Interval
+    cols: Interval
     used: float
 
 
@@ -63,9 +63,9 @@ class TileProduct(Struct, frozen=True):
     """One tile product: A[rows, depth] times B[depth, cols]."""
 
     index: int
-    rows: Span
-    depth: Span
-    cols: Span
+    rows: Interval
+    depth: Interval
+    cols: Interval
     used: float
 
 

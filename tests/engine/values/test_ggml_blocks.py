@@ -10,7 +10,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from explorer.engine.formats.weights.gguf import TYPES
-from explorer.engine.graph.model import Source, Span
+from explorer.engine.graph.model import FileSpan, Source
 from explorer.engine.values import ggml_blocks
 
 KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.known(name)]
@@ -19,7 +19,7 @@ KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.known(name)]
 def numbers(tmp_path: Path, name: str, raw: bytes) -> np.ndarray:
     path = tmp_path / "blocks"
     path.write_bytes(b"padding" + raw)
-    return np.concatenate(list(ggml_blocks.slabs(name, Span(Source(str(path)), 7, len(raw)))))
+    return np.concatenate(list(ggml_blocks.slabs(name, FileSpan(Source(str(path)), 7, len(raw)))))
 
 
 def test_the_types_that_models_are_published_in_are_known() -> None:
@@ -52,7 +52,7 @@ def test_a_large_tensor_comes_in_slabs(tmp_path: Path) -> None:
     raw = np.random.default_rng(2).integers(0, 200, (170_000, 34), dtype=np.uint8)
     path = tmp_path / "blocks"
     path.write_bytes(raw.tobytes())
-    found = list(ggml_blocks.slabs("Q8_0", Span(Source(str(path)), 0, raw.nbytes)))
+    found = list(ggml_blocks.slabs("Q8_0", FileSpan(Source(str(path)), 0, raw.nbytes)))
     assert len(found) == 2
     assert sum(slab.size for slab in found) == 170_000 * 32
     assert all(slab.nbytes <= 1 << 24 for slab in found)

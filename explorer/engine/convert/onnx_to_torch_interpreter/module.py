@@ -15,7 +15,7 @@ from explorer.base.units import printable
 from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, torch_dtype
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, known
 from explorer.engine.graph.interpreter import Interpreter
-from explorer.engine.graph.model import Graph, Model, Node, Span, Tensor
+from explorer.engine.graph.model import FileSpan, Graph, Model, Node, Tensor
 
 _SIZES = 1024
 """Elements up to which a list of int64 is taken for sizes, axes or indices rather than for data."""
@@ -204,7 +204,7 @@ def _loaded(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
         return torch.empty(tensor.shape, dtype=kind)
     if payload.size != tensor.nbytes:
         raise BadModel(f"tensor '{printable(tensor.name)}' comes with {payload.size:,} bytes")
-    if isinstance(payload, Span) and payload.offset % kind.itemsize == 0:
+    if isinstance(payload, FileSpan) and payload.offset % kind.itemsize == 0:
         key = id(payload.source)
         if key not in maps:
             with open(payload.source.path, "rb") as file:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.engine.costs.layer_tree import Scope, whole
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
-from explorer.engine.graph.model import DTYPES, Graph, Node, Span, Tensor, dtype_code
+from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, dtype_code
 from explorer.engine.operators import formulas, registry, tflite
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
@@ -167,7 +167,7 @@ def _of_tensor(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> Stored
     payload, dtype = tensor.payload, tensor.dtype
     elements, size = tensor.extent
     identity: Hashable
-    if isinstance(payload, Span) and payload.size:
+    if isinstance(payload, FileSpan) and payload.size:
         identity = payload.source.path, payload.offset, payload.size
     else:
         identity = *owner, name
@@ -236,7 +236,7 @@ def hand_on(context: GraphContext, node: Node) -> None:
             stored[name] = (_of_tensor(tensor, name, owner),)
             if _is_plain(tensor):
                 context.storage_ids[name] = PLAIN
-        elif isinstance(sparse := node.attributes.get("sparse_value"), Span):
+        elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
             stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
     elif node.op in _ALIASES and node.inputs and all(n in stored for n in node.inputs if n):
         if node.op == "DequantizeLinear":

@@ -22,12 +22,12 @@ from explorer.engine.formats.onnx.tensors import TensorReader
 from explorer.engine.graph.model import (
     DTYPES,
     AttributeRef,
+    FileSpan,
     Function,
     Graph,
     Model,
     Node,
     Source,
-    Span,
     Tensor,
     Value,
 )
@@ -136,7 +136,7 @@ class _Reader(TensorReader):
         opsets: dict[str, int] = {}
         functions: dict[tuple[str, str, str], Function] = {}
         metadata: dict[str, str] = {}
-        extra: list[Span] = []
+        extra: list[FileSpan] = []
         for number, wire, begin, at, end in fields(self.data, 0, self.source.size):
             if number == 7 and wire == 2:
                 graph = at, end
@@ -185,7 +185,7 @@ class _Reader(TensorReader):
         outputs: list[Value] = []
         values: list[Value] = []
         tensors: dict[str, Tensor] = {}
-        extra: list[Span] = []
+        extra: list[FileSpan] = []
         data, end, swept = self.data, start, start
         while end < stop:
             begin, tag = end, data[end]
@@ -256,7 +256,7 @@ class _Reader(TensorReader):
                         kind = self.kinds.get(rest)
                         if kind is not None:
                             op, domain, overload, alike, decode = kind
-                            record = Span(self.source, start, end)
+                            record = FileSpan(self.source, start, end)
                             return Node(
                                 op, inputs, outputs, name, domain, overload, None, None, record, decode, alike
                             )
@@ -322,7 +322,7 @@ class _Reader(TensorReader):
         alike, decode = self.decoder(data, start, attributes, depth) if attributes else (b"", None)
         if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
-        record = Span(self.source, start, end)
+        record = FileSpan(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
     def decoder(

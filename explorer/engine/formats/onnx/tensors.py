@@ -23,11 +23,11 @@ from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_va
 from explorer.engine.graph.model import (
     DTYPES,
     Computed,
+    FileSpan,
     Graph,
     Inline,
     Payload,
     Source,
-    Span,
     Tensor,
     dtype_code,
 )
@@ -48,7 +48,7 @@ _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
 
 
-def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
+def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     """What an encoded SparseTensorProto holds.
 
     Returns:
@@ -75,12 +75,12 @@ def sparse(span: Span) -> tuple[Tensor, tuple[int, ...], int]:
     return values, shape, indices
 
 
-def sparse_spans(graph: Graph) -> Iterator[Span]:
+def sparse_spans(graph: Graph) -> Iterator[FileSpan]:
     """Where the sparse initializers of a graph lie, which the reader leaves encoded (GraphProto field 15)."""
     for part in graph.extra:
         for number, wire, _, at, end in fields(part.source.map, part.offset, part.offset + part.size):
             if number == 15 and wire == 2:
-                yield Span(part.source, at, end - at)
+                yield FileSpan(part.source, at, end - at)
 
 
 def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...], int]]:
@@ -123,9 +123,9 @@ class TensorReader:
         """Bytes as text."""
         return messages.text(self.data, start, stop)
 
-    def span(self, start: int, stop: int) -> Span:
+    def span(self, start: int, stop: int) -> FileSpan:
         """Where bytes lie."""
-        return Span(self.source, start, stop - start)
+        return FileSpan(self.source, start, stop - start)
 
     def pair(self, start: int, stop: int) -> tuple[str, str]:
         """A StringStringEntryProto."""
@@ -147,9 +147,9 @@ class TensorReader:
                 size, first = varint_at(self.data, start + at + 1, stop)
                 if first + size == stop and size == known[2]:
                     name = messages.decoded(data[front.end() : at])
-                    raw = Span(self.source, first, size)
+                    raw = FileSpan(self.source, first, size)
                     name = self.names.get(name, name)
-                    return Tensor(name, known[0], known[1], raw, Span(self.source, start, stop - start))
+                    return Tensor(name, known[0], known[1], raw, FileSpan(self.source, start, stop - start))
         return self.any_tensor(start, stop)
 
     def any_tensor(self, start: int, stop: int) -> Tensor:
@@ -157,7 +157,7 @@ class TensorReader:
         name, code, located = "", 0, 0
         dims: list[int] = []
         typed: list[tuple[int, int, int, int]] = []
-        raw: Span | None = None
+        raw: FileSpan | None = None
         external: dict[str, str] = {}
         strings = 0
         for number, wire, _, at, end in fields(self.data, start, stop):
@@ -191,7 +191,7 @@ class TensorReader:
         if claimed > _MAX_ELEMENTS:
             raise BadModel(f"tensor '{name}' claims {claimed:,} elements")
         nbytes = (count * bits + 7) // 8
-        record = Span(self.source, start, stop - start)
+        record = FileSpan(self.source, start, stop - start)
         payload: Payload | None = raw
         where = ""
         if located == 1:
@@ -276,7 +276,7 @@ class TensorReader:
                 f" of {source.size:,} bytes",
                 where=where,
             )
-        return Span(source, offset, length), location
+        return FileSpan(source, offset, length), location
 
 
 @lru_cache(4096)

@@ -64,7 +64,7 @@ def _validated(model: Model) -> Model:
         where = f"function '{function.name}'"
         census = _Census(model.functions, function.opsets, Counter())
         nodes, _ = _body(
-            function.nodes, _defined(where, function.inputs), function.outputs, [], where, census
+            function.nodes, _distinct(where, "inputs", function.inputs), function.outputs, [], where, census
         )
         bodies[key] = census
         # the encoded form has the old order
@@ -94,18 +94,19 @@ class _Census(Struct):
     deepest: int = 0
 
 
-def _defined(where: str, names: Iterable[str]) -> set[str]:
-    defined: set[str] = set()
+def _distinct(where: str, what: str, names: Iterable[str]) -> set[str]:
+    """The names of inputs or outputs, none of which may be there twice."""
+    distinct: set[str] = set()
     for name in names:
-        if name in defined:
-            raise BadModel(f"{where} has two inputs named '{name}'")
-        defined.add(name)
-    return defined
+        if name in distinct:
+            raise BadModel(f"{where} has two {what} named '{name}'")
+        distinct.add(name)
+    return distinct
 
 
 def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
     """The graph in order, and the names that it takes from around it."""
-    sources = _defined(where, (v.name for v in graph.inputs))
+    sources = _distinct(where, "inputs", (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
     sources.update(graph.initializers)
     if graph.extra:
@@ -191,11 +192,7 @@ def _producers(
             if name in sources:
                 raise BadModel(f"{where}: node '{node.label}' defines '{name}', which is an input already")
             producers[name] = i
-    seen: set[str] = set()
-    for name in results:
-        if name in seen:
-            raise BadModel(f"{where} lists its output '{name}' twice")
-        seen.add(name)
+    _distinct(where, "outputs", results)
     return producers
 
 

@@ -23,13 +23,13 @@ from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_
 from explorer.engine.graph.model import (
     AttributeRef,
     Computed,
+    FileSpan,
     Function,
     Graph,
     Inline,
     Model,
     Node,
     Payload,
-    Span,
     Tensor,
     Value,
     dtype_code,
@@ -412,7 +412,7 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:
         payload = tensor.payload
-        if not isinstance(payload, Span):
+        if not isinstance(payload, FileSpan):
             return None
         path = os.path.realpath(payload.source.path)
         if os.path.commonpath([root, path]) != root:
@@ -529,9 +529,9 @@ def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
     for part in parts:
         if isinstance(part, Computed) and part.parts:
             yield from ((one, one.alone) for one in part.parts)
-        elif isinstance(part, Span):
+        elif isinstance(part, FileSpan):
             for at in range(0, part.size, _PIECE):
-                yield Span(part.source, part.offset + at, min(_PIECE, part.size - at)), True
+                yield FileSpan(part.source, part.offset + at, min(_PIECE, part.size - at)), True
         else:
             yield part, isinstance(part, (bytes, Inline))
 

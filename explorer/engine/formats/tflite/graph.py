@@ -22,12 +22,12 @@ from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOp
 from explorer.engine.formats.tflite.reader import TfliteTensor as FileTensor
 from explorer.engine.graph.model import (
     DTYPES,
+    FileSpan,
     Function,
     Graph,
     Model,
     Node,
     Source,
-    Span,
     Tensor,
     Value,
     dtype_code,
@@ -289,7 +289,7 @@ class _Maker:
             raise BadModel(f"tensor '{name}' claims {count:,} elements")
         bits = DTYPES[dtype_code(tensor.dtype)].bits
         needed = (count * bits + 7) // 8
-        payload = None if tensor.data is None else Span(self.source, *tensor.data)
+        payload = None if tensor.data is None else FileSpan(self.source, *tensor.data)
         held: int | None = None
         beside = tensor.indices
         if tensor.quantization is not None:

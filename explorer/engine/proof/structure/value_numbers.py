@@ -22,11 +22,11 @@ from explorer.engine.diff.forms import Form, Forms
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import (
     AttributeRef,
+    FileSpan,
     Function,
     Graph,
     Model,
     Node,
-    Span,
     Tensor,
     tensor_from_array,
 )
@@ -341,6 +341,6 @@ class GraphNumbers:
         if isinstance(value, (tuple, list)):
             many = enumerate(value)
             return "many", tuple(self._attribute(node, f"{name}[{i}]", item, scope) for i, item in many)
-        if isinstance(value, Span):
+        if isinstance(value, FileSpan):
             return "span", bytes(value.view())
         return "opaque", id(value)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph.model import Inline, Node, Span, Tensor, Value, tensor_from_array
+from explorer.engine.graph.model import FileSpan, Inline, Node, Tensor, Value, tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.sites import NoSite, SiteContext
 
@@ -147,7 +147,7 @@ def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: St
             tensor, _, axes, _ = resolved
             if tensor.payload is None:
                 raise NoSite(f"its {role} carries no data")
-            if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (Span, Inline)):
+            if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (FileSpan, Inline)):
                 tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
             found[role] = tensor
     H, G = layer.hidden, layer.gates
@@ -183,8 +183,8 @@ def _part(
     each = tensor.nbytes // (tensor.shape[0] * rows)
     start, size = (d * rows + first * layer.hidden) * each, gates * layer.hidden * each
     payload = tensor.payload
-    if isinstance(payload, Span):
-        cut: Span | Inline = Span(payload.source, payload.offset + start, size)
+    if isinstance(payload, FileSpan):
+        cut: FileSpan | Inline = FileSpan(payload.source, payload.offset + start, size)
     else:
         assert isinstance(payload, Inline)
         cut = Inline(payload.data[start : start + size])

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from explorer.engine.graph.model import Computed, Span, Tensor
+from explorer.engine.graph.model import Computed, FileSpan, Tensor
 from explorer.engine.graph.repeated_nodes import WeightBundle
 from explorer.engine.tiling.emit.padding import ODD_BYTES, padded_block
 from explorer.engine.tiling.sites import Weight
@@ -37,7 +37,7 @@ def _bytes(array: Array) -> memoryview:
 def _forget(weight: Weight, first: int, last: int) -> None:
     """Releases the mapped pages of stored rows first ... last-1."""
     payload = weight.tensor.payload
-    if isinstance(payload, Span) and weight.batch == 1:
+    if isinstance(payload, FileSpan) and weight.batch == 1:
         row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
         payload.release(first * row, last * row)
 
@@ -48,7 +48,7 @@ def _itemsize(weight: Weight) -> int:
 
 def _lies(weight: Weight) -> bool:
     """Whether the bytes lie in a file, and nothing is reckoned before they are cut."""
-    return weight.cut is None and isinstance(weight.tensor.payload, Span)
+    return weight.cut is None and isinstance(weight.tensor.payload, FileSpan)
 
 
 def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[Computed]) -> Tensor:
