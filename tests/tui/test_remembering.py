@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from explorer.base.errors import BadModel
 from explorer.process.saved_sessions import ScreenState
+from explorer.tui.screen.main import MainScreen
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, blocks
@@ -20,7 +21,6 @@ class Notebook:
     def __init__(self, *, others: bool = False) -> None:
         self.views: list[ScreenState | None] = []
         self.others = others
-        self.written = threading.Event()
 
     def keep(self, view: ScreenState | None) -> None:
         """Write down."""
@@ -64,17 +64,23 @@ async def test_a_filter_and_a_zoomed_pane_are_resumed_too() -> None:
         assert shown(hands) == before
 
 
-async def test_what_changes_is_written_down_once_for_a_burst_of_keys() -> None:
-    notebook = Notebook()
+async def test_what_changes_is_written_down_once_for_a_burst_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook, due = Notebook(), []
+
+    def later(screen: MainScreen, delay: float, callback: Callable[[], Awaitable[None]]) -> object:
+        due.append(callback)
+        return callback
+
+    monkeypatch.setattr(MainScreen, "set_timer", later)
     async with screen(keeper=notebook) as hands:
-        await hands.pilot.pause(0.8)
+        await due.pop()()
         notebook.views.clear()
         await hands.burst("down", "down", "down", "e")
-        await hands.pilot.pause(0.8)
-        assert len(notebook.views) == 1
-        assert notebook.views[0] == hands.main.view()
-        await hands.pilot.pause(0.8)
-        assert len(notebook.views) == 1, "an idle screen writes nothing"
+        assert len(due) == 1
+        await due.pop()()
+        assert notebook.views == [hands.main.view()]
+        await hands.rest()
+        assert not due, "an idle screen writes nothing"
 
 
 @pytest.mark.sampled(1)
