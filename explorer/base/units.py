@@ -107,9 +107,10 @@ def dims_text(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{printable(name) or 'unnamed'}={size}" for name, size in dims.items())
 
 
-def edges_text(edges: str) -> str:
-    """What the last tiles of an axis are: 'partial', which the option calls ragged, or 'padded'."""
-    return "partial" if edges == "ragged" else edges
+def edges_text(edges: str, *, brief: bool = True) -> str:
+    """What the last tiles of an axis are: 'partial', or 'padded'; in full what the option calls them, too."""
+    word = "partial" if edges == "ragged" else edges
+    return word if brief else f"{word} tiles{' (ragged)' * (edges == 'ragged')}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:

@@ -101,6 +101,11 @@ class Field(NamedTuple):
     remark: Cell = ""
     short: str = ""
 
+    @property
+    def exact(self) -> str:
+        """Of a rounded figure the figure itself; '' if there is no more to it."""
+        return self.figure.exact if isinstance(self.figure, Span) else ""
+
 
 class Fields(Struct, frozen=True):
     """Figures, one below the other."""

@@ -125,7 +125,8 @@ def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table]:
         if isinstance(block, Heading):
             yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
         elif isinstance(block, Fields):
-            yield Table(_FIELD, [(f.label, f.figure, _exact(f.figure), f.remark) for f in block.rows])
+            rows = [(f.label, f.figure, f.exact.removesuffix(" B"), f.remark) for f in block.rows]
+            yield Table(_FIELD, rows)
         elif isinstance(block, Table):
             yield from (Paragraph(said, "warning") for said in some_of(block, CAP))
             yield block
@@ -139,10 +140,6 @@ _FIELD = (
     Column("", "right"),
     Column("", role="quiet"),
 )
-
-
-def _exact(figure: Cell) -> str:
-    return figure.exact.removesuffix(" B") if isinstance(figure, Span) else ""
 
 
 def some_of(table: Table, most: int) -> list[str]:

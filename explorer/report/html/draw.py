@@ -94,7 +94,7 @@ def _parts(blocks: Iterable[Block], info: Info) -> Iterable[_Part]:
             if spans := _spans(block.cell):
                 yield _Part(text=spans)
         elif isinstance(block, Fields):
-            rows = [(f.label, f.figure, _exact(f.figure), f.remark) for f in block.rows]
+            rows = [(f.label, f.figure, f.exact, f.remark) for f in block.rows]
             yield _table(_FIELDS, rows, sortable=False)
         else:
             yield from (_Part(text=[Span(said, "warning")]) for said in some_of(block, _MOST))
@@ -111,10 +111,6 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortabl
     cells = [[_spans(row[i]) if i < len(row) else [] for i in shown] for row in rows]
     titled = any(columns[i].title for i in shown)
     return _Part(columns=[columns[i] for i in shown], rows=cells, sortable=sortable and titled)
-
-
-def _exact(figure: Cell) -> str:
-    return figure.exact if isinstance(figure, Span) else ""
 
 
 def _spans(cell: Cell) -> list[Span]:

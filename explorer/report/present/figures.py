@@ -22,6 +22,7 @@ __all__ = [
     "share",
     "share_text",
     "size",
+    "utilization",
     "value_text",
     "written",
 ]
@@ -77,9 +78,18 @@ def bytes_field(label: str, value: int | None, sign: str = "", remark: Cell = ""
     return Field(label, size(value, sign), remark, short)
 
 
-def share_text(part: int | None, whole: int | None) -> str:
-    """A share in percent; one that would round to nothing says so instead of '0.0 %'."""
-    return "<0.1 %" if part and whole and part / whole < 0.0005 else percent_text(part, whole)
+def share_text(part: float | None, whole: float | None) -> str:
+    """A share in percent; one that would round to nothing, or to all, says so: '<0.1 %', '>99.9 %'."""
+    share = part / whole if part and whole else 0
+    return {0 < share < 0.0005: "<0.1 %", 0.9995 <= share < 1: ">99.9 %"}.get(True, percent_text(part, whole))
+
+
+def utilization(share: float | None) -> Span:
+    """How much of the tiles' arithmetic is needed."""
+    if share is None:
+        return Span("?", "warning")
+    role: Role = "good" if share >= 0.75 else "" if share >= 0.25 else "warning"
+    return Span(share_text(share, 1), role, value=share)
 
 
 def bar_text(value: float | None, largest: float, cells: int = 10) -> str:

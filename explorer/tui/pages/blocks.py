@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base import units
+from explorer.report.blocks import Fields
+from explorer.report.present.figures import share_text
+from explorer.report.present.tiling.tile import how_tiled
+from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
 from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace
 
@@ -49,22 +53,7 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
     first: list[Span] = [(" " + name, "strong"), (f"  {safe(site.op)} ", "accent"), (size, "number")]
     gap = width - line_width(first) - len(number)
     first.append((" " * max(1, gap) + number, "dim"))
-    tile = "×".join(str(t) for t in site.tile)
-    grid = f"{blocks.m.count:,} × {blocks.k.count:,} × {blocks.n.count:,}"
-    said: list[Line] = [
-        ((f"{grid} tiles", "number"),),
-        ((f"of {tile}", "number"),),
-        ((f"{_percent(blocks.used)} utilization", _shade(blocks.used)[1]),),
-        ((_many(blocks.products, "tile matmul"), "number"),),
-        ((units.edges_text(site.edges), "dim"),),
-        ((f"form {site.form}", "dim"),),
-    ]
-    if site.calls != 1:
-        often = f"runs {units.exact_text(site.calls)} times" if site.calls != 0 else "in a branch not counted"
-        said.append(((often, "accent"),))
-    if site.dynamic:
-        said.append(((f"{', '.join(site.dynamic)} known at run time only", "warn"),))
-    return cut(first, width), cut((flow(said, width) or [BLANK])[0], width)
+    return cut(first, width), side_by_side(Fields(how_tiled(site)), width)[0]
 
 
 def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
@@ -183,7 +172,7 @@ def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
     ]
     if not short:
         return [(" every tile is full", "dim")]
-    made = "filled up with zeros" if site.edges == "padded" else "partial tiles"
+    made = "filled up with zeros" if site.edges == "padded" else units.edges_text(site.edges, brief=False)
     return [(f" {made}: ", "dim"), (" · ".join(short), "warn")]
 
 
@@ -274,7 +263,7 @@ def block_page(
         size = (_size(rows, cols), "number")
         lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
     filled, track = bar(block.used, 8 if width >= 40 else 0)
-    share = (f"{_percent(block.used)} ", _shade(block.used)[1])
+    share = (f"{share_text(block.used, 1)} ", _shade(block.used)[1])
     lines.append(_field("util.", (share, filled, track, (_idle(site, block.used), "dim")), width))
     if height >= 14:
         lines.append(BLANK)
@@ -320,9 +309,9 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
         a, b = _size(p.rows, p.depth), _size(p.depth, p.cols)
         if wide:
             a, b = f"{_range(p.rows, p.depth)} {a}", f"{_range(p.depth, p.cols)} {b}"
-            cells.append((f"{p.index:,}", a, b, _percent(p.used)))
+            cells.append((f"{p.index:,}", a, b, share_text(p.used, 1)))
         else:
-            cells.append((f"{p.index:,}", _part(p.depth), a, b, _percent(p.used)))
+            cells.append((f"{p.index:,}", _part(p.depth), a, b, share_text(p.used, 1)))
     titles = ("k", "A", "B", "util.") if wide else ("k", "along K", "A", "B", "util.")
     widths = [max(len(t), *(len(row[i]) for row in cells)) for i, t in enumerate(titles)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) + 1 > width:
@@ -357,16 +346,7 @@ def _size(first: tuple[int, int], second: tuple[int, int]) -> str:
 def _idle(site: SitePlan, used: float) -> str:
     if used >= 1:
         return ""
-    return f" {_percent(1 - used)} {'zeros' if site.edges == 'padded' else 'idle'}"
-
-
-def _percent(share: float) -> str:
-    """A share; 100 % is all of it, and 0 % nothing."""
-    if 0 < share < 0.0005:
-        return "<0.1 %"
-    if 0.9995 <= share < 1:
-        return ">99.9 %"
-    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
+    return f" {share_text(1 - used, 1)} {'zeros' if site.edges == 'padded' else 'idle'}"
 
 
 def _many(count: int, noun: str) -> str:

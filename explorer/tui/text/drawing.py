@@ -92,14 +92,20 @@ def _last_below(line: Line, width: int) -> list[Line]:
 
 def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
     """A figure a line: its name, the figure, what else there is to say, wrapped under itself."""
+    room, lines = field_lines(block, width, exact)
+    return [piece for line in lines for piece in wrap(line, width, room)]
+
+
+def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
+    """A line a figure, however long it is, and the cells that their names take."""
     names = [_spans(_name(field, width), role="quiet") for field in block.rows]
     room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(14, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
         more = (("  ", "dim"), *_spans(field.remark, role="quiet")) if field.remark else ()
-        lines += wrap((label, *_spans(field.figure, exact, "figure"), *more), width, room)
-    return lines
+        lines.append((label, *_spans(field.figure, exact, "figure"), *more))
+    return room, lines
 
 
 def _name(field: Field, width: int) -> Cell:
@@ -107,7 +113,7 @@ def _name(field: Field, width: int) -> Cell:
     return field.short if field.short and width < _ROOMY else field.label
 
 
-def side_by_side(block: Fields, width: int, exact: bool, gap: int = 2) -> list[Line]:
+def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -> list[Line]:
     """Figures beside each other, each with its name, as many a line as there is room for."""
     return flow(
         (

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
+from explorer.report.present.figures import bar_text
 
 __all__ = ["STATES", "blame", "claim", "curve", "decades", "error_text", "how", "shown"]
 
@@ -31,7 +32,8 @@ _CLAIMS = {
 }
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 64
-_CELLS = 10
+_LEAST = 1e-9
+"""Decades of the smallest error, which has a bar, too."""
 
 
 def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
@@ -206,8 +208,7 @@ def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
     if not value or scale is None or not math.isfinite(value):
         return ""
     low, high = scale
-    halves = max(1, round(2 * _CELLS * (math.log10(value) - low) / (high - low)))
-    return "█" * (halves // 2) + "▌" * (halves % 2)
+    return bar_text(max(_LEAST, math.log10(value) - low), high - low)
 
 
 def _unpaired(fact: Blame) -> str:

@@ -17,7 +17,7 @@ from explorer.base.units import (
     seconds_text,
 )
 from explorer.facts import Info
-from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost, Systolic
+from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -32,11 +32,22 @@ from explorer.report.blocks import (
     Table,
 )
 from explorer.report.present.alike import alike, and_more
-from explorer.report.present.figures import bytes_field, count_field, seconds, share_text
+from explorer.report.present.figures import bytes_field, count_field, seconds, share_text, utilization
 from explorer.report.present.look.info import title
 from explorer.report.terms import field_terms
 
-__all__ = ["formula_value", "hardware_text", "plan_cost"]
+__all__ = [
+    "FORMULAS",
+    "by_order",
+    "detail",
+    "figures",
+    "hardware_text",
+    "origin",
+    "plan_cost",
+    "site_figures",
+    "systolic",
+    "untimed",
+]
 
 _MOST = 200
 """Sites that are told in full."""
@@ -73,38 +84,58 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *title(about.model),
         *([Line((hardware_text(machine), Span(f"   {machine.origin}", "quiet")))] if machine.origin else []),
         Line(),
-        Fields(_totals(fact)),
-        *(_by_order(fact) if len(fact.sites) > 1 else []),
+        figures(fact),
+        *((Line(), *by_order(fact)) if len(fact.sites) > 1 else ()),
         Line(),
         *_sites(fact),
-        *(_systolic(fact.systolic, machine) if fact.systolic else []),
-        *(block for site in detailed[:_MOST] for block in _detail(site)),
+        *((Line(), *systolic(fact), Paragraph(_DRAINED, "quiet")) if fact.systolic else ()),
+        *(block for site in detailed[:_MOST] for block in (Line(), *detail(site))),
         Line(),
-        *(Paragraph(field_terms(text), "quiet") for text in fact.assumptions),
-        *_untimed(fact),
+        *_assumptions(fact),
+        *([Paragraph(why, "warning")] if (why := untimed(fact)) else []),
     ]
+
+
+def _assumptions(fact: PlanCost) -> list[Block]:
+    return [Paragraph(field_terms(text), "quiet") for text in fact.assumptions]
 
 
 _NO_MACHINE = "No cycles without a machine: add --machine FILE.toml, or the name of one in the config file."
 
 
-def _untimed(fact: PlanCost) -> list[Block]:
-    """Why there are no cycles, or no time, where there are none."""
+def untimed(fact: PlanCost) -> str:
+    """Why there are no cycles, or no time; '' where there are both."""
     machine = fact.hardware
     if machine == Hardware():
-        return [Paragraph(_NO_MACHINE, "warning")]
+        return _NO_MACHINE
     if fact.total.cycles is None and fact.total.seconds is None:
         keys = ("macs_per_cycle", "bytes_per_cycle")
         missing = ", ".join(key for key in keys if getattr(machine, key) is None)
-        return [Paragraph(f"No cycles: the machine's profile lacks {missing}.", "warning")]
-    return (
-        [Paragraph("No time: the machine's profile lacks clock.", "warning")]
-        if fact.total.seconds is None
-        else []
-    )
+        return f"No cycles: the machine's profile lacks {missing}."
+    return "No time: the machine's profile lacks clock." if fact.total.seconds is None else ""
 
 
-def _totals(fact: PlanCost) -> list[Field]:
+FORMULAS: Mapping[str, tuple[str, ...]] = {
+    "MACs on tiles": ("MACs",),
+    "Tile matmuls": ("products",),
+    "Tile utilization": ("utilisation",),
+    "Padding overhead": ("padded share",),
+    "Traffic without reuse": ("traffic without reuse",),
+    "Traffic": ("traffic",),
+    "Lower bound": ("lower bound", "distance from it"),
+    "Arithmetic intensity": ("intensity",),
+    "Buffer": ("buffer",),
+    "Buffer, double": ("buffer, double",),
+    "Cycles, computing": ("compute cycles",),
+    "Cycles, moving": ("memory cycles",),
+    "Cycles": ("cycles",),
+    "Time": ("time",),
+}
+"""Formulas of the figures of a plan, by their names; that of the traffic is the one of its loop order."""
+
+
+def figures(fact: PlanCost) -> Fields:
+    """What all matmuls come to, every call of each."""
     machine, total = fact.hardware, fact.total
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
@@ -116,14 +147,21 @@ def _totals(fact: PlanCost) -> list[Field]:
     )
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
     chosen = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
-    fits = {True: "fits", False: "does not fit", None: ""}[fact.fits]
-    needed = fact.buffer_double if machine.double_buffered else fact.buffer
+    fits = _fits(fact)
     rows = [
-        Field("Tiles", sizes, f"{' and '.join(edges_text(one) for one in sorted(edges))} at the edges"),
+        Field(
+            "Tiles",
+            sizes,
+            f"{' and '.join(edges_text(one, brief=False) for one in sorted(edges))} at the edges",
+        ),
         count_field("MACs on tiles", fact.macs if known else None, "", share or without),
         count_field("Tile matmuls", fact.products if known else None, "", without),
-        Field("Tile utilization", percent_text(fact.utilisation, 1), "of the tiles' arithmetic"),
-        Field("Padding overhead", percent_text(fact.padded_share, 1), "of operands and outputs"),
+        Field("Tile utilization", utilization(fact.utilisation), "of the tiles' arithmetic"),
+        Field(
+            "Padding overhead",
+            Span(percent_text(fact.padded_share, 1), "warning" if fact.padded_share else ""),
+            "of operands and outputs",
+        ),
         bytes_field("Traffic without reuse", fact.traffic_without_reuse, "", "every tile matmul fetches all"),
         bytes_field("Traffic", total.traffic, "", chosen),
         bytes_field("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
@@ -131,10 +169,6 @@ def _totals(fact: PlanCost) -> list[Field]:
         bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
         bytes_field("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
     ]
-    if fact.fits is False and machine.buffer is not None:
-        at = -1 if machine.double_buffered else -2
-        said = f"{bytes_text(needed - machine.buffer)} too much"
-        rows[at] = rows[at]._replace(remark=Span(said, "bad"))
     if total.compute_cycles is not None:
         rows.append(count_field("Cycles, computing", total.compute_cycles, ""))
     if total.memory_cycles is not None:
@@ -144,7 +178,19 @@ def _totals(fact: PlanCost) -> list[Field]:
     if total.seconds is not None:
         remark = "" if total.cycles is not None else _bound_text(total, fact)
         rows.append(Field("Time", seconds(total.seconds), remark))
-    return rows
+    return Fields(rows)
+
+
+def _fits(fact: PlanCost) -> Span:
+    """Whether what the machine needs of the two buffers is in its own."""
+    machine = fact.hardware
+    if fact.fits is None or machine.buffer is None:
+        return Span("")
+    if fact.fits:
+        return Span(f"fits in {bytes_text(machine.buffer)}")
+    needed = fact.buffer_double if machine.double_buffered else fact.buffer
+    over = f"{bytes_text(needed - machine.buffer)} too much"
+    return Span(f"does not fit in {bytes_text(machine.buffer)}, {over}", "bad")
 
 
 def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
@@ -157,7 +203,8 @@ def _intensity(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
-def _by_order(fact: PlanCost) -> list[Block]:
+def by_order(fact: PlanCost) -> tuple[Line, Table]:
+    """What all matmuls move in each loop order, a row an order."""
     least = min(total.traffic for total in fact.orders)
     rows: list[tuple[Cell, ...]] = [
         (
@@ -180,7 +227,7 @@ def _by_order(fact: PlanCost) -> list[Block]:
         *_time_columns(fact),
     )
     head = Line(Span("all matmuls in one loop order, outermost loop first", "strong"))
-    return [Line(), head, Table(columns, rows)]
+    return head, Table(columns, rows)
 
 
 def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
@@ -192,7 +239,27 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
 
 def _sites(fact: PlanCost) -> list[Block]:
     groups = alike(fact.sites, lambda site: replace(site, name="", formulas=()))
-    columns = (
+    said: list[Block] = []
+    if len(groups) < len(fact.sites):
+        many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
+        said = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
+    rows = Rows(lambda group: _site_row(group[0], and_more([site.name for site in group])), groups)
+    return [*said, Table(_site_columns(fact), rows, what="matmuls")]
+
+
+def site_figures(fact: PlanCost, name: str) -> list[Field]:
+    """What one matmul costs, beside how it is cut."""
+    site = next(site for site in fact.sites if site.name == name)
+    cells = list(zip(_site_columns(fact), _site_row(site, site.name), strict=True))
+    return [Field(column.title, cell) for column, cell in cells[_COST:] if column.title]
+
+
+_COST = 7
+"""The first column of what a matmul costs."""
+
+
+def _site_columns(fact: PlanCost) -> tuple[Column, ...]:
+    return (
         Column("matmul", shrink=True),
         Column("M", "right", drop=5),
         Column("K", "right", drop=5),
@@ -209,12 +276,6 @@ def _sites(fact: PlanCost) -> list[Block]:
         *_time_columns(fact),
         Column("limit" if fact.total.memory_bound is not None else "", drop=9),
     )
-    said: list[Block] = []
-    if len(groups) < len(fact.sites):
-        many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        said = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
-    rows = Rows(lambda group: _site_row(group[0], and_more([site.name for site in group])), groups)
-    return [*said, Table(columns, rows, what="matmuls")]
 
 
 def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
@@ -241,7 +302,9 @@ def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
     )
 
 
-def _systolic(rows: Sequence[Systolic], machine: Hardware) -> list[Block]:
+def systolic(fact: PlanCost) -> tuple[Line, Table]:
+    """Cycles of a systolic array, a row a dataflow."""
+    machine, rows = fact.hardware, fact.systolic
     size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
     timed = any(row.total is not None for row in rows)
     table = Table(
@@ -266,7 +329,7 @@ def _systolic(rows: Sequence[Systolic], machine: Hardware) -> list[Block]:
         ],
     )
     head = Line(Span(f"cycles of a systolic array, {size}", "strong"))
-    return [Line(), head, table, Paragraph(_DRAINED, "quiet")]
+    return head, table
 
 
 _DRAINED = (
@@ -275,10 +338,9 @@ _DRAINED = (
 )
 
 
-def _detail(site: SiteCost) -> list[Block]:
+def detail(site: SiteCost) -> list[Block]:
     """One site: what each loop order moves, and how every figure comes about."""
     return [
-        Line(),
         Line(Span(site.name, "strong")),
         _orders(site),
         Line(),
@@ -321,12 +383,52 @@ def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
 
 def _formula(formula: Formula) -> list[Block]:
     return [
-        Line((Span(f"{field_terms(formula.name)}  ", "quiet"), Span(formula_value(formula), "strong")), 2),
-        Paragraph(f"{field_terms(formula.rule)}  =  {formula.filled}", indent=6),
+        Line((Span(f"{field_terms(formula.name)}  ", "quiet"), Span(_formula_value(formula), "strong")), 2),
+        Paragraph(f"{field_terms(formula.rule)}  =  {formula.filled}", "formula", 6),
     ]
 
 
-def formula_value(formula: Formula) -> str:
+def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> list[Block]:
+    """How a figure of all sites comes about; what is assumed where there is no formula.
+
+    Args:
+        fact: The figures.
+        example: One of the sites, with formulas.
+        names: Of the figure's formulas.
+    """
+    known = {} if example is None else {formula.name: formula for formula in example.formulas}
+    found = [known[name] for name in names if name in known]
+    if example is None or not found:
+        return _assumptions(fact)
+    if len(fact.sites) == 1 and fact.sites[0].calls == 1:
+        return [block for formula in found for block in _formula(formula)]
+    # the figure is that of all sites: the numbers of one would give another
+    rules = [
+        Line((Span(f"{field_terms(formula.name)} = ", "quiet"), Span(_of_all(formula, fact), "formula")))
+        for formula in found
+    ]
+    told = (Span("f has the numbers of ", "quiet"), example.name, Span(", the largest", "quiet"))
+    return [*rules, Line(told)]
+
+
+_RATIOS = {
+    "utilisation": "MACs of all matmuls / TM TK TN of all their tile matmuls",
+    "padded share": "padding of all matmuls / all their bytes with it",
+    "intensity": "FLOPs of all matmuls / all their traffic",
+    "distance from it": "traffic of all matmuls / all their lower bounds",
+}
+"""What is no sum over sites."""
+
+
+def _of_all(formula: Formula, fact: PlanCost) -> str:
+    """How a figure of all sites comes about from the formula of one."""
+    if formula.name.startswith("buffer"):
+        return f"the most that a matmul needs, of {field_terms(formula.rule)}"
+    many = f"{len(fact.sites):,} matmul{'s' * (len(fact.sites) != 1)}"
+    return _RATIOS.get(formula.name) or f"sum over {many}, every call: {field_terms(formula.rule)}"
+
+
+def _formula_value(formula: Formula) -> str:
     """The value of a formula with its unit: '303,038,464 B', '1.6 %', '4.7 ms'."""
     value = formula.value
     if formula.unit == "share":

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 from msgspec.structs import replace
 
-from explorer.base.units import count_text, edges_text, exact_text, runs_text, seconds_text
+from explorer.base.units import count_text, dims_text, edges_text, exact_text, runs_text, seconds_text
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table
 from explorer.report.present.alike import alike, and_more
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
-from explorer.report.present.figures import share_text
+from explorer.report.present.figures import share_text, utilization
 from explorer.settings.parse import option_words, path_word
 
-__all__ = ["plan", "plan_matmuls", "tile"]
+__all__ = ["headline", "how_tiled", "left_out", "matmuls", "open_sizes", "plan", "plan_matmuls", "tile"]
 
 
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a matmul, what is left as it was, and why."""
-    sizes = [f"{name} = {size:,}" for name, size in fact.dims.items()]
     how = [
         f"{'x'.join(map(str, fact.tile))} tiles",
-        f"{edges_text(fact.edges)} at the edges",
+        f"{edges_text(fact.edges, brief=False)} at the edges",
         f"form {fact.form}",
     ]
-    how += [f"counted for {', '.join(sizes)}"] if fact.free else sizes
+    how += [f"counted for {dims_text(fact.dims)}"] if fact.dims else []
     return [
         Line((Span(source, "strong"), Span(f"   in {', '.join(how)}", "quiet"))),
         Line(),
@@ -41,17 +39,59 @@ def plan_matmuls(fact: Plan) -> list[Block]:
     blocks: list[Block] = []
     groups = alike(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
     if fact.sites:
-        blocks += [_sites(fact, groups), Line(), *_notes(fact, groups)]
+        blocks += [_with_sum(matmuls(fact, groups), fact), Line(), *_notes(fact, groups)]
     else:
         blocks.append(Paragraph("Nothing to tile: no matmul here can be tiled.", "warning"))
     if fact.skipped:
-        head = (Column("", "right"), Column("left as it was"), Column("", shrink=True, drop=1), Column(""))
-        blocks += [Line(), Table(head, _skipped_rows(fact.skipped))]
+        blocks += [Line(), left_out(fact)[0]]
     return blocks
 
 
-def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
-    """A row for each group of sites that are alike, and what they come to together."""
+def headline(fact: Plan) -> Line:
+    """How many tile matmuls, in how many matmuls, and the share of the model's MACs that they do."""
+    sites = len(fact.sites)
+    if not sites:
+        return Line(Span("Nothing to tile with these choices", "warning"))
+    many = f" tile matmul{'s' * (fact.products != 1)} in {sites:,} matmul{'s' * (sites != 1)}"
+    role: Role = "good" if fact.macs == fact.macs_total is not None else "figure"
+    share = Span(_share(fact), role)
+    return Line((Span(exact_text(fact.products), "strong"), many, Span(" · ", "quiet"), share))
+
+
+def _share(fact: Plan) -> str:
+    whole = fact.macs_total
+    return (
+        "of how many MACs is not known"
+        if whole is None
+        else f"{share_text(fact.macs, whole)} of the model's MACs"
+    )
+
+
+def open_sizes(fact: Plan) -> tuple[str, Span]:
+    """For which sizes of open dimensions the figures hold, and for which the tiled graph."""
+    bound = [name for name in fact.dims if name not in fact.free]
+    graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
+    graph += [f"is for this {' and '.join(bound)} only"] if bound else []
+    said = f"The tiled graph {', and '.join(graph)}."
+    return dims_text(fact.dims), Span(said, "warning" if bound else "quiet")
+
+
+def how_tiled(site: SitePlan) -> list[Field]:
+    """How one matmul is cut, and how much of the tiles it needs."""
+    return [
+        Field("grid", _grid(site)),
+        Field("tile", "x".join(map(str, site.tile))),
+        Field("edges", edges_text(site.edges)),
+        Field("form", site.form),
+        Field("utilization", utilization(site.utilisation)),
+        Field("tile matmuls", exact_text(site.products)),
+        *([Field("in a pass", Span(runs, "formula"))] if (runs := runs_text(site.calls)) else []),
+        *([Field("known at run time", Span(", ".join(site.dynamic), "warning"))] if site.dynamic else []),
+    ]
+
+
+def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
+    """A row for each group of sites that are alike."""
     # what differs from site to site is said at each
     own: list[tuple[str, Callable[[SitePlan], str]]] = [
         (title, shown)
@@ -73,22 +113,12 @@ def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
             *(shown(site) for _, shown in own),
             _grid(site),
             Span(exact_text(_of_all(site.products_total, len(group))), "strong"),
-            f"{100 * site.utilisation:.1f} %",
+            utilization(site.utilisation),
             Span(site.form, "quiet"),
         )
         for group in groups
         for site in group[:1]
     ]
-    if len(fact.sites) > 1:
-        rows.append(
-            (
-                *("",) * (5 + len(own)),
-                Span("together", "quiet"),
-                Span(exact_text(fact.products), "strong"),
-                "",
-                "",
-            )
-        )
     columns = (
         Column("matmul", shrink=True),
         Column("operator", drop=2),
@@ -104,18 +134,22 @@ def _sites(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     return Table(columns, rows)
 
 
+def _with_sum(table: Table, fact: Plan) -> Table:
+    """The table with what its rows come to together."""
+    if len(fact.sites) < 2:
+        return table
+    total: tuple[Cell, ...] = (Span("together", "quiet"), Span(exact_text(fact.products), "strong"))
+    return replace(table, rows=[*table.rows, (*("",) * (len(table.columns) - 4), *total)])
+
+
 def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     """What the rows of sites do not say: how many share one, what is open, the share of the MACs."""
-    share = "the model's own total is not known"
-    if fact.macs_total is not None:
-        share = f"{share_text(fact.macs, fact.macs_total)} of the model's"
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
         many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
         notes.append(Paragraph(f"{many}; --json lists each.", "quiet"))
-    if fact.free:
-        free = " and ".join(fact.free)
-        notes.append(Paragraph(f"The tiled graph takes every size of {free}.", "quiet"))
+    if fact.dims:
+        notes.append(Paragraph(open_sizes(fact)[1].text, "quiet"))
     unknown = sum(site.calls is None for site in fact.sites)
     if unknown:
         many = "1 matmul runs" if unknown == 1 else f"{unknown:,} matmuls run"
@@ -126,7 +160,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{count_text(fact.macs)} MACs are tiled, {share}. Tile utilization is the share "
+            f"{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile utilization is the share "
             "of each tile's arithmetic that the matmul needs; the rest is idle.",
             "quiet",
         )
@@ -199,15 +233,29 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
     return blocks
 
 
-def _skipped_rows(skipped: Sequence[SkippedSite]) -> list[tuple[Cell, ...]]:
-    """A row for every reason: how many, which operator, the first name."""
+def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
+    """A row for every operator and reason, most MACs first: how many, the first name; and what each is of."""
+    kinds: dict[tuple[str, str], list[SkippedSite]] = {}
+    for skip in fact.skipped:
+        kinds.setdefault((skip.op, skip.reason), []).append(skip)
+    groups = sorted(kinds.values(), key=lambda group: -sum(skip.macs or 0 for skip in group))
 
-    def alike(skip: SkippedSite) -> tuple[str, str]:
-        return skip.op, skip.reason
+    def row(group: list[SkippedSite]) -> tuple[Cell, ...]:
+        macs = [skip.macs for skip in group if skip.macs is not None]
+        known = fact.macs_total and len(macs) == len(group)
+        return (
+            exact_text(len(group)),
+            group[0].op,
+            Span(and_more([skip.name for skip in group]), "quiet"),
+            share_text(sum(macs), fact.macs_total) if known else "",
+            Span(group[0].reason, "warning"),
+        )
 
-    rows: list[tuple[Cell, ...]] = []
-    for (op, reason), group in groupby(sorted(skipped, key=alike), key=alike):
-        names = [skip.name for skip in group]
-        which = and_more(names)
-        rows.append((exact_text(len(names)), op, Span(which, "quiet"), Span(reason, "warning")))
-    return rows
+    columns = (
+        Column("", "right"),
+        Column("left as it was"),
+        Column("", shrink=True, drop=2),
+        Column("of the MACs", "right", drop=1),
+        Column(""),
+    )
+    return Table(columns, [row(group) for group in groups]), groups
