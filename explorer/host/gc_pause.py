@@ -13,6 +13,15 @@ from contextlib import contextmanager
 _MANY = 700
 """New objects from which they are called old: as many as would set off a look through them."""
 
+_OWN = gc.get_freeze_count()
+"""Objects that the interpreter itself has frozen: Python 3.12 begins with some hundreds."""
+
+
+def freeze_once() -> None:
+    """Takes all that is there out of every later search, unless that was done before."""
+    if gc.get_freeze_count() <= _OWN:
+        gc.freeze()
+
 
 @contextmanager
 def gc_pause() -> Iterator[None]:
@@ -23,7 +32,7 @@ def gc_pause() -> Iterator[None]:
         yield
     finally:
         if collects:
-            if gc.get_count()[0] > _MANY and not gc.get_freeze_count():
+            if gc.get_count()[0] > _MANY and gc.get_freeze_count() <= _OWN:
                 # to the permanent generation and from there to the oldest: nothing is looked at. Who has
                 # frozen objects of his own keeps them frozen
                 gc.freeze()

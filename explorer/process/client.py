@@ -57,6 +57,13 @@ class TreePreview(Struct, frozen=True):
     plain: bool
 
 
+def begun() -> Future[Any]:
+    """A result that nobody who waits for it can cancel: it comes, or its job is stopped."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
 class EngineJob(Struct):
     """One call of a session's method.
 
@@ -71,7 +78,7 @@ class EngineJob(Struct):
     method: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=begun)
     progress: Progress | None = None
 
 
@@ -133,7 +140,7 @@ class EngineProcess:
         """
         with self._lock:
             while len(self._outlines) <= at:
-                self._outlines.append(Future())
+                self._outlines.append(begun())
                 if self._closed:
                     self._outlines[-1].set_result(None)
             return self._outlines[at]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -47,6 +48,12 @@ def test_errors_of_the_session_cross_the_process(sample: Any, tmp_path: Path) ->
     # and the engine still answers
     assert engine.submit("history").future.result(60).current == 0
     engine.close()
+
+
+async def test_who_gives_up_waiting_for_an_answer_takes_none_from_others(engine: EngineProcess) -> None:
+    asyncio.wrap_future(engine.submit("analysis").future).cancel()
+    await asyncio.sleep(0.01)
+    assert engine.submit("info").future.result(20).totals.params
 
 
 def test_a_misused_method_is_refused(engine: EngineProcess) -> None:

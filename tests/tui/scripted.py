@@ -43,6 +43,7 @@ from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.process.client import begun
 
 __all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
 
@@ -535,7 +536,7 @@ def _stats(tensor: TensorInfo, layer: str) -> TensorStats:
 @dataclass
 class _Job:
     method: str
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any] = field(default_factory=begun)
     progress: Progress | None = None
 
 
@@ -594,8 +595,7 @@ class ScriptedEngine:
         """Answer what waits."""
         self.hold.clear()
         for job, args, kwargs in self.waiting:
-            if not job.future.cancelled():
-                self._answer(job, args, kwargs)
+            self._answer(job, args, kwargs)
         self.waiting.clear()
 
     def stop(self, job: _Job) -> None:

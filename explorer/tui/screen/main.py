@@ -6,7 +6,6 @@ It composes. What it shows lies in the store, which the tabs and lines watch; wh
 from __future__ import annotations
 
 import asyncio
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,6 +14,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.host.gc_pause import freeze_once
 from explorer.tui.commands import COMMANDS, run_command
 from explorer.tui.commands.context import CommandContext
 from explorer.tui.pages.header import header_lines, short_name
@@ -94,9 +94,7 @@ class MainScreen(Screen[None]):
     async def _settle(self) -> None:
         """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
         await asyncio.to_thread(lambda: [import_module(f"explorer.tui.{name}") for name in _LATER])
-        if not gc.get_freeze_count():
-            # what was imported stays: every look for garbage through it would hold a key up for 20 ms
-            gc.freeze()
+        freeze_once()  # what was imported stays: a look for garbage through it holds a key up for 20 ms
 
     async def _open(self) -> None:
         store = self.store

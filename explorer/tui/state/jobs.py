@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from explorer.base.errors import Cancelled
 from explorer.process.rows import RowPages
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class Jobs:
 
     async def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """The answer of a session's method, without a word on the screen."""
-        return await _answer(self.engine.submit(method, *args, **kwargs).future)
+        return await asyncio.wrap_future(self.engine.submit(method, *args, **kwargs).future)
 
     async def run(self, title: str, method: str, *args: Any, **kwargs: Any) -> Any:
         """The same as the job that the job bar shows and Esc stops.
@@ -62,7 +60,7 @@ class Jobs:
         self.current = mine
         self._on_change()
         try:
-            return await _answer(mine.job.future)
+            return await asyncio.wrap_future(mine.job.future)
         finally:
             if self.current is mine:
                 self.current = None
@@ -70,7 +68,7 @@ class Jobs:
 
     async def outlined(self, at: int) -> TreePreview | None:
         """The header's rows as they are read (see `worker.Engine.outlined`); None if no more come."""
-        outlined: TreePreview | None = await _answer(self.engine.outlined(at))
+        outlined: TreePreview | None = await asyncio.wrap_future(self.engine.outlined(at))
         return outlined
 
     async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:
@@ -86,12 +84,3 @@ class Jobs:
             return False
         self.engine.stop(self.current.job)
         return True
-
-
-async def _answer(future: Future[Any]) -> Any:
-    try:
-        return await asyncio.wrap_future(future)
-    except CancelledError as gone:
-        if isinstance(gone, asyncio.CancelledError) and not future.cancelled():
-            raise  # the screen itself is going away
-        raise Cancelled("the job was stopped") from gone
