@@ -53,7 +53,7 @@ OPTIONAL = {
         "trainable_params",
         "activation_bytes_functional",
     ),
-    *("kv_cache_bytes", "tiled", "torchinfo", "differences"),
+    *("kv_cache_bytes", "tiled", "torchinfo", "differences", "columns", "table", "table_total", "found"),
 }
 """Keys that are absent where they make no sense."""
 
@@ -151,6 +151,10 @@ DOCUMENTS: dict[str, Fields] = {
         **INFO,
         "layers": list[facts.Layer],
         "torchinfo": Torchinfo,
+        "columns": list[str],
+        "table": list[dict[str, Any]],
+        "table_total": dict[str, Any],
+        "found": int,
         "differences": list[comparison.TorchinfoDifference],
     },
     "ops": {**INFO, "ops": list[OpStat]},
@@ -257,6 +261,10 @@ ABOUT = {
     "assumptions": "What was assumed to get the numbers: sizes of open dimensions, and more.",
     "tiled": "Of a tiled model: what runs on tiles.",
     "torchinfo": "With `--style torchinfo`.",
+    "columns": "With `--columns`, `--filter`, `--sort` and such: names, from left to right.",
+    "table": "Beside them: of each of `layers` where it stands, and what it has in the columns.",
+    "table_total": "What they add up to.",
+    "found": "With `--filter`: how many layers, without the groups around them.",
     "differences": "With `--compare`: where torchinfo's numbers are not ours.",
     "output": "The file that was written; null where nothing was.",
     "machine": "What is null is not known, and what follows from it neither.",

@@ -98,8 +98,17 @@ def documents() -> str:
     return documents.tables()
 
 
+def columns() -> str:
+    """The columns of the layer tree."""
+    from explorer.settings.columns import COLUMNS
+
+    rows = [f"| `{column.name}` | {column.about} |" for column in COLUMNS.values()]
+    return "\n".join(["| column | what it is |", "|---|---|", *rows])
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "keys": keys,
+    "filter": columns,
     "formats": formats,
     "verbs": verbs,
     "options": options,

@@ -542,7 +542,7 @@ def test_two_copies_of_a_model_agree_and_two_models_do_not(ask: Ask, sample: Cal
         (("info", "{lenet}", "--past", "3"), "write --decode --past N"),
         (("info", "{lenet}", "--decode"), "write --decode --past N"),
         (("compare", "{lenet}"), "needs two models"),
-        (("layers", "{lenet}", "--style", "torchinfo"), "lenet"),
+        (("layers", "{lenet}", "--compare"), "lenet"),
         (("activations", "{lenet}", "--input", "missing.npy"), "missing.npy"),
         (("activations", "{lenet}", "--layer", "nothing*"), "nothing*"),
         (("weights", "{lenet}", "--layer", "nothing*"), "nothing*"),

@@ -40,6 +40,7 @@ __all__ = [
     "HistoryEntry",
     "Info",
     "Layer",
+    "LayerTable",
     "LeftOver",
     "ModelInfo",
     "NodeDiff",
@@ -66,6 +67,7 @@ __all__ = [
     "stored_totals",
     "states_text",
     "to_json",
+    "whole_model",
 ]
 
 SCHEMA_VERSION = 1
@@ -292,6 +294,57 @@ class Analysis(Struct, frozen=True):
 
     info: Info
     layers: tuple[Layer, ...]
+
+
+class LayerTable(Struct, frozen=True):
+    """Rows of the layer tree as they were asked for: filtered, folded, sorted, with columns.
+
+    Attributes:
+        columns: By name, see `explorer.settings.columns`.
+        layers: In the order in which they are shown. A group of which a filter leaves some layers has the
+            sums of those.
+        values: What each row has in the columns.
+        total: What the rows add up to, as a row; the model's totals unless a filter was given.
+        totals: What that has in the columns.
+        found: How many layers a filter found; None without one.
+        flat: The layers stand one below the other, whatever group they lie in.
+        style: Whose heads the columns have.
+    """
+
+    info: Info
+    columns: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    values: tuple[tuple[Any, ...], ...]
+    total: Layer
+    totals: tuple[Any, ...]
+    found: int | None = None
+    flat: bool = False
+    style: str = "tree"
+
+
+def whole_model(info: Info) -> Layer:
+    """The totals of a model as a row of its own, with the id -1: what the rows of a table add up to."""
+    totals = info.totals
+    return Layer(
+        id=-1,
+        parent=None,
+        path="",
+        name="total",
+        kind="",
+        depth=0,
+        group=True,
+        inputs=info.model.inputs,
+        outputs=info.model.outputs,
+        params=totals.params,
+        trainable_params=totals.trainable_params,
+        weight_bytes=totals.weight_bytes,
+        macs=totals.macs,
+        elementwise_ops=totals.elementwise_ops,
+        bytes_read=totals.bytes_read,
+        bytes_written=totals.bytes_written,
+        activation_bytes=totals.activation_bytes_sum,
+        weight_bytes_read=totals.weight_bytes_read,
+    )
 
 
 class Range(Struct, frozen=True):

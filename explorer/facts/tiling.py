@@ -178,3 +178,12 @@ class Plan(Struct, frozen=True):
     dims: Mapping[str, int] = field(default_factory=dict)
     free: tuple[str, ...] = ()
     decomposed: tuple[str, ...] = ()
+
+
+def scope_of(name: str) -> str:
+    """The module in an exporter's name for a node: /classifier/classifier.1/Gemm is of classifier.1."""
+    scope = ""
+    for piece in name.strip("/").split("/"):
+        nested = not scope or piece == scope or piece.startswith(scope + ".")
+        scope = piece if nested else f"{scope}.{piece}"
+    return scope

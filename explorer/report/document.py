@@ -19,6 +19,7 @@ from explorer.facts import (
     History,
     Info,
     Layer,
+    LayerTable,
     ModelInfo,
     OpStat,
     Plan,
@@ -62,6 +63,7 @@ __all__ = [
     "plan_cost",
     "roofline",
     "sweep",
+    "table",
     "tile",
     "torchinfo",
     "training",
@@ -154,6 +156,25 @@ def layer(about: Info, fact: Connections, tool: str, sha256: str | None = None) 
     """The document of `explorer layers --layer`: one row, who makes what it reads and reads what it makes."""
     document = {**info(about, tool, sha256), **to_json(fact)}
     return {**document, "layer": _layer(fact.layer)}
+
+
+def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer layers` with columns: that of `layers`, and the table.
+
+    A row of it says where the layer stands in the tree; the other keys are the names of the columns.
+    """
+    where = ("id", "parent", "path", "name", "depth", "group")
+    rows = [
+        {**_picked(row, where), **dict(zip(fact.columns, to_json(values), strict=True))}
+        for row, values in zip(fact.layers, fact.values, strict=True)
+    ]
+    return {
+        **layers(Analysis(fact.info, fact.layers), tool, sha256),
+        "columns": list(fact.columns),
+        "table": rows,
+        "table_total": dict(zip(fact.columns, to_json(fact.totals), strict=True)),
+        **({} if fact.found is None else {"found": fact.found}),
+    }
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:

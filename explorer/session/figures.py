@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.engine.costs import selection
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import connections
-from explorer.facts import Info, Layer, OpStat
+from explorer.engine.tiling.layers import tile_arithmetic
+from explorer.facts import Info, Layer, LayerTable, OpStat, Plan
 from explorer.facts.graph.connections import Connections
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.training import Optimizer, Training
 from explorer.session.models import Cancel, InputShapes, Models, OnProgress
+from explorer.settings import columns as tree_columns
 from explorer.settings import filter
 
 
@@ -80,6 +83,62 @@ class ModelFigures:
         """Operator types."""
         return operator_stats(self._models.examined(self._models.at(index)).analysis)
 
+    def table(
+        self,
+        query: str,
+        names: Sequence[str],
+        *,
+        style: str,
+        sort: str,
+        depth: int | None,
+        flat: bool,
+        machine: Machine | None,
+        plan: Plan | None,
+        index: int | None,
+    ) -> LayerTable:
+        """Rows of the tree, and what they have in some columns."""
+        preset = tree_columns.STYLES.get(style)
+        if preset is None:
+            raise Misuse(
+                f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES)
+            )
+        if depth is not None and depth < 1:
+            raise Misuse("a tree has one level at least", where="depth")
+        analysis = self._models.examined(self._models.at(index)).analysis
+        figures: dict[str, Mapping[int, float | None]] = {}
+        if machine is not None:
+            points = limits.roofline(analysis, machine).points
+            figures["seconds"] = {point.layer: point.seconds for point in points}
+        if plan is not None:
+            figures |= tile_arithmetic(analysis.layers, plan, by_value=analysis.info.model.is_graph)
+        beside = _beside(analysis.info, figures)
+        order = sort.removeprefix("-")
+        by = tree_columns.chosen([order], beside, "--sort")[0] if order else None
+        asked = [name for name, known in (("time", machine), ("utilization", plan)) if known is not None]
+        columns = tree_columns.chosen(names or [*preset.columns, *asked], beside)
+        wanted = filter.matcher(query, beside) if query.strip() else None
+        left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
+        beside = _beside(analysis.info, left.figures)
+        rows = selection.arranged(
+            left.layers,
+            depth=depth,
+            flat=flat or preset.flat,
+            sort=by,
+            turned=sort.startswith("-"),
+            beside=beside,
+        )
+        return LayerTable(
+            analysis.info,
+            tuple([column.name for column in columns]),
+            tuple(rows),
+            tuple([tuple([column.of(row, beside) for column in columns]) for row in rows]),
+            left.total,
+            tuple([column.of(left.total, beside) for column in columns]),
+            None if wanted is None else left.found,
+            flat or preset.flat,
+            style,
+        )
+
     def search(self, text: str, index: int | None) -> tuple[int, ...]:
         """Ids of the layers that match a query."""
         return filter.search(self._models.examined(self._models.at(index)).analysis.layers, text)
@@ -106,3 +165,12 @@ def named_layer(layers: Sequence[Layer], wanted: str) -> int:
 
 _NAMED = 4
 """Layers of which one has to be named that are told."""
+
+
+def _beside(info: Info, figures: Mapping[str, Mapping[int, float | None]]) -> tree_columns.Beside:
+    """What lies beside the rows; a tile is filled as far as its arithmetic is needed."""
+    filled = None
+    if "tile_work" in figures:
+        work = figures["tile_work"]
+        filled = {at: (figures["tile_macs"].get(at) or 0) / whole for at, whole in work.items() if whole}
+    return tree_columns.Beside(info.totals, figures.get("seconds"), filled)

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.facts import Analysis, Diff, History, Info, OpStat, Plan, TileResult, TileSpec, Verification
+from explorer.facts import (
+    Analysis,
+    Diff,
+    History,
+    Info,
+    LayerTable,
+    OpStat,
+    Plan,
+    TileResult,
+    TileSpec,
+    Verification,
+)
 from explorer.session import headers
 from explorer.session import history as states
 from explorer.session.models import Cancel, Dims, InputShapes, Models, OnProgress
@@ -332,6 +343,52 @@ class Session:
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
         return self._figures.ops(index)
+
+    def layers(
+        self,
+        query: str = "",
+        columns: Sequence[str] = (),
+        *,
+        style: str = "tree",
+        sort: str = "",
+        depth: int | None = None,
+        flat: bool = False,
+        machine: Machine | None = None,
+        spec: TileSpec | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+    ) -> LayerTable:
+        """Rows of the layer tree as a table: filtered, folded, sorted, with columns.
+
+        Args:
+            query: A filter (see `explorer.settings.filter`): what it finds stays, and the groups around it,
+                which sum what is left in them. Empty keeps all.
+            columns: By name (see `explorer.settings.columns`); empty takes those of the style.
+            style: 'tree', 'torchinfo', 'torchsummary', 'keras' or 'sizes'.
+            sort: A column: siblings with the largest first, texts from A; the other way behind a minus.
+            depth: Levels of the tree, from 1.
+            flat: Rows without others in them only, one below the other, sorted together.
+            machine: Of the column `time`.
+            spec: A tiling: of the column `utilization`.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where a plan stands.
+
+        Raises:
+            Misuse: There is no such column or style, a column needs a machine or a tile, or the filter
+                cannot be read.
+        """
+        plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
+        return self._figures.table(
+            query,
+            columns,
+            style=style,
+            sort=sort,
+            depth=depth,
+            flat=flat,
+            machine=machine,
+            plan=plan,
+            index=index,
+        )
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""

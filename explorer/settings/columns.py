@@ -16,7 +16,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from explorer.base.errors import Misuse, nearest
-from explorer.facts import Layer, TensorInfo, Totals
+from explorer.facts import Layer, Shape, TensorInfo, Totals
 
 __all__ = [
     "COLUMNS",
@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain"]
-"""What a column holds: words, a shape, and numbers that are rounded in a way of their own. 'ratio' and
-'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head."""
+"""What a column holds: words, the shapes of some tensors, and numbers, each rounded in a way of its own.
+'ratio' and 'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head."""
 NUMBERS: frozenset[Unit] = frozenset({"count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain"})
 """Units of what can be compared and sorted as numbers."""
 
@@ -72,6 +72,7 @@ class LayerColumn(Struct, frozen=True):
         stored: Known of every row, whatever its shapes are: never a bound.
         field: The field of a `Layer` that it is, where it is one; a group's is the sum of those in it.
         needs: What has to lie beside the rows: the field of `Beside`.
+        blank: None means that a row has nothing of the kind, not that it is not known.
     """
 
     name: str
@@ -82,6 +83,7 @@ class LayerColumn(Struct, frozen=True):
     stored: bool = False
     field: str = ""
     needs: str = ""
+    blank: bool = False
 
     @property
     def is_number(self) -> bool:
@@ -135,8 +137,9 @@ def _intensity(layer: Layer, beside: Beside) -> float | None:
 
 def _share(layer: Layer, beside: Beside) -> float | None:
     whole = None if beside.totals is None else beside.totals.macs
-    # what does not run beside the rest has no part in the model's work
-    return layer.macs / whole if layer.macs is not None and whole and layer.counted else None
+    if not layer.counted:
+        return 0.0  # what does not run beside the rest has no part in the model's work
+    return layer.macs / whole if layer.macs is not None and whole else None
 
 
 def _bits(layer: Layer, _: Beside) -> float | None:
@@ -163,15 +166,14 @@ def _taken(layer: Layer, _: Beside) -> int | None:
     return None if size is None else size * (1 if layer.group else layer.calls)
 
 
-def _shape(tensors: Sequence[TensorInfo]) -> tuple[Any, ...] | None:
-    """The shape of the first, and how many others there are; () for no tensor."""
-    return (tensors[0].shape, len(tensors) - 1) if tensors else ()
+def _shapes(tensors: Sequence[TensorInfo]) -> tuple[Shape | None, ...]:
+    return tuple([tensor.shape for tensor in tensors])
 
 
-def _outputs(layer: Layer, _: Beside) -> tuple[Any, ...] | None:
+def _outputs(layer: Layer, _: Beside) -> tuple[Shape | None, ...]:
     # a row of a file of tensors is a tensor
     bare = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
-    return _shape(layer.weights if bare else layer.outputs)
+    return _shapes(layer.weights if bare else layer.outputs)
 
 
 def _dtypes(layer: Layer, _: Beside) -> str:
@@ -181,7 +183,7 @@ def _dtypes(layer: Layer, _: Beside) -> str:
 _TABLE = (
     LayerColumn("kind", "kind", "text", lambda layer, _: layer.kind_text, "the operator or class"),
     LayerColumn("path", "path", "text", lambda layer, _: layer.path, "the name in full"),
-    LayerColumn("input", "input", "shape", lambda layer, _: _shape(layer.inputs), "shape of the input"),
+    LayerColumn("input", "input", "shape", lambda layer, _: _shapes(layer.inputs), "shape of the input"),
     LayerColumn("output", "output", "shape", _outputs, "shape of the output"),
     LayerColumn("dtype", "dtype", "text", _dtypes, "element type of the outputs"),
     LayerColumn("kernel", "kernel", "text", _kernel, "size of the window of a convolution or pooling"),
@@ -209,7 +211,7 @@ _TABLE = (
         stored=True,
         field="weight_bytes",
     ),
-    LayerColumn("bits", "bits", "ratio", _bits, "a parameter, as it is stored", stored=True),
+    LayerColumn(*("bits", "bits", "ratio", _bits, "a parameter, as it is stored"), stored=True, blank=True),
     LayerColumn(
         *("activations", "activations", "bytes", lambda layer, _: layer.activation_bytes),
         "bytes of the outputs",
@@ -225,7 +227,7 @@ _TABLE = (
         field="bytes_written",
     ),
     LayerColumn("bytes", "bytes", "bytes", _moved, "bytes read and written"),
-    LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity"),
+    LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity", blank=True),
     LayerColumn(
         *("time", "least time", "seconds", lambda layer, beside: (beside.seconds or {}).get(layer.id)),
         "lower bound on the machine that is named",
@@ -236,6 +238,7 @@ _TABLE = (
         lambda layer, beside: (beside.utilization or {}).get(layer.id),
         "of the arithmetic of the tiles, the share that the product needs",
         needs="utilization",
+        blank=True,
     ),
     LayerColumn("input_size", "input MiB", "mebibytes", _taken, "bytes of the inputs that are no weights"),
     LayerColumn(
@@ -271,7 +274,8 @@ def columns_beside(beside: Beside) -> Mapping[str, LayerColumn]:
 
 def _outside(name: str) -> LayerColumn:
     return LayerColumn(
-        name, name, "ratio", lambda layer, beside: beside.outside[name].get(layer.id), "from outside"
+        *(name, name, "ratio", lambda layer, beside: beside.outside[name].get(layer.id), "from outside"),
+        blank=True,
     )
 
 

@@ -206,7 +206,7 @@ def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> No
 def test_every_example_in_the_help_can_be_typed() -> None:
     for name, verb in VERBS.items():
         for example in verb.examples:
-            typed = example.split("   ")[0].replace("'", "").split()
+            typed = shlex.split(example.split("   ")[0])
             assert typed[:2] == ["explorer", name]
             words.read(typed[1:], VERBS)
 

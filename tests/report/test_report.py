@@ -37,8 +37,9 @@ from explorer.report.blocks import Block, Column, Line, Paragraph, Span, Table
 from explorer.report.layout import Page
 from explorer.report.present.compare import compare, diff, verify
 from explorer.report.present.look.info import info
-from explorer.report.present.look.layers import doubt_text, layers
+from explorer.report.present.look.layers import doubt_text
 from explorer.report.present.look.ops import ops
+from explorer.report.present.look.table import layers
 from explorer.report.present.tiling import tile
 
 TOTALS = Totals(

@@ -25,7 +25,7 @@ def about(
     given: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
-    name: str,
+    name: str | Callable[..., dict[str, Any]],
     subject: str | Callable[..., list[Block]],
     rows: str = "",
     opening: Callable[[Session, ProgressLine], Info] | None = None,
@@ -37,7 +37,7 @@ def about(
         progress: Told where the job stands.
         ask: Gets the facts.
         name: Of the function that makes them a document (without one the document is that of `info` and the
-            fact's own fields), and of the one in `subject` that makes them blocks.
+            fact's own fields), and of the one in `subject` that makes them blocks; or the former itself.
         subject: Module of `explorer.report.present`, or a function that makes the blocks.
         rows: See `Answer`.
         opening: Makes the totals that `ask` gets, where those of `Session.open` are not what is wanted.
@@ -48,8 +48,10 @@ def about(
         digest = session.sha256() if given.json else None
     return Answer(
         DONE,
-        lambda: getattr(document(), name, document().of_fact)(*facts, tool(), digest),
-        lambda: subject(*facts) if callable(subject) else getattr(present(subject), name)(*facts),
+        lambda: (name if callable(name) else getattr(document(), name, document().of_fact))(
+            *facts, tool(), digest
+        ),
+        lambda: subject(*facts) if callable(subject) else getattr(present(subject), str(name))(*facts),
         rows,
     )
 

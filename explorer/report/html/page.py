@@ -17,10 +17,10 @@ from explorer.facts import Analysis, Info, OpStat
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.html.draw import html, markdown
 from explorer.report.present.look.info import totals_blocks
-from explorer.report.present.look.layers import layers_blocks
 from explorer.report.present.look.memory import memory_blocks
 from explorer.report.present.look.ops import ops_blocks
 from explorer.report.present.look.roofline import roofline_blocks
+from explorer.report.present.look.table import layers_blocks
 from explorer.report.present.look.training import training_blocks
 from explorer.report.present.look.values import weights_blocks
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.facts.tiling import scope_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -22,7 +24,7 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     paths = [layer.path for layer in layers if layer.path]
     found = []
     for site in sites:
-        scope = _scope(site.name)
+        scope = scope_of(site.name)
         if site.output in made or any(
             scope == p or scope.startswith(p + ".") or site.name == p or within(site, p) for p in paths
         ):
@@ -45,11 +47,3 @@ def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
         for made in layer.outputs
         if made.name
     }
-
-
-def _scope(name: str) -> str:
-    scope = ""
-    for piece in name.strip("/").split("/"):
-        nested = not scope or piece == scope or piece.startswith(scope + ".")
-        scope = piece if nested else f"{scope}.{piece}"
-    return scope

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import re
+
 import pytest
 
 import explorer
+from explorer.cli.main import main
 
 torch = pytest.importorskip("torch")
 
@@ -23,3 +29,151 @@ def test_a_layer_says_how_many_of_its_parameters_are_trained() -> None:
 def test_a_file_that_does_not_say_what_is_trained_leaves_it_open() -> None:
     with explorer.Session("sample_models/lenet.onnx") as session:
         assert {row.trainable_params for row in session.analysis().layers} == {None}
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["layers", *words]) == 0
+    return capsys.readouterr().out
+
+
+def table(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(asked(capsys, *words, "--csv"))))
+
+
+LENET = "sample_models/lenet.onnx"
+
+
+def test_columns_come_in_the_order_asked_with_what_the_tree_has(capsys: pytest.CaptureFixture[str]) -> None:
+    names = "input,output,kernel,macs,read,written,intensity,bits"
+    text = asked(capsys, LENET, "--columns", names)
+    heads = ["layer", "input", "output", "kernel", "MACs", "read", "written", "FLOPs/byte", "bits"]
+    assert text.splitlines()[2].split() == heads
+    answer = json.loads(asked(capsys, LENET, "--columns", names, "--json"))
+    whole = json.loads(asked(capsys, LENET, "--json"))
+    assert answer["columns"] == names.split(",")
+    assert answer["layers"] == whole["layers"]
+    for row, layer in zip(answer["table"], whole["layers"], strict=True):
+        assert (row["macs"], row["read"]) == (layer["macs"], layer["bytes_read"])
+        assert row["input"] == [tensor["shape"] for tensor in layer["inputs"]]
+        moved = layer["bytes_read"] + layer["bytes_written"]
+        assert row["intensity"] == pytest.approx(2 * layer["macs"] / moved)
+    assert answer["table_total"]["macs"] == whole["totals"]["macs"]
+    assert [row["kernel"] for row in answer["table"][:5]] == ["5x5", "", "", "2x2", "2x2"]
+
+
+def test_siblings_are_sorted_within_their_group_either_way_and_leaves_flat(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def paths(*words: str) -> list[str]:
+        return [row["path"] for row in table(capsys, LENET, "--columns", "read", *words)]
+
+    down = paths("--sort", "read")
+    assert down[:5] == ["/fc1/Gemm", "/fc2/Gemm", "pool", "/pool/MaxPool", "/pool/MaxPool_1"]
+    up = paths("--sort", "-read")
+    assert up[:2] == ["/Relu_3", "/Relu_2"]
+    assert up[up.index("pool") + 1 :][:2] == ["/pool/MaxPool_1", "/pool/MaxPool"]
+    flat = paths("--flat", "--sort", "read")
+    assert "pool" not in flat
+    assert flat[:3] == ["/fc1/Gemm", "/fc2/Gemm", "/conv2/Conv"] or flat[2] in ("/Relu", "/pool/MaxPool")
+    assert paths("--depth", "1") == [path for path in paths() if not path.startswith("/pool/")]
+    assert paths("--sort", "kernel")[0] in ("/Relu", "pool")
+
+
+def test_what_is_not_known_comes_last_whichever_way(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("sample_models/bert_tiny.onnx", "--columns", "macs", "--flat")
+    for sort in ("macs", "-macs"):
+        known = [bool(row["macs"]) for row in table(capsys, *words, "--sort", sort)]
+        assert known == sorted(known, reverse=True)
+        assert False in known
+
+
+def test_groups_and_the_total_sum_what_a_filter_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(asked(capsys, LENET, "--filter", "in:[*,16,...] OR op:Gemm", "--json"))
+    rows = {row["path"]: row for row in answer["layers"]}
+    assert list(rows) == [
+        *("pool", "/pool/MaxPool_1", "/Relu_1", "/Flatten", "/fc1/Gemm", "/fc2/Gemm", "/fc3/Gemm")
+    ]
+    assert rows["pool"]["bytes_read"] == rows["/pool/MaxPool_1"]["bytes_read"] == 6400
+    leaves = [row for row in answer["layers"] if not row["group"]]
+    assert answer["found"] == len(leaves) == 6
+    assert answer["table_total"]["macs"] == sum(row["macs"] for row in leaves)
+    whole = json.loads(asked(capsys, LENET, "--json"))["layers"]
+    kept = json.loads(asked(capsys, LENET, "--filter", "pool", "--json"))["layers"]
+    assert kept == [row for row in whole if "pool" in row["path"]], "what is left whole is as it was"
+    groups = json.loads(asked(capsys, LENET, "--filter", "is:group", "--json"))["layers"]
+    assert groups == [row for row in whole if row["group"]]
+
+
+def test_time_and_utilization_add_up_over_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ("--peak-macs", "1G", "--bandwidth", "1GB/s")
+    rows = table(capsys, LENET, "--columns", "time,macs", *machine)
+    times = {row["path"]: float(row["time"]) for row in rows}
+    assert times["pool"] == pytest.approx(times["/pool/MaxPool"] + times["/pool/MaxPool_1"])
+    assert times["/conv2/Conv"] == pytest.approx(240_000 / 1e9)
+    found = table(capsys, LENET, "--columns", "path", "--filter", "time>=0.24ms", *machine)
+    assert [row["path"] for row in found] == ["/conv2/Conv"]
+    plan = {row["path"]: row["utilization"] for row in table(capsys, LENET, "--tile", "8")}
+    assert not plan["/Relu"]
+    assert float(plan["/conv2/Conv"]) == pytest.approx(100 * 150 * 16 / (13 * 19 * 2 * 512))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--columns", "time"), "needs a machine"),
+        (("--columns", "utilization"), "needs a tile"),
+        (("--columns", "mac"), "did you mean 'macs'"),
+        (("--columns", "macs,,params"), "empty name"),
+        (("--sort", "sise"), "there is no column 'sise'"),
+        (("--filter", "op:Conv mac>1"), "filter, character 9: a filter cannot compare 'mac'"),
+        (("--filter", "a " * 1_500), "at most 1,000 characters"),
+        (("--depth", "0"), "whole number of 1 or more"),
+        (("--style", "kears"), "did you mean 'keras'"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["layers", LENET, *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    assert said in err
+
+
+def test_the_sums_below_a_style_are_those_of_torchinfo() -> None:
+    torchinfo = pytest.importorskip("torchinfo")
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 5))
+    net[0].bias.requires_grad_(False)
+    x = torch.zeros(2, 3, 8, 8)
+    theirs = torchinfo.summary(net, input_data=x, verbose=0)
+    with explorer.Session(net, inputs=x) as session:
+        sizes = session.layers(style="sizes")
+        ours = session.layers(columns=["params", "trainable"])
+    assert ours.totals == (theirs.total_params, theirs.trainable_params)
+    given, passes, params, total = sizes.totals[2:]
+    assert given == x.nbytes
+    assert params == theirs.total_param_bytes
+    # torchinfo leaves a layer without parameters out of what forward keeps
+    assert passes == theirs.total_output_bytes + 2 * 4 * 2 * 8 * 36
+    assert total == given + passes + params
+
+
+@pytest.mark.parametrize(
+    ("style", "heads"),
+    [
+        ("torchinfo", ["Layer", "(type)", "Input Shape", "Output Shape", "Kernel Shape", "Param #"]),
+        ("torchsummary", ["Layer", "(type)", "Output Shape", "Param #"]),
+        ("keras", ["Layer", "(type)", "Output Shape", "Param #", "Trainable #"]),
+        (
+            "sizes",
+            ["layer", "kind", "output", "input MiB", "forward+backward MiB", "params MiB", "total MiB"],
+        ),
+    ],
+)
+def test_a_style_has_the_heads_of_its_tool(
+    style: str, heads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = asked(capsys, LENET, "--style", style).splitlines()
+    assert re.split(r"\s{2,}", lines[2].strip())[: len(heads)] == heads
+    assert ("Non-trainable params" in "".join(lines)) == (style != "sizes")

@@ -1,31 +1,72 @@
-"""`explorer layers`: the tree of layers, or torchinfo's table."""
+"""`explorer layers`: the tree of layers as a table, or torchinfo's table."""
 
 from __future__ import annotations
 
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer
+from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
+from explorer.cli.output.answer import Answer, document, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from explorer.facts import Info, LayerTable
+    from explorer.report.blocks import Block
+    from explorer.session import Session
+
+STYLES = ("tree", "torchinfo", "torchsummary", "keras", "sizes")
+_SHAPING = {"columns", "filter", "sort", "depth", "flat"}
+"""Options that say which rows and columns."""
+_TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile")
+"""Options that make the tree a table."""
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.layer is not None:
         return _one(given, progress)
-    if given.style == "torchinfo" or given.compare:
+    if given.compare or (given.style == "torchinfo" and not given.explicit & _SHAPING):
         return _torchinfo(given, progress)
+    if given.style != "tree" or given.explicit.intersection(_TABLE):
+        return about(
+            given, progress, lambda session, info: (_table(given, session),), "table", "look.table", "table"
+        )
     return about(
-        given, progress, lambda session, info: (session.analysis(),), "layers", "look.layers", "layers"
+        given, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
+    )
+
+
+def _table(given: ParsedArgs, session: Session) -> LayerTable:
+    """The rows and columns that were asked for."""
+    machine = spec = None
+    if given.explicit & {"machine", "peak_macs", "bandwidth"}:
+        from explorer.cli.arguments.records import roofline_machine
+
+        machine = roofline_machine(given)
+    if given.tile is not None:
+        from explorer.facts import TileSpec
+
+        spec = TileSpec(tile=given.tile)
+    return session.layers(
+        given.filter or "",
+        given.columns,
+        style=given.style,
+        sort=given.sort or "",
+        depth=given.depth,
+        flat=given.flat,
+        machine=machine,
+        spec=spec,
     )
 
 
 def _one(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """One layer, and what it is connected to."""
-    table = next((name for name in ("csv", "compare") if getattr(given, name)), "")
-    if table or given.style == "torchinfo":
+    shaping = next((name for name in (*_TABLE, "csv", "compare", "style") if name in given.explicit), "")
+    if shaping:
         hint = "leave --layer out, or type --json"
-        raise Misuse("one layer is no table", where=f"--{table or 'style'}", hint=hint)
+        raise Misuse("one layer is no table", where=f"--{shaping.replace('_', '-')}", hint=hint)
     return about(
         given,
         progress,
@@ -36,22 +77,33 @@ def _one(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _torchinfo(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for."""
+    """Torchinfo's own table; with `--compare` where it is wrong, alone where our own tree was asked for.
+
+    Of a graph, which torchinfo cannot read, our figures in its columns.
+    """
     if given.csv and not given.compare:
         raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
-    return about(
-        given,
-        progress,
-        lambda session, info: (
-            info,
-            session.torchinfo(),
-            session.analysis() if given.style == "tree" else None,
-            given.compare,
-        ),
-        "torchinfo",
-        "compare.compare",
-        "differences",
-    )
+
+    def ask(session: Session, info: Info) -> tuple[Any, ...]:
+        if info.totals.nodes and not info.model.format.startswith("torch") and not given.compare:
+            return (_table(given, session),)
+        ours = session.analysis() if given.style == "tree" else None
+        return info, session.torchinfo(), ours, given.compare
+
+    def page(*facts: Any) -> list[Block]:
+        blocks: list[Block] = (
+            present("look.table").table(*facts)
+            if len(facts) == 1
+            else present("compare.compare").torchinfo(*facts)
+        )
+        return blocks
+
+    def written(*facts: Any) -> dict[str, Any]:
+        # the program and the file's digest stand behind the facts
+        answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
+        return answer
+
+    return about(given, progress, ask, written, page, "differences")
 
 
 COMMAND = Command(
@@ -60,11 +112,32 @@ COMMAND = Command(
     ("MODEL",),
     (
         Option(
+            "--columns",
+            "columns between commas, from left to right, such as input,output,kernel,params,trainable,macs,\n"
+            "share,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization",
+            "NAMES",
+            reads="names",
+            manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"
+            "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
+            "calls,status` and others (a name that is none is told them)",
+        ),
+        Option("--filter", "only what this finds, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"),
+        Option(
+            "--sort",
+            "siblings by this column, the largest first; -COLUMN the other way",
+            "COLUMN",
+        ),
+        Option("--depth", "levels of the tree", "N", least=1),
+        Option("--flat", "layers without groups, one below the other, sorted together"),
+        Option(
             "--style",
-            "our own tree, or torchinfo's table made by torchinfo",
+            "columns that go together: our own tree, those of torchinfo (its own table, made by torchinfo,\n"
+            "of an nn.Module), torchsummary or Keras, or sizes: input, forward and backward, params, total",
             default="tree",
-            choices=("tree", "torchinfo"),
-            manual="our own tree, or torchinfo's own table, made by torchinfo",
+            choices=STYLES,
+            manual="columns that go together: our own tree; torchinfo's own table, made by torchinfo (of a"
+            " graph our figures in its columns); the columns of torchsummary or Keras; `sizes`: input,"
+            " forward and backward, params and total MiB of each layer",
         ),
         Option("--compare", "where torchinfo's numbers are not ours, and which rule decides"),
         Option(
@@ -72,6 +145,8 @@ COMMAND = Command(
             "one layer or group: its figures, who makes what it reads, who reads what it makes",
             "PATH",
         ),
+        *MACHINE,
+        Option("--tile", "tile size that the column utilization is of: 64 or 64x64x64", "SIZE", reads="tile"),
         *OPENING,
         *TABLE,
     ),
@@ -79,9 +154,13 @@ COMMAND = Command(
         "explorer layers alexnet",
         "explorer layers model.onnx --json",
         "explorer layers resnet18 --layer layer1.0.add",
+        "explorer layers resnet18 --columns output,kernel,params,macs,read --depth 2 --sort read",
+        "explorer layers model.onnx --filter 'op:Conv read>1M' --flat --csv",
+        "explorer layers resnet18 --columns macs,time --machine npu --sort time",
         "explorer layers resnet18 --style torchinfo --compare",
     ),
     _run,
     usage="layers MODEL",
-    manual="the tree of layers, each with its shapes and its cost",
+    manual="the tree of layers, each with its shapes and its cost; with `--columns`, `--sort`, `--filter`,"
+    " `--depth`, `--flat` and `--style` as any table of it",
 )

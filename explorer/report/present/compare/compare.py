@@ -9,7 +9,7 @@ from explorer.facts import Analysis, Info, Totals
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 from explorer.report.present.look.info import title
-from explorer.report.present.look.layers import layers
+from explorer.report.present.look.table import layers
 from explorer.session.headers import label
 
 __all__ = ["compare", "torchinfo"]

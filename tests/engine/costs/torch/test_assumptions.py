@@ -240,7 +240,7 @@ def test_a_loop_over_many_boxes_may_ask_for_each() -> None:
 
 def test_what_rests_on_an_assumption_is_not_called_the_most() -> None:
     from explorer import Session
-    from explorer.report.present.look import layers as report
+    from explorer.report.present.look import table as report
 
     class Both(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -1,0 +1,214 @@
+"""Selection of rows of the layer tree: filtered, folded at a depth, sorted, flat; groups sum what is left.
+
+A filter keeps what it finds and the groups around it. A group of which some layers are left has the sums over
+those, so that a narrowed tree adds up as the whole one does; one that was found without any of its layers
+(`is:group`) keeps its own figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.costs.layer_tree import summed
+from explorer.facts import Info, Layer, whole_model
+from explorer.settings.columns import Beside, LayerColumn
+
+__all__ = ["Narrowed", "arranged", "narrowed"]
+
+_STORED = ("params", "weight_bytes", "trainable_params")
+_FIELDS = (
+    *_STORED,
+    *("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes", "weight_bytes_read"),
+)
+
+Numbers = Mapping[int, float | None]
+Values = list[float | None]
+
+
+class Narrowed(Struct, frozen=True):
+    """What a filter leaves of a tree.
+
+    Attributes:
+        layers: In the order of the tree, groups with the sums of what is left in them.
+        total: What they add up to, as a row with the id -1.
+        figures: Of those that lie beside the rows, the sums: by name, by id.
+        found: How many layers (no groups) are left.
+    """
+
+    layers: Sequence[Layer]
+    total: Layer
+    figures: Mapping[str, Numbers]
+    found: int
+
+
+def narrowed(
+    info: Info,
+    layers: Sequence[Layer],
+    wanted: Callable[[Layer], bool] | None,
+    figures: Mapping[str, Numbers],
+) -> Narrowed:
+    """The rows that a filter finds and the groups around them.
+
+    Args:
+        info: Of the model.
+        layers: All rows, in pre-order.
+        wanted: Tells whether a row is found, asked in the order of the tree; None finds all.
+        figures: Sums that lie beside the rows, by name, by the id of a layer or group that has one itself.
+    """
+    rows = list(layers)
+    found = [True if wanted is None else wanted(row) for row in rows]
+    sums = _Sums(rows, found, figures)
+    left = [at for at in range(len(rows)) if sums.kept[at]]
+    whole = whole_model(info)
+    if wanted is not None:
+        whole = replace(whole, **sums.fields(sums.top), inputs=(), outputs=())
+    made = {name: {rows[at].id: sums.beside(at, name) for at in left} for name in figures}
+    for name, numbers in made.items():
+        numbers[whole.id] = sums.extra(sums.top, name)
+    many = sum(found[at] for at in left if not rows[at].group)
+    return Narrowed([sums.row(at) for at in left], whole, made, many)
+
+
+class _Sums:
+    """Which rows are left, and what they add up to, last row first.
+
+    Attributes:
+        kept: Whether a row is left.
+        top: What lies at the top.
+    """
+
+    def __init__(self, rows: Sequence[Layer], found: Sequence[bool], figures: Mapping[str, Numbers]) -> None:
+        self._rows, self._names = rows, list(figures)
+        self.kept = list(found)
+        self._partial = [False] * len(rows)
+        self._left = [0] * len(rows)
+        self._shared = [bool(row.shared_with) for row in rows]
+        self._leaves = [0] * len(rows)
+        own = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
+        every: dict[int, list[Values]] = {}
+        below: dict[int, list[Values]] = {}
+        self._values: list[Values] = [[] for _ in rows]
+        place = {row.id: at for at, row in enumerate(rows)}
+        for at in range(len(rows) - 1, -1, -1):
+            row = rows[at]
+            above = -1 if row.parent is None else place[row.parent]
+            base = [getattr(row, name) for name in _FIELDS]
+            extra = [summed(part) for part in zip(own[at], *every.pop(at, []), strict=True)]
+            values = [*base, *extra]
+            if not row.group:
+                self._leaves[at], self._left[at] = 1, int(found[at])
+            elif self._left[at] < self._leaves[at] and (self._left[at] or (self.kept[at] and not found[at])):
+                self._partial[at] = True
+                values = [summed(part) for part in zip(*below.get(at, []), strict=True)]
+            below.pop(at, None)
+            self._values[at] = values
+            every.setdefault(above, []).append(extra)
+            if self.kept[at]:
+                below.setdefault(above, []).append(self._as_part(row, above, values))
+            if above >= 0:
+                self.kept[above] |= self.kept[at]
+                self._left[above] += self._left[at]
+                self._leaves[above] += self._leaves[at]
+                self._shared[above] |= self._shared[at] and self.kept[at]
+        width = len(_FIELDS) + len(self._names)
+        self.top = [summed(part) for part in zip(*below.get(-1, [[0] * width]), strict=True)]
+
+    def _as_part(self, row: Layer, above: int, values: Values) -> Values:
+        """What a row adds to the one above it: what does not run beside the rest only what it stores."""
+        if row.counted or (above >= 0 and not self._rows[above].counted):
+            return values
+        return [value if name in _STORED else 0 for name, value in zip(_FIELDS, values, strict=False)] + [
+            0 for _ in self._names
+        ]
+
+    def row(self, at: int) -> Layer:
+        """A row as it is left."""
+        row = self._rows[at]
+        if not self._partial[at]:
+            return row
+        reason = f"the sum over {self._left[at]:,} of {self._leaves[at]:,} layers in it"
+        if self._shared[at]:
+            reason += ", parameters that they share counted for each"
+        return replace(row, **self.fields(self._values[at]), reason=reason, repeat=1)
+
+    def fields(self, values: Values) -> dict[str, Any]:
+        """The fields of a row with these sums."""
+        return dict(zip(_FIELDS, values, strict=False))
+
+    def extra(self, values: Values, name: str) -> float | None:
+        """A sum that lies beside the rows."""
+        return values[len(_FIELDS) + self._names.index(name)]
+
+    def beside(self, at: int, name: str) -> float | None:
+        """That of a row."""
+        return self.extra(self._values[at], name)
+
+
+def arranged(
+    rows: Sequence[Layer],
+    *,
+    depth: int | None,
+    flat: bool,
+    sort: LayerColumn | None,
+    turned: bool,
+    beside: Beside,
+) -> list[Layer]:
+    """Rows in the order in which they are shown.
+
+    Args:
+        rows: In pre-order.
+        depth: Levels of the tree that are shown, from 1; groups of the last stand for what is in them.
+        flat: Only what has nothing shown in it, whatever group that lies in.
+        sort: By what siblings (of a flat list: all) are sorted: numbers from the largest, texts from A. What
+            is not known comes last.
+        turned: The other way.
+        beside: Of the rows.
+    """
+    shown = [row for row in rows if depth is None or row.depth < depth]
+    if flat:
+        groups = {row.parent for row in shown}
+        return _sorted([row for row in shown if row.id not in groups], sort, turned, beside)
+    if sort is None:
+        return shown
+    children: dict[int | None, list[Layer]] = {}
+    for each in shown:
+        children.setdefault(each.parent, []).append(each)
+    found: list[Layer] = []
+    stack = [iter(_sorted(children.pop(None, []), sort, turned, beside))]
+    while stack:
+        row = next(stack[-1], None)
+        if row is None:
+            stack.pop()
+            continue
+        found.append(row)
+        if row.id in children:
+            stack.append(iter(_sorted(children.pop(row.id), sort, turned, beside)))
+    return found
+
+
+def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: Beside) -> list[Layer]:
+    if sort is None:
+        return rows
+    known: list[tuple[Any, Layer]] = []
+    unknown: list[Layer] = []
+    for row in rows:
+        value = sort.of(row, beside)
+        if value is None:
+            unknown.append(row)
+        else:
+            known.append((value if sort.is_number else _words(value), row))
+    # the first of equals stays first, whichever way the others go
+    known.sort(key=lambda pair: pair[0], reverse=sort.is_number != turned)
+    return [*[row for _, row in known], *unknown]
+
+
+def _words(value: Any) -> Any:
+    """A text or shapes as they are sorted: sizes that are no number behind those that are."""
+    if isinstance(value, str):
+        return value.casefold()
+    sizes = [shape for shape in value if shape is not None]
+    return [[(not isinstance(size, int), size if isinstance(size, int) else 0) for size in s] for s in sizes]

@@ -1,0 +1,259 @@
+"""The tree of layers as a table: `explorer layers`, with the columns that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from explorer.base.units import MACS, bytes_text, count_text, exact_text, shape_text
+from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, whole_model
+from explorer.report.blocks import Alike, Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
+from explorer.report.present.figures import bar_text, count, plain, quiet_zero, seconds, share_text, size
+from explorer.report.present.look.info import answer
+from explorer.report.present.look.layers import doubt_text
+from explorer.settings.columns import COLUMNS, STYLES, Beside, LayerColumn, tensor_bytes
+
+__all__ = ["layers", "layers_blocks", "table", "table_blocks"]
+
+_DROP = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
+"""Of the columns that nobody asked for: which are left out first where there is little room."""
+_BAR = 5
+_REMARKS = 3
+
+
+def layers(fact: Analysis) -> list[Block]:
+    """The answer of `explorer layers`."""
+    return answer(fact.info, layers_blocks(fact))
+
+
+def layers_blocks(fact: Analysis) -> list[Block]:
+    """The tree, indented, with the cost of every row."""
+    beside, totals = Beside(totals=fact.info.totals), fact.info.totals
+    columns = [COLUMNS[name] for name in STYLES["tree"].columns]
+    rows = _Rows(fact.info, fact.layers, columns, _DROP)
+    for row in fact.layers:
+        rows.add(row, tuple([column.of(row, beside) for column in columns]))
+    whole = whole_model(fact.info)
+    return [rows.table(tuple([column.of(whole, beside) for column in columns])), *_below(totals, columns)]
+
+
+def table(fact: LayerTable) -> list[Block]:
+    """The answer of `explorer layers` with columns, a filter, an order or a style."""
+    return answer(fact.info, table_blocks(fact))
+
+
+def table_blocks(fact: LayerTable) -> list[Block]:
+    """The rows that were asked for, with their columns, and what they add up to."""
+    style = STYLES[fact.style]
+    columns = [COLUMNS.get(name) or LayerColumn(name, name, "ratio", _nothing, "") for name in fact.columns]
+    rows = _Rows(fact.info, fact.layers, columns, heads=style.heads, flat=fact.flat, found=fact.found)
+    for row, values in zip(fact.layers, fact.values, strict=True):
+        rows.add(row, values)
+    return [rows.table(fact.totals), *(_sums(fact) if style.sums else _below(fact.info.totals, columns))]
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+class _Look(NamedTuple):
+    """What stands in a row behind its name, and all that its cells are made of."""
+
+    group: bool
+    counted: bool
+    values: tuple[Any, ...]
+    remark: str
+
+
+class _Rows:
+    """A table in the making; of a large model most rows say the same but for their names."""
+
+    def __init__(
+        self,
+        info: Info,
+        layers: Sequence[Layer],
+        columns: Sequence[LayerColumn],
+        drop: Mapping[str, int] | None = None,
+        *,
+        heads: Mapping[str, str] | None = None,
+        flat: bool = False,
+        found: int | None = None,
+    ) -> None:
+        self._info, self._columns, self._flat, self._found = info, columns, flat, found
+        self._drop, self._heads = drop, heads or {}
+        self._said = _said_of_shapes(info)
+        # a file of tensors says nothing of work, on every row the same nothing
+        self._bare = not info.totals.nodes and not info.totals.coverage
+        self._names: list[Cell] = []
+        self._looks: list[_Look] = []
+        self._alike: dict[_Look, _Look] = {}
+        place = {column.name: at for at, column in enumerate(columns)}
+        self._macs = place.get("macs") if "share" in place else None
+
+    def add(self, row: Layer, values: tuple[Any, ...]) -> None:
+        """A row with what it has in the columns."""
+        name = row.path or row.name if self._flat else "  " * row.depth + (row.name or row.path or "(model)")
+        look = _Look(row.group, row.counted, values, _remark(row, self._said, self._bare))
+        self._names.append(Span(name, "strong") if row.group else name)
+        self._looks.append(self._alike.setdefault(look, look))
+
+    def table(self, totals: tuple[Any, ...]) -> Table:
+        """The rows, and below them what they add up to."""
+        at = self._macs
+        leaves = [look.values[at] or 0 for look in self._alike if at is not None and not look.group]
+        largest = max(leaves, default=0)
+        cells = {look: self._cells(look, largest) for look in self._alike}
+        said = "total" if self._found is None else f"total of {self._found:,} found"
+        rows = Alike(
+            [*self._names, Span(said, "strong")],
+            [*[cells[look] for look in self._looks], tuple(self._total(totals))],
+        )
+        return Table(tuple(self._heads_of()), rows, 0)
+
+    def _heads_of(self) -> Iterator[Column]:
+        yield Column(self._heads.get("", "layer"), shrink=True)
+        for column in self._columns:
+            head = self._heads.get(column.name, column.head)
+            if self._bare and column.name == "output":
+                head = "shape"
+            drop = self._drop.get(column.name, 0) if self._drop is not None else 0
+            if column.is_number:
+                yield Column(head, "right", drop=drop)
+            else:
+                yield Column(head, shrink=column.unit == "text", drop=drop)
+            if column.name == "share" and self._macs is not None:
+                yield Column("", role="bar", drop=_BAR)
+        yield Column("", shrink=True, drop=_REMARKS, role="warning")
+
+    def _cells(self, look: _Look, largest: float) -> tuple[Cell, ...]:
+        """The cells of a row behind its name."""
+        found: list[Cell] = []
+        for column, value in zip(self._columns, look.values, strict=True):
+            cell = self._cell(column, value)
+            found.append(Span(cell, "quiet") if look.group and isinstance(cell, str) and cell else cell)
+            if column.name == "share" and self._macs is not None:
+                alone = not look.group and look.counted
+                found.append(bar_text(look.values[self._macs], largest) if alone else "")
+        return (*found, look.remark)
+
+    def _cell(self, column: LayerColumn, value: Any) -> Cell:
+        if column.unit == "shape":
+            more = f" +{len(value) - 1}" if len(value) > 1 else ""
+            return shape_text(value[0]) + more if value else ""
+        if column.unit == "text":
+            return Span(value, "quiet") if value and column.name == "kind" else str(value)
+        if value is None and (column.blank or not self._info.totals.macs):
+            return "" if column.blank or column.name == "share" else Span("?", "warning")
+        return figure(column, value)
+
+    def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
+        """The cells of the last row: words and shapes have none."""
+        known = self._info.totals
+        for column, value in zip(self._columns, totals, strict=True):
+            if (
+                not column.is_number
+                or column.name in ("share", "calls", "depth")
+                or (value is None and column.blank)
+            ):
+                yield ""
+            else:
+                sign = known.sign if value is not None and not column.stored else ""
+                yield _strong(column, value, sign)
+            if column.name == "share" and self._macs is not None:
+                yield ""
+
+
+def figure(column: LayerColumn, value: Any) -> Span:
+    """A number of a column: nothing is a dash, unknown a question mark."""
+    if value is None:
+        return Span("?", "warning")
+    if column.unit == "count":
+        return quiet_zero(count(value))
+    if column.unit == "bytes":
+        return quiet_zero(size(value))
+    if column.unit == "seconds":
+        return quiet_zero(seconds(value))
+    if column.unit == "plain":
+        return plain(value)
+    if column.unit == "share":
+        text = share_text(value, 1) if value else ""
+        return Span(text, value=value)
+    if column.unit == "mebibytes":
+        text = "<0.01" if 0 < value / 2**20 < 0.005 else f"{value / 2**20:,.2f}"
+        return quiet_zero(Span(text, "figure", f"{value / 2**20:,.6f}", value))
+    return quiet_zero(Span(f"{value:,.2f}".removesuffix(".00"), "figure", value=value))
+
+
+def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
+    texts = {"count": count_text, "bytes": bytes_text}
+    text = texts[column.unit](value) if column.unit in texts else figure(column, value).text
+    return Span(sign + text, "strong", value=value)
+
+
+def _below(totals: Totals, columns: Sequence[LayerColumn]) -> list[Block]:
+    """What is worth saying below the table."""
+    names = {column.name for column in columns}
+    bare = not totals.nodes and not totals.coverage
+    unit: list[Block] = [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not bare else []
+    return [*unit, *(_functional_hint(totals) if names & {"activations", "pass_size"} else [])]
+
+
+def _sums(fact: LayerTable) -> list[Block]:
+    """Totals as torchsummary, torchinfo and Keras have them; sizes are of the types that the model has."""
+    totals, total = fact.info.totals, fact.total
+    trained = total.trainable_params
+    rest = None if trained is None else total.params - trained
+    given = tensor_bytes(fact.info.model.inputs)
+    passes = None if total.activation_bytes is None else 2 * total.activation_bytes
+    parts = (given, passes, total.weight_bytes)
+    sizes = [
+        ("Input size", given),
+        ("Forward/backward pass size", passes),
+        ("Params size", total.weight_bytes),
+        ("Estimated total size", None if None in parts else sum(part or 0 for part in parts)),
+    ]
+    rows = [
+        Field("Total params", exact_text(total.params)),
+        Field("Trainable params", exact_text(trained)),
+        Field("Non-trainable params", exact_text(rest)),
+        Field("Total mult-adds", count(total.macs, totals.sign if total.macs is not None else "")),
+        *(Field(name, size(value)) for name, value in sizes),
+    ]
+    return [Line(), Fields(rows), *_functional_hint(totals)]
+
+
+def _functional_hint(totals: Totals) -> list[Block]:
+    """Why the total of an nn.Module's activations may be less than a group's."""
+    if not totals.activation_bytes_functional:
+        return []
+    more = bytes_text(totals.activation_bytes_functional)
+    text = f"Groups count outputs of functional operators too, {more} in all; the total counts leaf modules."
+    return [Line(), Paragraph(text, "warning")]
+
+
+def _said_of_shapes(info: Info) -> dict[str, str]:
+    """What is worth saying of where a shape comes from, by origin."""
+    said = {"bound": "size at most"}
+    if info.model.opset is not None:
+        # an operator's output is inferred, or seen in a run, unless nobody knows the operator; without ONNX's
+        # operator sets there is nothing to infer, and the format declares every shape
+        said["declared"] = "shape as declared"
+    if "observed" in info.assumptions:
+        # a module is never without a run, on tensors that hold no data
+        said["observed"] = "shape as seen in a run"
+    return said
+
+
+def _remark(row: Layer, said: Mapping[str, str], bare: bool) -> str:
+    remarks = [doubt_text(row)] if row.reason and not bare else []
+    if row.shared_with:
+        more = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
+        remarks.append(f"shared with {row.shared_with[0]}{more}")
+    if row.repeat > 1:
+        remarks.append(f"first of {row.repeat} alike")
+    if not row.group:
+        origin = row.outputs[0].origin if row.outputs else ""
+        if origin in said and not origin == row.status == "bound":
+            remarks.append(said[origin])
+        remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
+    return "; ".join(remark for remark in remarks if remark)
