@@ -10,7 +10,18 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-__all__ = ["MAX_TILE", "Edges", "Form", "Grouped", "Plan", "SitePlan", "SkippedSite", "TileRule", "TileSpec"]
+__all__ = [
+    "MAX_TILE",
+    "Edges",
+    "Form",
+    "Grouped",
+    "Plan",
+    "SitePlan",
+    "SkippedSite",
+    "TileRule",
+    "TileSpec",
+    "scope_of",
+]
 
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]

@@ -144,7 +144,7 @@ class _Rows:
             return Span(value, "quiet") if value and column.name == "kind" else str(value)
         if value is None and (column.blank or not self._info.totals.macs):
             return "" if column.blank or column.name == "share" else Span("?", "warning")
-        return figure(column, value)
+        return _figure(column, value)
 
     def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
         """The cells of the last row: words and shapes have none."""
@@ -163,7 +163,7 @@ class _Rows:
                 yield ""
 
 
-def figure(column: LayerColumn, value: Any) -> Span:
+def _figure(column: LayerColumn, value: Any) -> Span:
     """A number of a column: nothing is a dash, unknown a question mark."""
     if value is None:
         return Span("?", "warning")
@@ -186,7 +186,7 @@ def figure(column: LayerColumn, value: Any) -> Span:
 
 def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
     texts = {"count": count_text, "bytes": bytes_text}
-    text = texts[column.unit](value) if column.unit in texts else figure(column, value).text
+    text = texts[column.unit](value) if column.unit in texts else _figure(column, value).text
     return Span(sign + text, "strong", value=value)
 
 
