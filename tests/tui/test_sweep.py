@@ -20,7 +20,7 @@ from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
 from explorer.tui.dialogs.sweep import SweepDialog
 from explorer.tui.dialogs.sweep_table import SweepScreen
-from explorer.tui.pages.sweep import ParetoPlot, axes_of, fields_for, sweep_facts, sweep_head, sweep_line
+from explorer.tui.pages.sweep import ParetoPlot, axes_of, columns_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -320,8 +320,8 @@ def some(count: int = 5, hardware: Hardware | None = None) -> tuple[SweepRow, ..
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
     hostile = replace(some()[0], error="\x1b[2J[bold]" + "x" * 300)
     rows = (*some(hardware=Hardware()), hostile)
-    fields = fields_for(rows, width)
-    lines = [sweep_head(fields, "traffic", False, width), *(sweep_line(one, fields, width) for one in rows)]
+    columns = columns_for(rows, width)
+    lines = [sweep_head(columns, "traffic", False, width), *(sweep_line(one, columns, width) for one in rows)]
     if width >= 60:  # below, what is on the right is cut off
         assert all(line_width(line) <= width for line in lines)
     for one in rows:

@@ -77,7 +77,7 @@ class SweepDialog(FormDialog[SweepRequest]):
             strict=True,
         ):
             yield from self.entry(label, value, hint, f"sweep-{name}")
-        edges = OptionField("edges", ("partial", "padded", "both"), id="sweep-edges")
+        edges = OptionField("edges", ("partial (ragged)", "padded", "both"), id="sweep-edges")
         prove = OptionField("prove", ("no", "each"), id="sweep-prove")
         if self._asked is not None:
             edges.index = _EDGES.index(self._asked.spec.edges)

@@ -20,14 +20,14 @@ from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
+from explorer.report.present.tiling.sweep import SweepColumn
 from explorer.report.table_file import write_sweep
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
 from explorer.tui.pages.sweep import (
     ParetoPlot,
-    SweepField,
     axes_of,
-    fields_for,
+    columns_for,
     sweep_facts,
     sweep_head,
     sweep_line,
@@ -86,17 +86,17 @@ class _Rows(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="sweep-rows")
-        self._fields: tuple[tuple[SweepRow, ...], int, tuple[SweepField, ...]] = ((), 0, ())
+        self._columns: tuple[tuple[SweepRow, ...], int, tuple[SweepColumn, ...]] = ((), 0, ())
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        return sweep_line(self.rows[index], self.fields(width), width)
+        return sweep_line(self.rows[index], self.columns(width), width)
 
-    def fields(self, width: int) -> tuple[SweepField, ...]:
+    def columns(self, width: int) -> tuple[SweepColumn, ...]:
         """The columns of these rows in `width` cells, looked for once."""
-        if self._fields[0] is not self.rows or self._fields[1] != width:
-            self._fields = self.rows, width, fields_for(self.rows, width)
-        return self._fields[2]
+        if self._columns[0] is not self.rows or self._columns[1] != width:
+            self._columns = self.rows, width, columns_for(self.rows, width)
+        return self._columns[2]
 
 
 class SweepScreen(SubScreen[TileSpec]):
@@ -195,8 +195,8 @@ class SweepScreen(SubScreen[TileSpec]):
     def _show_head(self) -> None:
         """The headings over the columns, as wide as the table is."""
         table, found = self.query_one(_Rows), self._found
-        fields, by, reverse = table.fields(table.size.width), found.by, found.reverse
-        self.query_one("#sweep-head", PaneHead).show(lambda width: (sweep_head(fields, by, reverse, width),))
+        columns, by, reverse = table.columns(table.size.width), found.by, found.reverse
+        self.query_one("#sweep-head", PaneHead).show(lambda width: (sweep_head(columns, by, reverse, width),))
 
     @on(LineList.RowHighlighted)
     def _tell(self) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from explorer.base import units
+from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
-from explorer.report.present.tiling.sweep import FRONT, tile_text
-from explorer.report.terms import field_terms
-from explorer.tui.pages.verdict import verdict_tone
-from explorer.tui.text.lines import Line, Span, fit, flow, safe, wrap
+from explorer.report.present.tiling.sweep import FRONT, SweepColumn, shown_columns, tile_text, tiling_blocks
+from explorer.tui.text.drawing import cell_line, draw
+from explorer.tui.text.lines import Line, Span, fit, line_text, safe
 from explorer.tui.text.plot import Part, framed, overlay, spread
 
 if TYPE_CHECKING:
@@ -34,131 +31,63 @@ AXES: tuple[Axes, ...] = (
 _TITLES = {"products": "tile matmuls"}
 
 
-class SweepField(Struct, frozen=True):
-    """A column: its title, what sorts by it, its cells, the text of a row in it.
-
-    Attributes:
-        drop: Columns with the highest number go first where room is short; 0 never.
-    """
-
-    title: str
-    sort: str
-    cells: int
-    text: Callable[[SweepRow], Span]
-    drop: int = 0
-
-
-def _figure(value: float | None, text: Callable[[float], str]) -> Span:
-    return ("?", "warn") if value is None else (text(value), "number")
-
-
-def _count(value: float | None) -> str:
-    return units.count_text(None if value is None else round(value))
+_SORTED_BY: Mapping[str, tuple[str, int]] = {
+    "tile": ("asked", 12),
+    "edges": ("asked", 7),
+    "form": ("asked", 8),
+    "groups": ("asked", 6),
+    "tile matmuls": ("products", 13),
+    "utilization": ("utilisation", 12),
+    "padding": ("padded", 8),
+    "traffic": ("traffic", 12),
+    "buffer": ("buffer", 12),
+    "cycles": ("cycles", 10),
+    "time": ("time", 9),
+    "proof": ("error", 17),
+    "worst error": ("error", 11),
+}
+"""What sorts by a column, and its cells: rows come while others are shown, and no column is to move."""
 
 
-def _bytes(value: float | None) -> str:
-    return units.bytes_text(None if value is None else round(value))
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-_PROOFS = {"equal": "equal", "evidence": "evidence", "different": "differs", "unproven": "unproved"}
-
-
-def _proof(row: SweepRow) -> Span:
-    if row.verified is None:
-        return ("not run", "warn") if row.verdict else ("", "dim")
-    kind = row.verdict_kind or ("equal" if row.verified else "different")
-    return _PROOFS[kind], verdict_tone(kind)
-
-
-_FIELDS: tuple[SweepField, ...] = (
-    SweepField("tile", "asked", 12, lambda row: (tile_text(row), "text")),
-    SweepField("edges", "asked", 7, lambda row: (units.edges_text(row.edges), "dim"), 2),
-    SweepField("cycles", "cycles", 10, lambda row: _figure(row.cycles, _count)),
-    SweepField("time", "time", 9, lambda row: _figure(row.seconds, units.seconds_text), 5),
-    SweepField("traffic", "traffic", 12, lambda row: _figure(row.traffic, _bytes)),
-    SweepField("buffer", "buffer", 12, lambda row: _figure(row.buffer, _bytes)),
-    SweepField("tile matmuls", "products", 13, lambda row: _figure(row.products, _count), 4),
-    SweepField("utilization", "utilisation", 12, lambda row: _figure(row.utilisation, _share), 3),
-    SweepField("padding", "padded", 8, lambda row: _figure(row.padded_share, _share), 6),
-    SweepField("proof", "error", 8, _proof, 1),
-)
-_LEFT = ("tile", "edges")
-
-
-def fields_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepField, ...]:
+def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]:
     """The columns that tell something, as many as fit into `width` cells."""
-    needless = {
-        "edges": len({row.edges for row in rows}) < 2,
-        "cycles": all(row.cycles is None for row in rows),
-        "time": all(row.seconds is None for row in rows),
-        "padding": all(not row.padded_share for row in rows),
-        "proof": all(row.verified is None and not row.verdict for row in rows),
-    }
-    shown = [field for field in _FIELDS if not needless.get(field.title, False)]
-    while sum(field.cells + 1 for field in shown) + 3 > width and any(field.drop for field in shown):
-        shown.remove(max(shown, key=lambda field: field.drop))
+    shown = shown_columns(rows)[:-1]
+    while sum(_SORTED_BY[column.title][1] + 1 for column, _ in shown) + 3 > width and any(
+        column.drop for column, _ in shown
+    ):
+        shown.remove(max(shown, key=lambda one: one[0].drop))
     return tuple(shown)
 
 
-def sweep_head(fields: Sequence[SweepField], by: str, reverse: bool, width: int) -> Line:
+def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool, width: int) -> Line:
     """The columns' titles, that by which the rows are sorted lit."""
     spans: list[Span] = [("   ", "text")]
-    for field in fields:
-        lit = field.sort == by and by != "asked"
-        title = f"{field.title}{('▴' if reverse else '▾') if lit else ''}"
-        spans.append(
-            (fit(title, field.cells, right=field.title not in _LEFT) + " ", "head" if lit else "dim")
-        )
+    for column, _ in columns:
+        sort, cells = _SORTED_BY[column.title]
+        lit = sort == by != "asked"
+        title = f"{column.title}{('▴' if reverse else '▾') if lit else ''}"
+        spans.append((fit(title, cells, right=column.align == "right") + " ", "head" if lit else "dim"))
     return tuple(spans)
 
 
-def sweep_line(row: SweepRow, fields: Sequence[SweepField], width: int) -> Line:
+def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int) -> Line:
     """A tiling in one line; of one without figures the reason."""
     mark: Span = (f" {FRONT} ", "good") if row.pareto else ("   ", "text")
     if row.error:
-        said = fit(safe(row.error), max(1, width - 4 - fields[0].cells))
-        return (mark, (fit(tile_text(row), fields[0].cells) + " ", "dim"), (said, "warn"))
-    cells = ((field.text(row), field) for field in fields)
-    return (
-        mark,
-        *(
-            (fit(text, field.cells, right=field.title not in _LEFT) + " ", role)
-            for (text, role), field in cells
-        ),
-    )
+        cells = _SORTED_BY["tile"][1]
+        said = fit(safe(row.error), max(1, width - 4 - cells))
+        return (mark, (fit(tile_text(row), cells) + " ", "dim"), (said, "warn"))
+    spans: list[Span] = [mark]
+    for column, cell in columns:
+        line = cell_line(cell(row), column.role or ("figure" if column.align == "right" else ""))
+        text = fit(line_text(line), _SORTED_BY[column.title][1], right=column.align == "right")
+        spans.append((text + " ", line[0][1] if line else "dim"))
+    return tuple(spans)
 
 
 def sweep_facts(row: SweepRow, width: int) -> list[Line]:
     """What is known of one tiling, beside what its row says."""
-    if row.error:
-        return wrap(((" " + safe(row.error), "warn"),), width - 1, 1)
-    fits = {True: ("fits the buffer", "dim"), False: ("more than the buffer", "bad"), None: ("", "dim")}
-    pieces: list[Span] = [
-        (f"{tile_text(row)} {units.edges_text(row.edges)}", "strong"),
-        (f"{units.exact_text(row.products)} tile matmuls", "number"),
-        ("? utilization" if row.utilisation is None else f"{_share(row.utilisation)} utilization", "dim"),
-        (f"{_share(row.padded_share)} padding" if row.padded_share else "", "dim"),
-        (f"{row.sites:,} matmuls" if row.sites is not None else "", "dim"),
-        (f"{_ratio(row):.2f} x the lower bound" if _ratio(row) else "", "dim"),
-        (f"{row.memory_bound:,} memory-bound" if row.memory_bound else "", "dim"),
-        fits[row.fits],
-    ]
-    figures = flow((((fit(said, min(len(said), width - 1)), role),) for said, role in pieces if said), width)
-    tone = {True: "good", False: "bad", None: "warn"}[row.verified]
-    return [
-        *figures,
-        *(wrap(((" " + safe(field_terms(row.verdict)), tone),), width - 1, 1) if row.verdict else []),
-    ]
-
-
-def _ratio(row: SweepRow) -> float | None:
-    if row.traffic is None or not row.lower_bound:
-        return None
-    return row.traffic / row.lower_bound
+    return draw(tiling_blocks(row), width - 1, beside=True)
 
 
 # the plot
@@ -206,8 +135,8 @@ class ParetoPlot:
         title = " {1} over {0}".format(*(_TITLES.get(name, name) for name in self.axes))
         if not self._points or height < 5 or width < 24:
             return [((fit(f"{title}: nothing to plot" if not self._points else "", width), "dim"),)]
-        texts = [_bytes if name in ("buffer", "traffic") else _count for name in self.axes]
-        labels = [[texts[axis](10.0**end) for end in self._bounds[axis]] for axis in (0, 1)]
+        texts = [bytes_text if name in ("buffer", "traffic") else count_text for name in self.axes]
+        labels = [[texts[axis](round(10.0**end)) for end in self._bounds[axis]] for axis in (0, 1)]
         margin = max(map(len, labels[1]))
         rows, across = height - 3, max(8, width - margin - 3)
         others, front = self._spots(across, rows)

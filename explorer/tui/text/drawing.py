@@ -63,7 +63,7 @@ def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: b
     if isinstance(block, Heading):
         return wrap((*head(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1)
     if isinstance(block, TextLine):
-        line = _spans(block.cell, exact)
+        line = cell_line(block.cell, exact=exact)
         return wrap(((" ", "text"), *line), width, 1) if line else [BLANK]
     if isinstance(block, Paragraph):
         return wrap(((f" {safe(block.text)}", ROLES[block.role]),), width, 1)
@@ -77,7 +77,7 @@ def _table(block: Table, width: int, exact: bool) -> list[Line]:
         return [cut(line, width) for line in lines]
     if len(block.columns) > 2:
         return [piece for line in lines for piece in _last_below(line, width)]
-    first = max((line_width(_spans(row[0])) for row in block.rows[:_MOST]), default=0)
+    first = max((line_width(cell_line(row[0])) for row in block.rows[:_MOST]), default=0)
     under = min(block.indent + first + 2, max(4, width // 2))
     return [piece for line in lines for piece in wrap(line, width, under)]
 
@@ -98,13 +98,13 @@ def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
 
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
     """A line a figure, however long it is, and the cells that their names take."""
-    names = [_spans(_name(field, width), role="quiet") for field in block.rows]
+    names = [cell_line(_name(field, width), "quiet") for field in block.rows]
     room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(14, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
-        more = (("  ", "dim"), *_spans(field.remark, role="quiet")) if field.remark else ()
-        lines.append((label, *_spans(field.figure, exact, "figure"), *more))
+        more = (("  ", "dim"), *cell_line(field.remark, "quiet")) if field.remark else ()
+        lines.append((label, *cell_line(field.figure, "figure", exact), *more))
     return room, lines
 
 
@@ -119,8 +119,8 @@ def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -
         (
             cut(
                 (
-                    (line_text(_spans(_name(field, width))).strip() + " ", "dim"),
-                    *_spans(field.figure, exact, "figure"),
+                    (line_text(cell_line(_name(field, width))).strip() + " ", "dim"),
+                    *cell_line(field.figure, "figure", exact),
                 ),
                 width - 1,
             )
@@ -156,7 +156,8 @@ def _laid(table: Table, width: int, exact: bool) -> TableLines:
     return TableLines(table, width, most=_MOST, exact=exact, narrowest=_NARROWEST)
 
 
-def _spans(cell: Cell, exact: bool = False, role: str = "") -> Line:
+def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:
+    """A cell as a line; text that has no role gets `role`."""
     return _line(cell_pieces(cell, role, exact=exact))
 
 

@@ -33,7 +33,9 @@ def settings(about: Info, fact: Settings) -> list[Block]:
         blocks.append(Line())
     blocks.append(
         Paragraph(
-            "In brackets where a value was said; one without was said nowhere and is the default.", "quiet"
+            "In brackets where a value was said; one without was said nowhere and is the default."
+            " Partial tiles are those of --edges ragged.",
+            "quiet",
         )
     )
     for rule in fact.unused:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from explorer.base.units import bytes_text, count_text, edges_text, exact_text, printable, seconds_text
-from explorer.base.verdicts import VERDICTS
+from explorer.base.units import bytes_text, edges_text, printable, seconds_text
+from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.compare.verify import TONES
+from explorer.report.present.figures import count, plain, seconds, share, size, utilization
 from explorer.report.terms import field_terms
 
-__all__ = ["FRONT", "scalesim", "scalesim_layout", "sweep", "tile_text"]
+__all__ = [
+    "FRONT",
+    "SweepColumn",
+    "scalesim",
+    "scalesim_layout",
+    "shown_columns",
+    "sweep",
+    "tile_text",
+    "tiling_blocks",
+]
 
 FRONT = "◆"
 """What marks a row of the Pareto front."""
@@ -47,10 +57,11 @@ def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> s
 def _legend(rows: Sequence[SweepRow]) -> str:
     known = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
     what = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else "".join(known)
+    ragged = " Partial tiles are those of --edges ragged." if len({row.edges for row in rows}) > 1 else ""
     return (
         f"{FRONT} Pareto front: no other tiling has less {what} without having more of another. Tile "
         "utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of the "
-        "bytes that fills tiles up."
+        f"bytes that fills tiles up.{ragged}"
     )
 
 
@@ -81,28 +92,27 @@ def tile_text(row: SweepRow) -> str:
 def _proof(row: SweepRow) -> Cell:
     if row.verified is None:
         return Span("not run" if row.verdict else "", "warning")
-    kind = row.verdict_kind or ("equal" if row.verified else "different")
+    kind = row.verdict_kind or _KINDS[row.verified]
     return Span(VERDICTS[kind].removeprefix("proven "), TONES[kind])
 
 
-def _share(value: float | None) -> str:
-    return "?" if value is None else f"{100 * value:.1f} %"
+SweepColumn = tuple[Column, Callable[[SweepRow], Cell]]
+"""A column, and what stands in it."""
 
-
-_COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
+_COLUMNS: tuple[SweepColumn, ...] = (
     (Column("model", shrink=True), lambda row: printable(row.model)),
     (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), "quiet")),
     (Column("tile"), lambda row: tile_text(row)),
     (Column("edges", drop=7), lambda row: Span(edges_text(row.edges), "quiet")),
     (Column("form", drop=8), lambda row: Span(row.form, "quiet")),
     (Column("groups", drop=8), lambda row: Span(row.grouped, "quiet")),
-    (Column("tile matmuls", "right", drop=1), lambda row: exact_text(row.products)),
-    (Column("utilization", "right", drop=2), lambda row: _share(row.utilisation)),
-    (Column("padding", "right", drop=6), lambda row: _share(row.padded_share)),
-    (Column("traffic", "right"), lambda row: bytes_text(row.traffic)),
+    (Column("tile matmuls", "right", drop=1), lambda row: plain(row.products)),
+    (Column("utilization", "right", drop=2), lambda row: utilization(row.utilisation)),
+    (Column("padding", "right", drop=6), lambda row: share(row.padded_share, 1)),
+    (Column("traffic", "right"), lambda row: size(row.traffic)),
     (Column("buffer", "right"), lambda row: Span(bytes_text(row.buffer), "bad" if row.fits is False else "")),
-    (Column("cycles", "right"), lambda row: count_text(row.cycles)),
-    (Column("time", "right", drop=4), lambda row: seconds_text(row.seconds)),
+    (Column("cycles", "right"), lambda row: count(row.cycles)),
+    (Column("time", "right", drop=4), lambda row: seconds(row.seconds)),
     (Column("proof", drop=3), _proof),
     (
         Column("worst error", "right", drop=5),
@@ -112,8 +122,16 @@ _COLUMNS: tuple[tuple[Column, Callable[[SweepRow], Cell]], ...] = (
 )
 
 
-def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
-    """Columns that tell rows apart, or tell something."""
+def shown_columns(
+    rows: Sequence[SweepRow], several: bool = False, machines: bool = False
+) -> list[SweepColumn]:
+    """Columns that tell rows apart, or tell something; the last is the mark of the front.
+
+    Args:
+        rows: The tilings.
+        several: They are of several models.
+        machines: And on several machines.
+    """
     needless = {
         "model": not several,
         "machine": not machines,
@@ -126,7 +144,35 @@ def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
         "proof": all(row.verified is None and not row.verdict for row in rows),
         "worst error": all(row.worst_error is None for row in rows),
     }
-    shown = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+    return [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+
+
+def tiling_blocks(row: SweepRow) -> list[Block]:
+    """What is known of one tiling; of one without figures the reason."""
+    if row.error:
+        return [Paragraph(row.error, "warning")]
+    ratio = row.traffic / row.lower_bound if row.traffic is not None and row.lower_bound else None
+    fits = Span("fits", "good") if row.fits else Span("does not fit", "bad")
+    figures = [
+        *(Field(column.title, cell(row)) for column, cell in _COLUMNS if column.title in _TOLD),
+        Field("matmuls", "" if row.sites is None else plain(row.sites)),
+        Field("x lower bound", "" if ratio is None else f"{ratio:,.2f}"),
+        Field("memory-bound", plain(row.memory_bound) if row.memory_bound else ""),
+        Field("buffer", "" if row.fits is None else fits),
+    ]
+    blocks: list[Block] = [Fields([field for field in figures if field.figure])]
+    if row.verdict:
+        kind = row.verdict_kind or _KINDS[row.verified]
+        blocks.append(Paragraph(field_terms(row.verdict), TONES[kind]))
+    return blocks
+
+
+_TOLD = ("tile", "edges", "tile matmuls", "utilization", "padding")
+_KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "different", None: "unproven"}
+
+
+def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
+    shown = shown_columns(rows, several, machines)
     return Table([column for column, _ in shown], [[cell(row) for _, cell in shown] for row in rows])
 
 
