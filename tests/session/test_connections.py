@@ -171,7 +171,7 @@ def test_text_and_json_of_one_layer_say_where_to_and_where_from(
     path = str(sample("lenet"))
     assert main(["layers", path, "--layer", "/fc3/Gemm"]) == 0
     text = capsys.readouterr().out
-    assert "← /Relu_3  Relu" in text
+    assert "← /Relu_3  Relu  [1, 84]  float32" in text
     assert "output of the model" in text
     assert main(["layers", path, "--layer", "*Relu_3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
+from explorer.engine.costs.value_flow import ValueFlow, connections
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import with_formulas
 from explorer.facts import (
@@ -39,6 +40,7 @@ from explorer.facts import (
     Verification,
 )
 from explorer.facts.cost import Hardware, PlanCost
+from explorer.facts.graph.connections import Connections
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
@@ -629,6 +631,16 @@ class ScriptedEngine:
 
     def _analysis(self) -> Analysis:
         return self.model
+
+    def _connections(self, layer: int) -> Connections:
+        flow = ValueFlow()
+        for row in self.model.layers:
+            if not row.group:
+                for tensor in row.inputs:
+                    flow.take(row.id, tensor.name, lambda tensor=tensor: tensor, "input")
+                for tensor in row.outputs:
+                    flow.make(row.id, tensor.name, lambda tensor=tensor: tensor)
+        return connections(flow, self.model.layers, layer)
 
     def _ops(self) -> tuple[OpStat, ...]:
         kernels = Range((3, 3), (11, 11), 3, (((3, 3), 3), ((11, 11), 1), ((5, 5), 1)))

@@ -45,6 +45,10 @@ COMMANDS: tuple[CommandKey, ...] = (
         "look.view.FoldAllCommand"),
     CommandKey("next_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the tree and the tabs",
         MOVE, "look.view.NextPaneCommand", footer="pane"),
+    CommandKey("back", ("backspace", "left_square_bracket"), "Backspace [", "Back",
+        "Where the cursor was before a link, a plot or a search moved it", MOVE, "look.view.BackCommand"),
+    CommandKey("back:forward", ("right_square_bracket",), "]", "Forward", "The same, the other way round",
+        MOVE, "look.view.BackCommand"),
     *(
         CommandKey(f"tab:{t.id}", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK, "look.view.TabCommand")
         for t in TABS

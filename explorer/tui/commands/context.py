@@ -180,11 +180,15 @@ class CommandContext:
 
     async def go_to_layer(self, path: str) -> None:
         """Put the tree's cursor on a layer, if the current model has it."""
+        if (found := await self.located(path)) is not None:
+            self.panes.to_layer(found)
+
+    async def located(self, path: str) -> int | None:
+        """Where the current model has a layer; says so if it has none."""
         found = (await self.jobs.locate(self.tree.model.layers, [path])).get(path)
         if found is None:
             self.store.say(f"the current model has no layer {safe(path)}")
-        else:
-            self.panes.to_layer(found)
+        return found
 
 
 class ScreenCommand:

@@ -11,10 +11,12 @@ from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS
+from explorer.tui.widgets.link_view import LINK_KEYS
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 
 KEYS: tuple[Key, ...] = (
     *LIST_KEYS,
+    *LINK_KEYS,
     *PLOT_KEYS,
     *COMMANDS,
     *TILE_KEYS,

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, field
 
 from explorer.tui.state.jobs import Jobs, RunningJob
+from explorer.tui.state.jumps import Jumps
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Diff, History, OpStat, TileSpec
     from explorer.facts.cost import Hardware
+    from explorer.facts.graph.connections import Connections
     from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
@@ -38,6 +40,7 @@ class OnDemandCache(Struct):
         training: A training step.
         weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
             there are in all.
+        connections: By id of the layer; `connecting` is the one that is asked for, -1 for none.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
@@ -46,6 +49,8 @@ class OnDemandCache(Struct):
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
+    connections: dict[int, Connections] = field(default_factory=dict)
+    connecting: int = -1
 
 
 class ScreenStore:
@@ -73,6 +78,7 @@ class ScreenStore:
         self.changes: Diff | None = None
         self.history: History | None = None
         self.on_demand = OnDemandCache()
+        self.jumps = Jumps()
         self.machine: Machine | None = None
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from explorer.base.errors import ExplorerError
+from explorer.report.present.look.connections import (
+    conflicts,
+    input_table,
+    leads,
+    output_table,
+    unknown_blocks,
+)
 from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title
 from explorer.report.present.look.training import heading, layer_figures
 from explorer.tui.pages.outline import outline_page, range_page, run_lines
 from explorer.tui.tabs.tab import Tab, note_page
-from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import BLANK, Line
+from explorer.tui.terminal.slices import after_paint
+from explorer.tui.text.drawing import draw, row_line
+from explorer.tui.text.lines import BLANK, Line, head
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.link_view import Link
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
+    from explorer.facts.graph.connections import Connections
+    from explorer.tui.state.store import OnDemandCache
+
+_PATIENCE = 0.1
+"""Seconds in which the engine says what a layer is connected to, unless it is at something else."""
 
 
 class LayerTab(Tab[LineView]):
     """What is known of the layer under the cursor."""
 
     _path = ""
+    _slow = False
+    _painted = -1
 
     def paint_outline(self) -> None:
         """The row under the cursor, as the header has it."""
@@ -44,7 +62,42 @@ class LayerTab(Tab[LineView]):
         if len(chosen) > 1:
             more.insert(0, lambda width: run_lines(model, row, width, exact))
         another, self._path = chosen[0].path != self._path, chosen[0].path
-        self.view.show(lambda width: layer_page(chosen, totals, width, exact, more), top=another)
+        self._painted = chosen[0].id
+        found = self._connections(chosen[0].id)
+        self.view.show(lambda width: layer_page(chosen, totals, width, exact, more, found), top=another)
+
+    def _connections(self, layer: int) -> Connections | None:
+        """What feeds the layer and what it feeds; asked for if nobody has."""
+        seen = self.store.on_demand
+        found = seen.connections.get(layer)
+        if found is None:
+            idle, seen.connecting = seen.connecting < 0, layer
+            if idle:
+                self.view.screen.run_worker(self._connect(seen), group="connections", exit_on_error=False)
+        return found
+
+    async def _connect(self, seen: OnDemandCache) -> None:
+        """Ask for the layer that is looked at, and for the next if the user has gone on meanwhile."""
+        if seen.connecting == self._painted:
+            await after_paint(self.view.screen)  # another model: what there is of it goes first
+        try:
+            while (layer := seen.connecting) not in seen.connections:
+                asked = asyncio.ensure_future(self.store.jobs.ask("connections", layer))
+                done, _ = await asyncio.wait({asked}, timeout=_PATIENCE)
+                if not done:
+                    # the engine is at something else: the page stands without
+                    self._slow = True
+                    self._paint_if_shown(seen)
+                seen.connections[layer] = await asked
+        except ExplorerError:
+            pass
+        finally:
+            seen.connecting, self._slow = -1, False
+        self._paint_if_shown(seen)
+
+    def _paint_if_shown(self, seen: OnDemandCache) -> None:
+        if seen is self.store.on_demand and self.store.tab == "layer" and self.store.analysis is not None:
+            self.paint()
 
     def _on_demand(self, path: str) -> list[Callable[[int], list[Line]]]:
         """What was computed on demand of a layer, as parts of its page."""
@@ -69,8 +122,14 @@ class LayerTab(Tab[LineView]):
         return parts
 
     def follow(self) -> None:
-        """Another layer is another page."""
-        (self.paint_outline if self.store.analysis is None else self.paint)()
+        """Another layer is another page, painted once: with what it is connected to, if that comes soon."""
+        if self.store.analysis is None:
+            self.paint_outline()
+            return
+        chosen, row = self.tree.cursor_layers, self.tree.current_row
+        plain = not chosen or row is None or self.tree.model.is_range(row)
+        if plain or self._slow or self._connections(chosen[0].id) is not None:
+            self.paint()
 
 
 def layer_page(
@@ -79,10 +138,12 @@ def layer_page(
     width: int,
     exact: bool,
     more: Sequence[Callable[[int], list[Line]]] = (),
+    connections: Connections | None = None,
 ) -> list[Line]:
     """The page of one layer, or of a run of identical blocks (the first stands for all).
 
-    `more` are parts that were computed on demand; they stand before what the layer is made of.
+    `more` are parts that were computed on demand; they stand before what the layer is made of. Without
+    `connections` nobody knows yet who makes what it reads.
     """
     layer, width = layers[0], width - 1
     title = layer_title(layer, layers[-1].path, len(layers))
@@ -90,4 +151,22 @@ def layer_page(
     for part in more:
         if made := part(width):
             lines += [BLANK, *made]
-    return lines + draw(layer_parts(layer), width, exact)
+    if connections is None or connections.unknown:
+        said = unknown_blocks(connections) if connections is not None else []
+        return lines + draw([*said, *layer_parts(layer)], width, exact)
+    lines += link_lines(connections, width, exact)
+    return lines + draw([*conflicts(connections), *layer_parts(layer, tensors=False)], width, exact)
+
+
+def link_lines(found: Connections, width: int, exact: bool) -> list[Line]:
+    """Who makes what the layer reads, and who reads what it makes: a line each, which leads there."""
+    lines: list[Line] = []
+    tables = ("Inputs", input_table(found)), ("Outputs", output_table(found))
+    for (title, table), leads_to in zip(tables, leads(found), strict=True):
+        if not table.rows:
+            continue
+        lines += [BLANK, head(f" {title}")]
+        for at, lead in enumerate(leads_to):
+            line = row_line(table, at, width, exact, mark=(" ", "text"))
+            lines.append(line if lead is None else Link.to(lead, line))
+    return lines

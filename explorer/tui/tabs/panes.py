@@ -20,6 +20,7 @@ from explorer.tui.tree.model import METRICS, TreeModel
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.strips import PaneHead
 
 _KEYS = {tab.id: tab for tab in TABS}
@@ -46,7 +47,7 @@ class TabPane(Vertical):
         yield PaneHead(id="tabs")
         for tab in TABS:
             if tab.kind != "plot":
-                widget = (LineView if tab.kind == "lines" else FoldList)(id=tab.id)
+                widget = (LinkView if tab.kind == "lines" else FoldList)(id=tab.id)
                 widget.display = tab.id == self._store.tab  # before the first layout, which then happens once
                 yield widget
 
@@ -185,11 +186,21 @@ class Panes(Horizontal):
             self.zoom = _ZOOMS[target is not self.layer_tree]
         target.focus()
 
-    def to_layer(self, layer: int) -> None:
-        """Put the tree's cursor on a layer, and go there."""
-        self.layer_tree.to_layer(layer)
-        self.go_to(self.layer_tree)
+    def to_layer(self, layer: int, *, focus: bool = True) -> None:
+        """Put the tree's cursor on a layer, and with `focus` go there; Backspace comes back."""
+        self._store.jumps.leave(self.layer_tree.current_layer)
+        self.show_layer(layer)
+        if focus:
+            self.go_to(self.layer_tree)
         self._store.notify("focus")
+
+    def show_layer(self, layer: int) -> None:
+        """Put the tree's cursor on a layer; a filter that hides it is taken back."""
+        if self.layer_tree.is_filtered_out(layer):
+            self.rearrange(lambda model: model.set_filter(None))
+            self._store.query = ""
+            self._store.notify("query")
+        self.layer_tree.to_layer(layer)
 
     def next_column(self, step: int = 1) -> None:
         """Another figure beside the layers."""
@@ -217,6 +228,10 @@ class Panes(Horizontal):
     def _chosen(self, event: LineList.RowSelected) -> None:
         if event.source is self.layer_tree:
             self.tabs.open("layer")
+
+    @on(LinkView.Followed)
+    def _followed(self, event: LinkView.Followed) -> None:
+        self.to_layer(event.lead, focus=False)
 
     def on_plot_view_point_selected(self, event: Any) -> None:
         """Show the layer of the plot's cursor in the tree."""

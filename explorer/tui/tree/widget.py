@@ -98,6 +98,11 @@ class LayerTree(LineList):
         self.rows_changed()
         self.move_to(row)
 
+    def is_filtered_out(self, layer: int) -> bool:
+        """Whether the filter hides a layer."""
+        shown = self.model.matches
+        return shown is not None and layer not in shown
+
     def rearrange(self, change: Callable[[TreeModel], None]) -> None:
         """Change the rows and stay on the layer where the cursor was."""
         row = self.model.rows[self.cursor] if self.row_count else None

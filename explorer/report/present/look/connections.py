@@ -49,7 +49,10 @@ def conflicts(fact: Connections) -> list[Block]:
 
 def input_table(fact: Connections) -> Table:
     """A row for each tensor that comes in: from which layer, and what it is."""
-    rows: list[tuple[Cell, ...]] = [(_source(one), *_tensor(one.tensor, one.producer)) for one in fact.inputs]
+    rows: list[tuple[Cell, ...]] = []
+    for one in fact.inputs:
+        maker = one.producer.path if one.producer is not None else ""
+        rows.append((*_source(one), *_tensor(one.tensor, maker)))
     return _table(rows, fact.input_count - len(fact.inputs), "inputs")
 
 
@@ -57,9 +60,9 @@ def output_table(fact: Connections) -> Table:
     """A row for each reader of each tensor that goes out."""
     rows: list[tuple[Cell, ...]] = []
     for one in fact.outputs:
-        cells = _tensor(one.tensor, None)
+        cells = _tensor(one.tensor, fact.layer.path)
         for place, reader in enumerate(_readers(one)):
-            rows.append((reader, *(cells if not place else ("", "", ""))))
+            rows.append((*reader, *(cells if not place else ("", "", ""))))
     return _table(rows, fact.output_count - len(fact.outputs), "outputs")
 
 
@@ -85,26 +88,30 @@ def _padded(found: list[int | None], table: Table) -> list[int | None]:
 def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
     columns = (
         Column("layer", shrink=True),
+        Column("kind", role="kind", drop=2),
         Column("shape", role="figure"),
         Column("dtype", role="kind", drop=1),
-        Column("tensor", shrink=True, drop=2, role="kind"),
+        Column("tensor", shrink=True, drop=3, role="kind"),
     )
     if more:
         rows.append((Span(f"and {more:,} more {what}", "quiet"),))
     return Table(columns, rows, 1)
 
 
-def _source(one: InputConnection) -> Cell:
-    return Span(_SOURCES[one.source], "quiet") if one.producer is None else _ref(one.producer, "← ")
+_Two = tuple[Cell, Cell]
 
 
-def _ref(layer: LayerRef, sign: str) -> Cell:
-    return (Span(sign, "formula"), layer.path or "(unnamed)", Span(f"  {layer.kind}", "kind"))
+def _source(one: InputConnection) -> _Two:
+    return (Span(_SOURCES[one.source], "quiet"), "") if one.producer is None else _ref(one.producer, "← ")
 
 
-def _readers(one: OutputConnection) -> list[Cell]:
-    """A cell for each reader, and for what else becomes of a tensor."""
-    return [*(_ref(reader, "→ ") for reader in one.readers), *_beside(one)]
+def _ref(layer: LayerRef, sign: str) -> _Two:
+    return (Span(sign, "formula"), layer.path or "(unnamed)"), layer.kind
+
+
+def _readers(one: OutputConnection) -> list[_Two]:
+    """Two cells for each reader, and for what else becomes of a tensor."""
+    return [*(_ref(reader, "→ ") for reader in one.readers), *((cell, "") for cell in _beside(one))]
 
 
 def _beside(one: OutputConnection) -> Sequence[Cell]:
@@ -117,7 +124,7 @@ def _beside(one: OutputConnection) -> Sequence[Cell]:
     return found or ([] if one.readers else [Span("nobody reads it", "quiet")])
 
 
-def _tensor(tensor: TensorInfo, maker: LayerRef | None) -> tuple[Cell, Cell, Cell]:
+def _tensor(tensor: TensorInfo, maker: str) -> tuple[Cell, Cell, Cell]:
+    """Shape, type and name; a tensor that is called after its maker needs none."""
     shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
-    name = "" if maker is not None and tensor.name == maker.path else tensor.name
-    return Span(shape, "figure"), tensor.dtype or "?", name
+    return Span(shape, "figure"), tensor.dtype or "?", "" if tensor.name == maker else tensor.name

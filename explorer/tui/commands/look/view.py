@@ -83,3 +83,15 @@ class FilterCommand(ScreenCommand):
     async def run(self) -> None:
         """Open it."""
         await self.context.filter_line.open()
+
+
+class BackCommand(ScreenCommand):
+    """Where the cursor was before the last jump, or forward again."""
+
+    async def run(self, way: str = "") -> None:
+        """Go there; the focus stays where it is."""
+        path = self.store.jumps.step(self.tree.current_layer, forward=bool(way))
+        if path is None:
+            self.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
+        elif (found := await self.context.located(path)) is not None:
+            self.panes.show_layer(found)

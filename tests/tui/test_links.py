@@ -1,0 +1,56 @@
+"""Going along the edges of the graph: links on a layer's page, back and forward as in a browser."""
+
+from __future__ import annotations
+
+from explorer.tui.widgets.link_view import LinkView
+from explorer.tui.widgets.strips import Status
+from tests.tui.hands import screen
+from tests.tui.scripted import ScriptedEngine, flat
+
+
+async def test_enter_on_a_tensor_goes_to_who_made_it_and_backspace_comes_back() -> None:
+    async with screen(size=(120, 40)) as hands:
+        page = hands.main.query_one("#layer", LinkView)
+        await hands.press("down", "down", "down")
+        assert hands.at() == "features.3"
+        assert "← features.relu0  Relu" in hands.text("#layer")
+        assert "→ features.relu3  Relu" in hands.text("#layer")
+        await hands.press("enter", "enter")
+        # the tree follows, the page keeps the keys: Enter by Enter up the stream
+        assert hands.at() == "features.relu0"
+        assert hands.main.focused is page
+        await hands.press("enter")
+        assert hands.at() == "features.0"
+        await hands.press("backspace")
+        assert hands.at() == "features.relu0"
+        await hands.press("backspace")
+        assert hands.at() == "features.3"
+        await hands.press("backspace")
+        assert hands.at() == "features.3"
+        assert "nothing to go back to" in hands.strip(Status)
+        await hands.press("right_square_bracket", "right_square_bracket")
+        assert hands.at() == "features.0"
+        # another way from here: what lay ahead is gone
+        await hands.press("down", "enter")
+        assert hands.at() == "features.relu0"
+        await hands.press("right_square_bracket")
+        assert "nothing to go forward to" in hands.strip(Status)
+
+
+async def test_a_link_to_what_the_filter_hides_takes_the_filter_back() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("slash", *"gemm", "enter")
+        await hands.press("down", "down", "enter")
+        hands.main.panes.to_layer(1)
+        await hands.rest()
+        assert hands.at() == "features.0"
+        assert not hands.main.store.query
+
+
+async def test_the_page_of_a_layer_that_many_feed_scrolls_from_link_to_link() -> None:
+    async with screen(ScriptedEngine(flat(40)), size=(80, 15)) as hands:
+        await hands.press("down", "enter", *["down"] * 30)
+        view = hands.main.query_one("#layer", LinkView)
+        assert (
+            view.link is None or view.scroll_offset.y <= view.link < view.scroll_offset.y + view.size.height
+        )
