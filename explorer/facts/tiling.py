@@ -61,7 +61,7 @@ class TileSpec(Struct, frozen=True):
 
     Attributes:
         tile: (TM, TK, TN): rows of the left operand, depth, columns of the right operand.
-        sites: Globs over site names; empty means all.
+        sites: Site names, globs over them, or filters; empty means all.
         edges: 'ragged' leaves the last tile of an axis smaller; 'padded' makes every tile exact.
         form: How the plan is written as ONNX.
         grouped: Grouped and depthwise convolutions: 'leave' them to the vector unit, or 'pack' groups

@@ -110,7 +110,7 @@ class ModelFigures:
             points = limits.roofline(analysis, machine).points
             figures["seconds"] = {point.layer: point.seconds for point in points}
         if plan is not None:
-            figures |= tile_arithmetic(analysis.layers, plan, by_value=analysis.info.model.is_graph)
+            figures |= tile_arithmetic(analysis, plan)
         beside = _beside(analysis.info, figures)
         order = sort.removeprefix("-")
         by = tree_columns.chosen([order], beside, "--sort")[0] if order else None
@@ -145,7 +145,7 @@ class ModelFigures:
 
 
 def named_layer(layers: Sequence[Layer], wanted: str) -> int:
-    """The row of a layer by its path, its name, or a glob over paths that only one has.
+    """The row of a layer by its path, its name, a glob over paths or a filter that only one has.
 
     Raises:
         Misuse: There is none, or there are several.
@@ -154,6 +154,8 @@ def named_layer(layers: Sequence[Layer], wanted: str) -> int:
     found = [at for at, path in enumerate(paths) if path == wanted]
     found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
     found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
+    if not found and filter.is_query(wanted):
+        found = [layer.id for layer in filter.layers_found(layers, wanted)]
     if len(found) == 1:
         return found[0]
     if not found:

@@ -20,6 +20,7 @@ from explorer.engine.models.opened import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import with_formulas
+from explorer.engine.tiling.layers import with_sites_found
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products
 from explorer.engine.tiling.rules import packing
@@ -56,7 +57,7 @@ class Tiler:
         """
         at = self._models.current if at is None else at
         found = self._products(at, on_progress, spec, apart)
-        plan, chosen = _decided(found, spec)
+        plan, chosen = _decided(found, self._naming(spec, found, at))
         if plan.decomposed != found.decomposed and apart is None:
             # what holds none of the chosen sites stays whole
             return self.plan(spec, on_progress, at=at, apart=plan.decomposed)
@@ -85,7 +86,8 @@ class Tiler:
         # groups are packed into the tiles that are asked for; else what is asked decides nothing here
         found = self._products(self._models.current, on_progress, spec, None)
         every = _decided(found, TileSpec())[0].sites
-        chosen = _decided(found, TileSpec(sites=spec.sites, origins=spec.origins))[0].sites
+        named = self._naming(spec, found, self._models.current).sites
+        chosen = _decided(found, TileSpec(sites=named, origins=spec.origins))[0].sites
         return in_force(spec, every, chosen)
 
     def tile(
@@ -157,6 +159,14 @@ class Tiler:
         """
         if not self._models.current:
             module_of(self._models.opened(0, on_progress))
+
+    def _naming(self, spec: TileSpec, found: Products, at: int) -> TileSpec:
+        """`spec` with the sites by name that it asks for by a filter."""
+        return with_sites_found(
+            spec,
+            lambda: _decided(found, TileSpec())[0].sites,
+            lambda: self._models.examined(at).analysis,
+        )
 
     def _products(
         self, at: int, on_progress: OnProgress, spec: TileSpec, apart: tuple[str, ...] | None

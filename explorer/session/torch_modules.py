@@ -15,6 +15,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.engine.convert.module_to_tiled import plan_module, to_torch
 from explorer.engine.costs.compare import torchinfo
 from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.tiling.layers import with_sites_found
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.facts.comparison import TorchinfoTable
 from explorer.session.models import Models, OnProgress
@@ -32,7 +33,18 @@ class ModuleTiler:
     def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
         """What `tile` would do."""
         job = self._job(verify=False, on_progress=on_progress)
-        return self._with_macs(plan_module(self._models.opened(0, on_progress), spec, job, self._macs()))
+        return self._with_macs(self._planned(self._naming(spec, job), job))
+
+    def _planned(self, spec: TileSpec, job: ConversionJob) -> Plan:
+        return plan_module(self._models.opened(0, job.on_progress), spec, job, self._macs())
+
+    def _naming(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
+        """`spec` with the layers by name that it asks for by a filter."""
+        return with_sites_found(
+            spec,
+            lambda: self._planned(TileSpec(), job).sites,
+            lambda: self._models.examined(0).analysis,
+        )
 
     def tile(
         self,
@@ -52,7 +64,7 @@ class ModuleTiler:
         module, result = to_torch(
             self._models.opened(0, on_progress),
             self._models.module,
-            spec,
+            self._naming(spec, job),
             job,
             output=output,
             overwrite=overwrite,

@@ -35,7 +35,7 @@ from explorer.settings.columns import (
 )
 from explorer.settings.expression import LONGEST, Test, Word, complain, parse, words_of
 
-__all__ = ["LONGEST", "TEXTS", "is_query", "matcher", "number", "search"]
+__all__ = ["LONGEST", "TEXTS", "is_query", "layers_found", "matcher", "number", "search"]
 
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
@@ -165,6 +165,17 @@ def matcher(text: str, beside: Beside = NOTHING) -> Callable[[Layer], bool]:
         return test(layer, place)
 
     return wanted
+
+
+def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:
+    """The layers that a filter finds; the groups only where it finds no layer.
+
+    Raises:
+        Misuse: As for `search`.
+    """
+    wanted = matcher(text)
+    found = [layer for layer in layers if wanted(layer)]
+    return [layer for layer in found if not layer.group] or found
 
 
 def is_query(text: str) -> bool:

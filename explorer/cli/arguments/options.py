@@ -108,7 +108,12 @@ OPTIONS: dict[str, Option] = {
             reads="tile",
             manual="`64`, `64x64x64` or `64,64,64`: M x K x N of a tile",
         ),
-        Option("--site", "tile only the matmuls whose name matches; repeatable", "GLOB", many=True),
+        Option(
+            "--site",
+            "tile only the matmuls whose name matches, or that a filter finds; repeatable",
+            "GLOB|FILTER",
+            many=True,
+        ),
         Option(
             "--edges",
             "the last tile of an axis is a partial tile (ragged, default) or padded with zeros (padded)",
@@ -179,7 +184,12 @@ OPTIONS: dict[str, Option] = {
         Option("--observe", "take shapes that inference cannot find from a run on random inputs"),
         Option("--decode", "cost of one decode step of a language model (needs --past)"),
         Option("--past", "tokens in the key-value cache before the decode step", "N", least=0),
-        Option("--layer", "only layers or tensors whose path matches; repeatable", "GLOB", many=True),
+        Option(
+            "--layer",
+            "only layers or tensors whose path matches, or that a filter finds; repeatable",
+            "GLOB|FILTER",
+            many=True,
+        ),
         Option(
             "--input",
             "a .npy or .npz file with the input; random otherwise",

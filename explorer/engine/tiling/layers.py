@@ -1,41 +1,29 @@
-"""Arithmetic of a tiling by layer: the engine names matmuls (sites), the tree has layers."""
+"""Sites of a plan by layer: the engine names matmuls (sites), the tree has layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
-from explorer.facts import Layer, Plan, SitePlan
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.tiling import scope_of
+from explorer.settings.filter import is_query, matcher
 
-__all__ = ["tile_arithmetic"]
+__all__ = ["tile_arithmetic", "with_sites_found"]
 
 
-def tile_arithmetic(
-    layers: Sequence[Layer], plan: Plan, *, by_value: bool
-) -> Mapping[str, Mapping[int, float]]:
+def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int, float]]:
     """What the tiles of a plan multiply, by the id of the layer that each site is, and what of it is needed.
-
-    A site is known by the value that it makes; one of an exported nn.Module, whose tensors have no names of
-    their own, by the scope in its node's name: /classifier/classifier.1/Gemm is classifier.1.
-
-    Args:
-        layers: Rows of the tree.
-        plan: The sites.
-        by_value: Tensors have names of their own: it is no nn.Module.
 
     Returns:
         'tile_work', the MACs of all tile products, and 'tile_macs', those that the product needs.
     """
-    paths: dict[str, int] = {}
-    values: dict[str, int] = {}
-    for layer in layers:
-        paths.setdefault(layer.path, layer.id)
-        if by_value and not layer.group:
-            values.update({tensor.name: layer.id for tensor in layer.outputs if tensor.name})
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
-    for site in plan.sites:
-        at = values.get(site.output, _by_name(site, paths))
+    for site, at in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
         if at is not None:
             tm, tk, tn = site.tile
             calls = 1 if site.calls is None else site.calls
@@ -43,6 +31,75 @@ def tile_arithmetic(
             work[at] = work.get(at, 0) + spent
             macs[at] = macs.get(at, 0) + spent * site.utilisation
     return {"tile_work": work, "tile_macs": macs}
+
+
+def with_sites_found(
+    spec: TileSpec, sites: Callable[[], Sequence[SitePlan]], analysis: Callable[[], Analysis]
+) -> TileSpec:
+    """A tiling that names its sites, where it asks for some by a filter.
+
+    A site is asked as the layer that it is, under its own name and operator, with M, K and N beside the
+    attributes. What is the name of a site, or a pattern of one, stays that.
+
+    Args:
+        spec: What the user asks.
+        sites: All that can be tiled.
+        analysis: Of the model.
+
+    Raises:
+        Misuse: A filter cannot be read, or finds no site.
+    """
+    if not any(map(is_query, spec.sites)):
+        return spec
+    every, about = sites(), analysis()
+    rows = _layers_of(about, every)
+    of_layer: dict[int | None, list[SitePlan]] = {}
+    for site, at in zip(every, rows, strict=True):
+        of_layer.setdefault(at, []).append(site)
+    names: dict[str, None] = {}
+    for said in spec.sites:
+        named = any(said in (site.name, site.output) or fnmatchcase(site.name, said) for site in every)
+        if named or not is_query(said):
+            names[said] = None
+            continue
+        wanted = matcher(said)
+        found = [site.output or site.name for site in of_layer.get(None, ()) if wanted(_as_layer(site))]
+        for layer in about.layers:
+            meant = [site for site in of_layer.get(layer.id, ()) if wanted(_as_layer(site, layer))]
+            found += [site.output or site.name for site in meant]
+            if layer.group:
+                wanted(layer)  # it remembers what the rows below lie in
+        if not found:
+            raise Misuse(f"no matmul is found by '{said}'", where="--site", hint="explorer plan lists them")
+        names.update(dict.fromkeys(found))
+    return replace(spec, sites=tuple(names))
+
+
+def _as_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
+    layer = layer or Layer(-1, None, site.name, site.name, site.op, 0, False, macs=site.macs)
+    sizes = {"M": site.M, "K": site.K, "N": site.N}
+    return replace(
+        layer,
+        path=site.name,
+        kind=site.op,
+        group=False,
+        attributes={**layer.attributes, **sizes},
+    )
+
+
+def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None]:
+    """The id of the layer that each site is.
+
+    A site is known by the value that it makes; one of an exported nn.Module, whose tensors have no names of
+    their own, by the scope in its node's name: /classifier/classifier.1/Gemm is classifier.1.
+    """
+    paths: dict[str, int] = {}
+    values: dict[str, int] = {}
+    for layer in analysis.layers:
+        paths.setdefault(layer.path, layer.id)
+        if analysis.info.model.is_graph and not layer.group:
+            values.update({tensor.name: layer.id for tensor in layer.outputs if tensor.name})
+    return [values.get(site.output, _by_name(site, paths)) for site in sites]
 
 
 def _by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:

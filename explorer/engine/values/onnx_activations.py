@@ -223,7 +223,7 @@ def _wanted(
     around = GroupPaths(layers)
     entries = [(o.info.name, around.around(o.layer)) for o in outputs]
     entries += [(layer.path, around.around(layer.path)) for layer in inner]
-    picked = select(globs, entries, "layer")
+    picked = select(globs, entries, "layer", layers)
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
         for layer, wanted in zip(inner, picked[len(outputs) :], strict=True)

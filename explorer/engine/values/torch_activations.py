@@ -305,7 +305,7 @@ def _wanted(
     if not globs:
         return [p for p, m in named.items() if is_leaf(m) and not p.startswith(whole)], []
     others = [layer.path for layer in layers if layer.path not in named]
-    picked = select(globs, [(path, ()) for path in (*named, *others)], "layer")
+    picked = select(globs, [(path, ()) for path in (*named, *others)], "layer", layers)
     hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted]
     return [path for path in hit if path in named], [
         (path, "it is an operator that its module calls, and only modules can be watched")

@@ -20,6 +20,7 @@ from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
 from explorer.facts.values import TensorStats, Weights
+from explorer.settings.filter import is_query, layers_found
 
 
 class GroupPaths:
@@ -46,13 +47,16 @@ class GroupPaths:
         return found
 
 
-def select(globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], what: str) -> list[bool]:
+def select(
+    globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], what: str, layers: Sequence[Layer]
+) -> list[bool]:
     """Which of `named` a user's globs mean; all of them if there are no globs.
 
     Args:
-        globs: Plain names and patterns.
+        globs: Plain names and patterns; what matches none may be a filter, which finds layers.
         named: A name with the paths under which it can be found as well.
         what: How the message calls them.
+        layers: Rows of the tree, for a filter.
 
     Raises:
         Misuse: A glob matches none.
@@ -68,6 +72,11 @@ def select(globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], wha
                 if text == glob or fnmatch.fnmatchcase(text, glob):
                     picked[at] = hit = True
                     break
+        if not hit and is_query(glob):
+            paths_found = {layer.path for layer in layers_found(layers, glob)}
+            for at, (name, paths) in enumerate(entries):
+                if name in paths_found or not paths_found.isdisjoint(paths):
+                    picked[at] = hit = True
         if not hit:
             known = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
             raise Misuse(f"no {what} matches '{glob}'", hint=nearest(glob, known))
@@ -105,17 +114,11 @@ def weights(
         Misuse: A glob matches nothing.
         Cancelled: `cancel` said so.
     """
-    owners: dict[str, str] = {}
-    for layer in layers:
-        if not layer.group:
-            for weight in layer.weights:
-                owners.setdefault(weight.name, layer.path)
-    # the tensors of a module know their layer: what a row calls 'weight' there is no name in the model
-    tensors = [
-        t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors
-    ]
+    tensors = _owned(tensors, layers)
     paths = GroupPaths(layers)
-    picked = select(names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer")
+    picked = select(
+        names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
+    )
     aliases: dict[Hashable, list[str]] = {}
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:
@@ -134,6 +137,17 @@ def weights(
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
     return Weights(source, tuple(found), tuple(tied), _duplicates(list(asked.values()), cancel), tuple(notes))
+
+
+def _owned(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
+    """Tensors with the layer that uses them first."""
+    owners: dict[str, str] = {}
+    for layer in layers:
+        if not layer.group:
+            for weight in layer.weights:
+                owners.setdefault(weight.name, layer.path)
+    # the tensors of a module know their layer: what a row calls 'weight' there is no name in the model
+    return [t if t.trainable is not None else replace(t, layer=owners.get(t.name, t.layer)) for t in tensors]
 
 
 def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, ...], ...]:

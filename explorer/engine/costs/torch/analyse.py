@@ -149,8 +149,7 @@ def examine_module(
     rows = _settled(seen)
     leaves = _leaves(seen, rows)
     rows_of = array("i")
-    trained = {parameter.identity for parameter in seen.parameters.values() if parameter.trained}
-    layers = layer_rows.build(leaves, _groups(seen, leaves), rows_of=rows_of, trained=trained)
+    layers = layer_rows.build(leaves, _groups(seen, leaves), rows_of=rows_of, trained=_trained(seen))
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, seen)
     steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
@@ -567,6 +566,10 @@ def stored(model: nn.Module, *, source: str) -> Info:
         source, (), (), ("the shapes of its inputs are not known: only what it stores is counted",)
     )
     return Info(about, {"dims": {}}, totals)
+
+
+def _trained(seen: Trace) -> set[tuple[int, int, int]]:
+    return {parameter.identity for parameter in seen.parameters.values() if parameter.trained}
 
 
 def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
