@@ -188,6 +188,7 @@ DOCUMENTS: dict[str, Fields] = {
         "operators": list[OperatorCounts],
         "differences": list[comparison.Difference],
     },
+    "graph": {**INFO, "output": str},
     "plot": {**INFO, "output": str},
     "report": {**INFO, "output": str},
     "plan": {

@@ -228,6 +228,7 @@ GRAPH = (
     ("training",),
     ("tile",),
     ("activations",),
+    *(("graph", "-o", f"graph.{ending}", "--force") for ending in ("html", "svg", "dot", "json")),
     ("report", "-o", "out.html", "--force"),
     ("report", "-o", "out.md", "--force"),
     ("plot", "-o", "out.svg", "--force"),
@@ -256,11 +257,13 @@ def test_no_escape_sequence_of_a_file_reaches_the_terminal(
         shown += out
     # it was there to be shown
     assert "owned" in shown
-    for page in ("out.html", "out.md", "out.svg"):
+    for page in ("out.html", "out.md", "out.svg", "graph.html", "graph.svg"):
         if (tmp_path / page).exists():
             text = (tmp_path / page).read_text()
             assert not unsafe(text) - {"\t"}, page
             assert "<script>alert" not in text, page
+    if (tmp_path / "graph.dot").exists():
+        assert not unsafe((tmp_path / "graph.dot").read_text())
 
 
 def test_two_files_beside_each_other(

@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from explorer.base.outline import Outline
+    from explorer.engine.graph_view.graphs import ModelGraphs
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.graph.connections import Connections
+    from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.settings import Settings
@@ -389,6 +391,57 @@ class Session:
             plan=plan,
             index=index,
         )
+
+    def graph(
+        self,
+        layer: str | int | None = None,
+        *,
+        depth: int | None = None,
+        nested: bool = False,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> GraphDrawing:
+        """A model as a graph, laid out: which layer feeds which, with groups folded.
+
+        Args:
+            layer: Path or id of a group, whose inside is drawn, or of a layer, which is drawn with what feeds
+                and reads it; None for the whole model.
+            depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
+                many as a readable drawing has room for.
+            nested: Groups stay closed, and every one brings a drawing of its inside.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where the analysis stands.
+            cancel: Asked meanwhile; True stops.
+
+        Raises:
+            Misuse: There is no such layer, or nobody knows what feeds what: a file of tensors.
+        """
+        examined = self._models.examined(self._models.at(index), on_progress, cancel)
+        return self._graphs.draw(examined, self.source, layer, depth, nested, cancel)
+
+    def node_figures(
+        self,
+        figure: str = "macs",
+        *,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> NodeFigures:
+        """A figure of every node of the graph, by the names that Model Explorer knows nodes by.
+
+        Args:
+            figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...
+            index: Which model of the history; None is the current one.
+            on_progress: Told where the analysis stands.
+            cancel: Asked meanwhile; True stops.
+
+        Raises:
+            Misuse: There is no such figure, or the model has no nodes with names: an nn.Module.
+        """
+        at = self._models.at(index)
+        examined = self._models.examined(at, on_progress, cancel)
+        return self._graphs.node_figures(examined, self._models.opened(at), self.source, figure)
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""
@@ -879,6 +932,12 @@ class Session:
         from explorer.session.figures import ModelFigures
 
         return ModelFigures(self._models)
+
+    @cached_property
+    def _graphs(self) -> ModelGraphs:
+        from explorer.engine.graph_view.graphs import ModelGraphs  # grandalf, numpy
+
+        return ModelGraphs()
 
     @cached_property
     def _values(self) -> ModelValues:

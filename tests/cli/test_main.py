@@ -76,7 +76,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "--draws", "3"], "it belongs to explorer tile, sweep, convert, verify, blame"),
         (
             ["info", "a", "-o", "b"],
-            "-o: explorer info has no such option; it belongs to explorer activations, plot, report, tile",
+            "-o: explorer info has no such option; it belongs to explorer activations, graph, plot, report,",
         ),
         (["a", "--json"], "it belongs to explorer info"),
         (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),

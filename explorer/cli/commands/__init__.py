@@ -22,7 +22,19 @@ __all__ = ["VERBS"]
 
 _ORDER = (
     *("info", "outline", "formats", "layers", "ops", "memory", "roofline", "training", "weights"),
-    *("activations", "compare", "plot", "report", "plan", "tile", "sweep", "settings", "history", "convert"),
+    *(
+        "activations",
+        "compare",
+        "graph",
+        "plot",
+        "report",
+        "plan",
+        "tile",
+        "sweep",
+        "settings",
+        "history",
+        "convert",
+    ),
     *("verify", "blame", "diff"),
 )
 """In which the help lists them; others follow, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explorer.facts import Layer
-from explorer.facts.families import FAMILIES, family, family_of_kind
+from explorer.facts.graph.families import FAMILIES, family, family_of_kind
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""`explorer graph`: what feeds what, as a picture, a page, or figures for Model Explorer's picture."""
+
+from __future__ import annotations
+
+from explorer.base.errors import Misuse
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import output_file
+from explorer.cli.output.progress import ProgressLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from explorer.facts import Info
+    from explorer.session import Session
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.report.graph import write  # and the facts with it: the help of all verbs reads this file
+
+    format = write.check(given.output)
+    color = given.color
+    if format == write.NODE_DATA:
+        for flag, value in (("--layer", given.layer), ("--depth", given.depth)):
+            if value is not None:
+                raise Misuse("node data is of the whole model", where=flag, hint="leave it out")
+        color = "macs" if color == "family" else color
+
+    def ask(session: Session, info: Info) -> Any:
+        if format == write.NODE_DATA:
+            return session.node_figures(color, on_progress=progress)
+        return session.graph(given.layer, depth=given.depth, nested=format == ".html", on_progress=progress)
+
+    return output_file(given, progress, ask, lambda info, fact, path: write.write(fact, color, format, path))
+
+
+COMMAND = Command(
+    "graph",
+    "which layer feeds which, as a picture or a page that folds",
+    ("MODEL",),
+    (
+        "--output",
+        "--force",
+        Option(
+            "--layer",
+            "a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it",
+            "PATH",
+        ),
+        Option(
+            "--depth",
+            "how many levels of groups are opened, 1 for none (default: as many as a picture has room\n"
+            "for); of a layer how many edges away its neighbours may stand (default 2)",
+            "N",
+            least=1,
+            manual="how many levels of groups are opened, 1 for none; by default as many as a picture has"
+            " room for. Of a layer: how many edges away its neighbours may stand (2)",
+        ),
+        Option(
+            "--color",
+            "what boxes are coloured by: the family of the layer (default), or a figure",
+            default="family",
+            choices=("family", "macs", "params", "activations", "weights", "read", "written", "ops"),
+            manual="what boxes are coloured by: the family of the layer (default), or a figure; of `.json`"
+            " the figure that it holds (`macs`)",
+        ),
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer graph resnet50 -o resnet50.svg",
+        "explorer graph model.onnx -o model.html --color macs",
+        "explorer graph resnet50 --layer layer1.0 -o block.dot",
+    ),
+    _run,
+    usage="graph MODEL -o FILE.html",
+    manual="which layer feeds which: `.svg`, Graphviz's `.dot`, a page that folds (`.html`), or node data for"
+    " Model Explorer (`.json`)",
+    needs=("--output",),
+)

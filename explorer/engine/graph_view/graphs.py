@@ -1,0 +1,93 @@
+"""Drawings of analysed models as graphs, and figures of their nodes for the drawings of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from explorer.base.errors import Misuse
+from explorer.base.units import printable
+from explorer.engine.costs.memory.liveness import AnalysisResult
+from explorer.engine.graph.model import Graph
+from explorer.engine.graph_view import view
+from explorer.engine.graph_view.rows import TreeRows
+from explorer.engine.models.opened import OpenedModel
+from explorer.engine.progress import Cancel
+from explorer.facts import Layer
+from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
+
+__all__ = ["ModelGraphs"]
+
+
+class ModelGraphs:
+    """What is drawn of analyses; the rows of the last one are kept for the next drawing of it."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, TreeRows] | None = None
+
+    def draw(
+        self,
+        examined: AnalysisResult,
+        source: str,
+        layer: str | int | None,
+        depth: int | None,
+        nested: bool,
+        cancel: Cancel,
+    ) -> GraphDrawing:
+        """A drawing of a model, a group or what is around a layer; see `view.draw`."""
+        if depth is not None and depth < 1:
+            raise Misuse(f"'{depth}' is no depth", where="--depth", hint="write a whole number of 1 or more")
+        tree = self._tree(examined, source)
+        row = view.row_of(tree.layers, layer) if isinstance(layer, str) else layer
+        if row is not None and not 0 <= row < len(tree.layers):
+            raise Misuse(f"the model has no row {row}", hint=f"it has {len(tree.layers):,}")
+        return view.draw(tree, source, row, depth, nested=nested, cancel=cancel)
+
+    def node_figures(
+        self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str
+    ) -> NodeFigures:
+        """A figure of every node, by the names that other programs know nodes by."""
+        field = FIGURES.get(figure)
+        if field is None:
+            raise Misuse(f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(FIGURES)}")
+        model: Any = opened
+        if hasattr(opened, "loaded"):
+            raise Misuse(
+                "an nn.Module has no nodes that Model Explorer knows by name",
+                where=source,
+                hint="explorer convert MODEL -o OUT.onnx, and the graph of that",
+            )
+        tree = self._tree(examined, source)
+        graph: Graph | None = model.model.graph if opened.is_graph else None
+        keys = dict(_leaves_by_tensor(tree) if graph is None else _nodes_by_name(graph, tree.layers))
+        values = {key: getattr(tree.layers[row], field) for key, row in keys.items()}
+        known = {key: value for key, value in values.items() if value is not None}
+        return NodeFigures(source, graph.name if graph else "", figure, known, len(keys) - len(known))
+
+    def _tree(self, examined: AnalysisResult, source: str) -> TreeRows:
+        if self._last is None or self._last[0] is not examined:
+            flow = examined.flow
+            if flow is None:
+                order = examined.schedule
+                why = order.failed or "which layer reads what another makes is not known"
+                raise Misuse(why, where=source, hint=order.hint)
+            self._last = examined, TreeRows(examined.analysis.layers, flow)
+        return self._last[1]
+
+
+def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:
+    """The nodes of an ONNX graph as its adapter for Model Explorer names them, and the row of each.
+
+    A node without a name is known by the tensor that it makes, as its row is.
+    """
+    names = {node.name or node.label for node in graph.nodes}
+    for layer in layers:
+        if layer.path in names:
+            yield layer.path, layer.id
+
+
+def _leaves_by_tensor(tree: TreeRows) -> Iterator[tuple[str, int]]:
+    """Operators by the first tensor that each makes, as Model Explorer finds those of TensorFlow Lite."""
+    for row, values in tree.flow.made.items():
+        if tree.ends[row] == row + 1:
+            yield values[0].info().name, row

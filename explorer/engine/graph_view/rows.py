@@ -1,0 +1,98 @@
+"""Rows of the layer tree for drawing: where each ends, what is inside, and which of them nobody wants to see.
+
+Everything here is linear in the rows, and makes none of a very large tree but those that are drawn.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from explorer.engine.costs.layer_rows import LeafRows
+from explorer.engine.costs.value_flow import ValueFlow
+from explorer.facts import Layer
+
+__all__ = ["TreeRows"]
+
+_SHAPES = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
+"""Operators that say how large a tensor is: what comes of it is shape arithmetic, not data."""
+
+
+class TreeRows:
+    """The rows of a tree.
+
+    Args:
+        layers: The rows, in pre-order.
+        flow: The edges between them.
+
+    Attributes:
+        layers, flow: As given.
+        ends: Behind the last row inside each.
+        shown: How many leaves that are to be drawn stand before each row (one more entry than rows).
+        leaves: How many leaves.
+    """
+
+    def __init__(self, layers: Sequence[Layer], flow: ValueFlow) -> None:
+        self.layers = layers
+        self.flow = flow
+        depths = layers.depths if isinstance(layers, LeafRows) else [layer.depth for layer in layers]
+        self.ends = _ends(depths)
+        hidden = self._idle()
+        self.shown = array("q", [0])
+        total = self.leaves = 0
+        for at, end in enumerate(self.ends):
+            leaf = end == at + 1
+            self.leaves += leaf
+            total += leaf and not hidden[at]
+            self.shown.append(total)
+
+    def count(self, row: int) -> int:
+        """How many leaves in it, or it itself, are to be drawn."""
+        return self.shown[self.ends[row]] - self.shown[row]
+
+    def children(self, row: int | None) -> Iterator[int]:
+        """The rows in a group that have something to draw; of the model for None."""
+        at, end = (0, len(self.layers)) if row is None else (row + 1, self.ends[row])
+        while at < end:
+            if self.count(at):
+                yield at
+            at = self.ends[at]
+
+    def _idle(self) -> bytearray:
+        """Which rows only work on constants and shapes, or do nothing that anybody reads.
+
+        Everything that an input of the model reaches is data, until only its size is asked for. Where no
+        input reaches anything all rows are.
+        """
+        layers, flow = self.layers, self.flow
+        reached = bytearray(len(layers))
+        for row, values in flow.read.items():
+            for value in values:
+                maker = value.maker
+                if value.source == "input" or (
+                    maker >= 0 and (reached[maker] == 1 or self.ends[maker] > maker + 1)
+                ):
+                    reached[row] = 2 if layers[row].kind in _SHAPES else 1
+                    break
+        if 1 not in reached:
+            return bytearray(len(layers))
+        for row in range(len(layers)):
+            if reached[row] == 1 or self.ends[row] > row + 1:
+                continue
+            # a table that is looked up, a product of weights, what the model puts out
+            puts_out = any(value.is_output for value in flow.made.get(row, ()))
+            reached[row] = 1 if puts_out or layers[row].macs else 0
+        return bytearray(done != 1 for done in reached)
+
+
+def _ends(depths: Sequence[int]) -> array[int]:
+    """Behind the last row inside each."""
+    ends = array("q", bytes(8 * len(depths)))
+    open_: list[int] = []
+    for at, depth in enumerate(depths):
+        while open_ and depths[open_[-1]] >= depth:
+            ends[open_.pop()] = at
+        open_.append(at)
+    for at in open_:
+        ends[at] = len(depths)
+    return ends

@@ -1,0 +1,149 @@
+"""Drawing of a model as a graph: boxes in ranks, edges with the points that they go through.
+
+Positions are whole character cells, x to the right and y down, so that a terminal draws them as they are and
+a picture scales them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+from explorer.facts import Layer, TensorInfo
+
+__all__ = ["FIGURES", "BoxRole", "GraphBox", "GraphDrawing", "GraphEdge", "NodeFigures", "figures_of"]
+
+BoxRole = Literal["layer", "group", "part", "input", "output", "outside"]
+"""A layer; a folded group; a run of neighbours that are drawn as one; an input or output of the model; what
+feeds or reads what is drawn, and stands outside of it."""
+
+FIGURES: Mapping[str, str] = {
+    "macs": "macs",
+    "params": "params",
+    "activations": "activation_bytes",
+    "weights": "weight_bytes",
+    "read": "bytes_read",
+    "written": "bytes_written",
+    "ops": "elementwise_ops",
+}
+"""Figures of a box, and the field of a `Layer` that each is."""
+
+
+def figures_of(layer: Layer) -> dict[str, int | None]:
+    """The figures of a row."""
+    return {name: getattr(layer, field) for name, field in FIGURES.items()}
+
+
+class GraphBox(Struct, frozen=True):
+    """A box of a drawing.
+
+    Attributes:
+        role: What it stands for.
+        row: Id of the layer; of the first one where it stands for several; None for an input or output.
+        path: Of that layer; the name of an input or output.
+        name: What to write: the path without that of the drawn group.
+        kind: Operator, class or group, as the layer tree has it; of an input or output its type.
+        family: See `facts.graph.families`.
+        repeat: How many groups that are built alike it stands for, one behind the other.
+        call: Which call of how many, of a layer that runs several times in one pass and has a box for each; 0
+            where the box stands for them all. Figures are of all calls.
+        layers: Layers inside, without those that are folded away.
+        tiles: What its tiles are: '1,234 tiles 64x64x64'; empty for what is not tiled.
+        figures: By the names of `FIGURES`, of all that it stands for; None where not known.
+        status: Of the figures, as a `Layer` has it.
+        rank: Its layer in the drawing, 0 at the top; `order` is its place from the left.
+        x, y: Its upper left corner.
+        inside: What stands in it, where that was asked for.
+    """
+
+    role: BoxRole
+    row: int | None
+    path: str
+    name: str
+    kind: str
+    family: str = "other"
+    repeat: int = 1
+    call: tuple[int, int] = (0, 1)
+    layers: int = 1
+    tiles: str = ""
+    figures: Mapping[str, int | None] = field(default_factory=dict)
+    status: str = "exact"
+    rank: int = 0
+    order: int = 0
+    x: int = 0
+    y: int = 0
+    width: int = 0
+    height: int = 0
+    inside: GraphDrawing | None = None
+
+    @property
+    def kind_text(self) -> str:
+        """The kind in words: 'Conv', 'Conv, tiled', 'ReLU, call 2 of 3', 'EncoderBlock ×12'."""
+        call, calls = self.call
+        said = f", call {call} of {calls}" if call else f", {calls:,} calls" if calls > 1 else ""
+        return f"{self.kind}{', tiled' * bool(self.tiles)}{said}{f' ×{self.repeat}' * (self.repeat > 1)}"
+
+
+class GraphEdge(Struct, frozen=True):
+    """An edge: tensors that one box makes and another reads.
+
+    Attributes:
+        source, target: Places of the boxes among those of the drawing.
+        tensor: The first of its tensors.
+        tensors: How many there are.
+        back: It goes up: what makes the tensor also reads what comes of it, as folded groups may.
+        points: (x, y) from the lower side of the source to the upper side of the target; empty for one that
+            the drawing has no room for.
+    """
+
+    source: int
+    target: int
+    tensor: TensorInfo
+    tensors: int = 1
+    back: bool = False
+    points: tuple[tuple[int, int], ...] = ()
+
+
+class GraphDrawing(Struct, frozen=True):
+    """A model, a group of it or the neighbourhood of a layer, laid out.
+
+    Attributes:
+        source: The model.
+        path: Of the group or layer that is drawn; empty for the whole model.
+        boxes: In execution order; inputs and what stands outside come first, outputs last.
+        depth: How many levels of groups are opened.
+        width, height: In cells.
+        folded: Layers that are not drawn: constants, shape arithmetic, what does nothing.
+        notes: What else is not drawn as it is, in words.
+    """
+
+    source: str
+    path: str
+    boxes: tuple[GraphBox, ...]
+    edges: tuple[GraphEdge, ...]
+    depth: int
+    width: int
+    height: int
+    folded: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class NodeFigures(Struct, frozen=True):
+    """A figure of every node of a graph, for another program's picture of it.
+
+    Attributes:
+        source: The model.
+        graph: Name of its graph.
+        figure: Which of `FIGURES`.
+        values: By the name of the node, or of the first tensor that it makes where it has none; nodes of
+            which the figure is not known are left out.
+        missing: How many those are.
+    """
+
+    source: str
+    graph: str
+    figure: str
+    values: Mapping[str, int]
+    missing: int = 0

@@ -1,0 +1,78 @@
+"""Drawing of a model as a page that pans, zooms and folds, in one file that asks nobody for anything.
+
+The layout of every group comes with the page; what is left to the browser is to make room for those that are
+opened. All text is set as text: names are whoever's who made the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing
+from explorer.facts.graph.families import FAMILIES
+from explorer.report.graph.svg import CELL
+from explorer.report.graph.words import (
+    COLORINGS,
+    box_lines,
+    box_title,
+    figure_text,
+    heading,
+    notes,
+    tensor_text,
+)
+
+__all__ = ["page"]
+
+
+def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
+    """The page.
+
+    Args:
+        drawing: What is drawn, nested.
+        color: 'family' or a figure: what is chosen at first.
+    """
+    data = {
+        "title": heading(drawing),
+        "notes": notes(drawing),
+        "color": color,
+        "colorings": COLORINGS,
+        "families": {one.name: one.color for one in FAMILIES.values()},
+        "cell": CELL,
+        "graph": _graph(drawing),
+    }
+    before, after = files("explorer.report.graph").joinpath("page.html").read_text("utf-8").split("DATA", 1)
+    yield before
+    # nothing in it may end the element that holds it
+    yield json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    yield after
+
+
+def _graph(drawing: GraphDrawing) -> dict[str, Any]:
+    return {
+        "w": drawing.width,
+        "h": drawing.height,
+        "boxes": [_box(box) for box in drawing.boxes],
+        "edges": [
+            [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points]
+            for edge in drawing.edges
+            if edge.points
+        ],
+    }
+
+
+def _box(box: GraphBox) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "role": box.role,
+        "lines": box_lines(box, "family"),
+        "about": box_title(box),
+        "family": box.family,
+        "figures": [box.figures.get(name) for name in FIGURES],
+        "said": [figure_text(name, box.figures[name]) if name in box.figures else "" for name in FIGURES],
+        "at": [box.x, box.y, box.width, box.height, box.rank],
+    }
+    if box.inside is not None:
+        found["inside"] = _graph(box.inside)
+    return found

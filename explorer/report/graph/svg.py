@@ -1,0 +1,125 @@
+"""Drawing of a model as SVG: one file that needs nothing else, text as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import pairwise
+
+from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
+from explorer.report.graph.words import (
+    box_lines,
+    box_title,
+    fill,
+    heading,
+    ink,
+    legend,
+    notes,
+    tensor_text,
+)
+
+__all__ = ["CELL", "curve", "svg"]
+
+CELL = (8, 14)
+"""Width and height of a character cell."""
+_MARGIN, _LINE = 24, 16
+_STYLE = (
+    "text{font:12px 'DejaVu Sans',Verdana,sans-serif}.n{font-weight:600}.e{fill:none;stroke:#7a7a7a}"
+    ".l{fill:#5a5a5a;font-size:10px}.h{font-size:15px}.d{fill:#5a5a5a}"
+)
+
+
+def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
+    """The picture, a piece at a time.
+
+    Args:
+        drawing: What is drawn.
+        color: 'family' or a figure.
+    """
+    said, keys = notes(drawing), [*legend(drawing, color)]
+    top = _MARGIN + _LINE * (2 + len(said)) + (_LINE + 8) * bool(keys)
+    wide = sum(len(text) * 8 + 34 for _, text in keys)
+    width = (
+        max(drawing.width * CELL[0], wide, *(7 * len(line) for line in (heading(drawing), *said)))
+        + 2 * _MARGIN
+    )
+    height = drawing.height * CELL[1] + top + _MARGIN
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' viewBox="0 0 {width} {height}">\n<style>{_STYLE}</style>\n'
+        '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
+        ' orient="auto"><path d="M0 0L8 4L0 8z" fill="#7a7a7a"/></marker></defs>\n'
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
+        f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
+    )
+    for at, line in enumerate(said):
+        yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (at + 2)}">{escape(line)}</text>\n'
+    yield from _legend(keys, top - _LINE - 8)
+    yield f'<g transform="translate({_MARGIN} {top})">\n'
+    for edge in drawing.edges:
+        if edge.points:
+            yield f'<path class="e" d="{curve(edge)}" marker-end="url(#a)"/>\n'
+    for box, color_of in zip(drawing.boxes, fill(drawing, color), strict=True):
+        yield from _box(box, color_of, box_lines(box, color))
+    yield from _labels(drawing.edges)
+    yield "</g>\n</svg>\n"
+
+
+def curve(edge: GraphEdge) -> str:
+    """The path of an edge: straight through the ranks, bent between them."""
+    points = [(x * CELL[0] + CELL[0] // 2, y * CELL[1]) for x, y in edge.points]
+    # the last point stands one cell above the box, where a terminal draws its arrow
+    points[-1] = points[-1][0], points[-1][1] + (0 if edge.back else CELL[1])
+    words = [f"M{points[0][0]} {points[0][1]}"]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        half = (to_y - y) / 2
+        bend = f"C{x} {y + half:g} {to_x} {to_y - half:g} {to_x} {to_y}"
+        words.append(f"V{to_y}" if x == to_x else bend)
+    return "".join(words)
+
+
+def _box(box: GraphBox, color: str, lines: Sequence[str]) -> Iterator[str]:
+    x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
+    shape = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
+    yield f"<g><title>{escape(box_title(box))}</title>"
+    if box.role in ("group", "part"):  # as a pile
+        yield _rect(x + 5, y + 5, width, height, shape, color)
+    yield _rect(x, y, width, height, shape, color)
+    first = y + height / 2 - 8 * (len(lines) - 1) + 4
+    for at, line in enumerate(lines):
+        style = ' class="n"' if not at else ""
+        yield (
+            f'<text{style} x="{x + width // 2}" y="{first + 16 * at:g}" text-anchor="middle"'
+            f' fill="{ink(color)}">{escape(line)}</text>'
+        )
+    yield "</g>\n"
+
+
+def _rect(x: int, y: int, width: int, height: int, round_: int, color: str) -> str:
+    return (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{round_}" fill="{color}"'
+        ' stroke="#6a6a6a"/>'
+    )
+
+
+def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
+    """What goes along the edges, once where several of one box bring the same."""
+    seen: set[tuple[int, str]] = set()
+    for edge in edges:
+        text = tensor_text(edge.tensor, edge.tensors)
+        if edge.points and (edge.source, text) not in seen:
+            same = sum(source == edge.source for source, _ in seen)
+            seen.add((edge.source, text))
+            x, y = edge.points[0]
+            yield (
+                f'<text class="l" x="{x * CELL[0] + 10}" y="{y * CELL[1] + 17 + 12 * same}">'
+                f"{escape(text)}</text>\n"
+            )
+
+
+def _legend(keys: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
+    x = _MARGIN
+    for color, text in keys:
+        yield _rect(x, y - 11, 14, 14, 3, color)
+        yield f'<text x="{x + 19}" y="{y}">{escape(text)}</text>\n'
+        x += len(text) * 8 + 34

@@ -1,0 +1,145 @@
+"""Words and colours of a drawing: what stands in a box, on an edge, beside it, whichever file it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from explorer.base.units import bytes_text, count_text, exact_text, printable
+from explorer.facts import TensorInfo
+from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing
+from explorer.facts.graph.families import FAMILIES
+
+__all__ = [
+    "COLORINGS",
+    "FULL_COLOR",
+    "PALE_COLOR",
+    "box_lines",
+    "box_title",
+    "cut",
+    "figure_text",
+    "fill",
+    "heading",
+    "ink",
+    "legend",
+    "notes",
+    "tensor_text",
+]
+
+COLORINGS = ("family", *FIGURES)
+"""What boxes can be coloured by."""
+_BYTES = frozenset({"activations", "weights", "read", "written"})
+_NOUNS = {"macs": "MACs", "params": "parameters", "ops": "elementwise operations"}
+PALE_COLOR, FULL_COLOR = "#fff5eb", "#d94801"
+"""Of nothing, and of the largest figure."""
+_BLANK = "#f4f4f4"
+_TINT = 0.45
+"""How much of a family's colour fills its boxes; the rest is white."""
+_LONGEST = 30
+
+
+def cut(text: str, most: int = _LONGEST) -> str:
+    """A name out of a file, for one line: printable, and its end where it is too long."""
+    text = printable(text)
+    return text if len(text) <= most else f"…{text[1 - most :]}"
+
+
+def figure_text(figure: str, value: int | None) -> str:
+    """A figure with its unit, rounded: '70.28 M MACs'."""
+    noun = _NOUNS.get(figure, figure)
+    return f"{bytes_text(value) if figure in _BYTES else count_text(value)} {noun}"
+
+
+def box_lines(box: GraphBox, color: str) -> list[str]:
+    """What stands in a box, from the top: name, kind, tiles or a figure."""
+    lines = [cut(box.name), cut(box.kind_text)]
+    figure = "macs" if color == "family" else color
+    if box.tiles and color == "family":
+        return [*lines, cut(box.tiles)]
+    if box.figures.get(figure) or (color != "family" and figure in box.figures):
+        return [*lines, figure_text(figure, box.figures[figure])]
+    return [*lines, f"{box.layers:,} layers"] if box.layers > 1 else lines
+
+
+def box_title(box: GraphBox) -> str:
+    """Everything about a box, a line for each."""
+    lines = [printable(box.path), printable(box.kind_text)]
+    if box.layers > 1:
+        lines.append(f"{box.layers:,} layers")
+    if box.tiles:
+        lines.append(box.tiles)
+    if box.call[1] > 1:
+        lines.append(f"figures of all {box.call[1]:,} calls")
+    for name, value in box.figures.items():
+        if value != 0:
+            lines.append(f"{exact_text(value)} {'bytes ' * (name in _BYTES)}{_NOUNS.get(name, name)}")
+    return "\n".join(lines)
+
+
+def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
+    """What goes along an edge: '1×64×55×55', '1×64×55×55 and 2 more'."""
+    if tensor.shape is None:
+        text = "?"
+    else:
+        sides = ["?" if side is None else cut(str(side), 16) for side in tensor.shape]
+        text = "×".join(sides) or "scalar"
+    return f"{text} and {tensors - 1:,} more" if tensors > 1 else text
+
+
+def fill(drawing: GraphDrawing, color: str) -> list[str]:
+    """The colour of every box, '#rrggbb': of its family, or by its share of the largest figure."""
+    if color == "family":
+        return [_BLANK if not _is_work(box) else _tint(box.family) for box in drawing.boxes]
+    values = [box.figures.get(color) for box in drawing.boxes]
+    most = max((value for value in values if value), default=0)
+    return [
+        _BLANK if value is None or not most else _mix(PALE_COLOR, FULL_COLOR, value / most)
+        for value in values
+    ]
+
+
+def ink(color: str) -> str:
+    """What text stands out on a colour."""
+    red, green, blue = _parts(color)
+    return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"
+
+
+def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
+    """Colours and what each says."""
+    if color == "family":
+        there = {box.family for box in drawing.boxes if _is_work(box)}
+        yield from ((_tint(name), name) for name in FAMILIES if name in there)
+        return
+    most = max((box.figures.get(color) or 0 for box in drawing.boxes), default=0)
+    yield _mix(PALE_COLOR, FULL_COLOR, 0.0), figure_text(color, 0)
+    if most:
+        yield _mix(PALE_COLOR, FULL_COLOR, 1.0), figure_text(color, most)
+
+
+def notes(drawing: GraphDrawing) -> list[str]:
+    """What is not drawn as it is."""
+    folded = drawing.folded
+    said = [f"{folded:,} layers of constants, shape arithmetic and nothing to do are folded away"]
+    return [*(said if folded else []), *drawing.notes]
+
+
+def heading(drawing: GraphDrawing) -> str:
+    """What the drawing shows."""
+    source = printable(drawing.source.rstrip("/").rpartition("/")[2])
+    return f"{source}: {printable(drawing.path)}" if drawing.path else source
+
+
+def _is_work(box: GraphBox) -> bool:
+    return box.role in ("layer", "group", "part")
+
+
+def _tint(family: str) -> str:
+    return _mix("#ffffff", FAMILIES[family].color, _TINT)
+
+
+def _parts(color: str) -> tuple[int, int, int]:
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def _mix(low: str, high: str, share: float) -> str:
+    parts = zip(_parts(low), _parts(high), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)

@@ -1,0 +1,47 @@
+"""Writes a drawing to a file: the ending says the format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from explorer.base.errors import Misuse
+from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
+from explorer.report.graph.dot import dot
+from explorer.report.graph.node_data import node_data
+from explorer.report.graph.page import page
+from explorer.report.graph.svg import svg
+from explorer.report.json_text import pieces
+
+__all__ = ["NODE_DATA", "check", "write"]
+
+_WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}
+NODE_DATA = ".json"
+
+
+def check(path: str) -> str:
+    """The format of a file, before any work is done.
+
+    Raises:
+        Misuse: The ending is no format of ours.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    if ending not in _WRITERS and ending != NODE_DATA:
+        raise Misuse("the ending says the format", where=path, hint="use .svg, .dot, .html or .json")
+    return ending
+
+
+def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) -> None:
+    """Writes a drawing, or figures for another program's.
+
+    Args:
+        fact: What is drawn.
+        color: 'family' or a figure.
+        format: The ending that the file will have.
+        path: Where to write.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        if isinstance(fact, NodeFigures):
+            file.writelines(pieces(node_data(fact)))
+        else:
+            file.writelines(_WRITERS[format](fact, color))

@@ -1,0 +1,448 @@
+"""`explorer graph`: which layer feeds which, in a picture, a page, Graphviz's words, Model Explorer's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from explorer import Session, TileSpec
+from explorer.base.errors import Misuse
+from explorer.cli.main import main
+from explorer.facts.graph.drawing import GraphDrawing
+
+Sample = Callable[[str], Path]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def saved(path: Path, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], **more: Any) -> Path:
+    """A model of nodes over x of 2x4."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", TensorProto.FLOAT, [2, 4])],
+        [value(name, TensorProto.FLOAT, None) for name in outputs],
+        **more,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def chain(path: Path, count: int, name: Callable[[int], str] = "relu{}".format) -> Path:
+    """A model of so many operators, one behind the other."""
+    nodes = [
+        helper.make_node("Relu", [f"v{at}" if at else "x"], [f"v{at + 1}"], name=name(at))
+        for at in range(count)
+    ]
+    return saved(path, nodes, [f"v{count}"])
+
+
+def texts(path: Path) -> list[str]:
+    """All text of a picture."""
+    return [element.text or "" for element in ElementTree.parse(path).iter(f"{SVG}text")]
+
+
+def edges(drawing: GraphDrawing) -> set[tuple[str, str]]:
+    """The names of the boxes at both ends of every edge."""
+    return {(drawing.boxes[e.source].name, drawing.boxes[e.target].name) for e in drawing.edges}
+
+
+def test_a_picture_names_every_layer_and_what_goes_along_the_edges(sample: Sample, tmp_path: Path) -> None:
+    assert main(["graph", str(sample("lenet")), "-o", str(tmp_path / "lenet.svg"), "--quiet"]) == 0
+    said = texts(tmp_path / "lenet.svg")
+    with Session(str(sample("lenet"))) as session:
+        leaves = [layer for layer in session.analysis().layers if not layer.group]
+    drawn = [layer for layer in leaves if layer.macs or layer.kind in ("Relu", "MaxPool")]
+    assert drawn
+    assert all(sum(layer.name in text for text in said) for layer in drawn)
+    assert any(re.fullmatch(r"\d+×\d+×\d+×\d+", text) for text in said)
+    # self-contained: nothing is fetched
+    assert re.findall(r"https?://[^\"']*", (tmp_path / "lenet.svg").read_text()) == [
+        "http://www.w3.org/2000/svg"
+    ]
+
+
+def test_a_tiled_site_is_one_box_that_says_its_tiles(sample: Sample, tmp_path: Path) -> None:
+    with Session(str(sample("lenet"))) as session:
+        plan = session.tile(TileSpec(tile=(16, 16, 16)), output=str(tmp_path / "tiled.onnx")).plan
+        drawing = session.graph()
+        tiled = {box.path: box for box in drawing.boxes if box.tiles}
+        assert set(tiled) == {site.name for site in plan.sites}
+        for site in plan.sites:
+            assert tiled[site.name].tiles == f"{site.products_total:,} tiles 16x16x16"
+            assert tiled[site.name].family == "tile"
+        assert len(drawing.boxes) < 20
+        assert drawing.width < 40
+        # opened, it is made of tiles
+        inside = session.graph(plan.sites[0].name)
+        assert any("2DMM" in box.kind for box in session.graph(plan.sites[0].name, depth=9).boxes)
+        assert all(box.path != plan.sites[0].name for box in inside.boxes if box.role != "outside")
+
+
+def test_equal_blocks_in_a_row_are_one_box(tmp_path: Path) -> None:
+    kinds = ("Relu", "Sigmoid", "Tanh")
+    nodes, before = [], "x"
+    for block in range(12):
+        for at, kind in enumerate(kinds):
+            nodes.append(
+                helper.make_node(kind, [before], [f"v{block}.{at}"], name=f"/blocks/blocks.{block}/{kind}")
+            )
+            before = f"v{block}.{at}"
+    with Session(str(saved(tmp_path / "m.onnx", nodes, [before]))) as session:
+        drawing = session.graph("blocks")
+        (block,) = [box for box in drawing.boxes if box.role == "group"]
+        assert (block.repeat, block.layers) == (12, 36)
+        assert block.kind_text.endswith("×12")
+        assert edges(drawing) == {("x", block.name), (block.name, before)}
+        assert [box.name for box in session.graph("blocks.3").boxes if box.role == "layer"] == [*kinds]
+
+
+def test_joins_and_skips_are_edges_and_no_box_lies_on_another(tmp_path: Path) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Relu", ["x"], ["a"], name="first"),
+        node("Tanh", ["a"], ["b"], name="long"),
+        node("Tanh", ["b"], ["c"], name="way"),
+        node("Sigmoid", ["a"], ["d"], name="short"),
+        node("Sum", ["c", "d", "a"], ["y"], name="join"),
+    ]
+    with Session(str(saved(tmp_path / "m.onnx", nodes, ["y"]))) as session:
+        drawing = session.graph()
+    assert edges(drawing) == {
+        *(("x", "first"), ("first", "long"), ("first", "short"), ("long", "way")),
+        *(("way", "join"), ("short", "join"), ("first", "join"), ("join", "y")),
+    }
+    for edge in drawing.edges:
+        source, target = drawing.boxes[edge.source], drawing.boxes[edge.target]
+        assert source.rank < target.rank
+        assert not edge.back
+        assert edge.points[0][1] >= source.y + source.height
+        assert edge.points[-1][1] < target.y
+        for box in drawing.boxes:
+            inside = [
+                p
+                for p in edge.points
+                if box.x <= p[0] < box.x + box.width and box.y < p[1] < box.y + box.height
+            ]
+            assert not inside
+    cells = [
+        (x, y) for b in drawing.boxes for x in range(b.x, b.x + b.width) for y in range(b.y, b.y + b.height)
+    ]
+    assert len(cells) == len(set(cells))
+    assert all(0 <= x < drawing.width and 0 <= y < drawing.height for x, y in cells)
+
+
+def test_constants_and_shape_arithmetic_are_folded_away_and_counted(tmp_path: Path) -> None:
+    node, value = helper.make_node, helper.make_tensor
+    nodes = [
+        node("Shape", ["x"], ["s"], name="shape"),
+        node("Constant", [], ["zero"], name="zero", value=value("z", TensorProto.INT64, [], [0])),
+        node("Gather", ["s", "zero"], ["n"], name="gather"),
+        node("Unsqueeze", ["n", "axes"], ["n1"], name="unsqueeze"),
+        node("Concat", ["n1", "rest"], ["to"], name="concat", axis=0),
+        node("Relu", ["x"], ["a"], name="relu"),
+        node("Reshape", ["a", "to"], ["y"], name="reshape"),
+    ]
+    tables = [value("axes", TensorProto.INT64, [1], [0]), value("rest", TensorProto.INT64, [1], [-1])]
+    path = saved(tmp_path / "m.onnx", nodes, ["y"], initializer=tables)
+    with Session(str(path)) as session:
+        drawing = session.graph()
+    assert edges(drawing) == {("x", "relu"), ("relu", "reshape"), ("reshape", "y")}
+    assert drawing.folded == 5
+    assert main(["graph", str(path), "-o", str(tmp_path / "m.svg"), "--quiet"]) == 0
+    assert any("5 layers of constants" in text for text in texts(tmp_path / "m.svg"))
+
+
+def test_a_model_of_no_input_is_drawn_all_the_same(tmp_path: Path) -> None:
+    node = helper.make_node
+    nodes = [
+        node("RandomNormal", [], ["r"], name="draw", shape=[2, 4]),
+        node("Relu", ["r"], ["y"], name="relu"),
+    ]
+    graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("y", 1, [2, 4])])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "m.onnx",
+    )
+    with Session(str(tmp_path / "m.onnx")) as session:
+        assert ("draw", "relu") in edges(session.graph())
+
+
+def test_a_layer_is_drawn_with_what_is_around_it(sample: Sample, tmp_path: Path) -> None:
+    with Session(str(chain(tmp_path / "m.onnx", 20))) as session:
+        names = [box.name for box in session.graph("relu10").boxes]
+        assert names == ["from relu7", "relu8", "relu9", "relu10", "relu11", "relu12", "to relu13"]
+        assert [box.name for box in session.graph("relu0", depth=1).boxes] == [
+            "x",
+            "relu0",
+            "relu1",
+            "to relu2",
+        ]
+
+
+def test_a_group_is_drawn_with_what_it_reads_and_what_reads_it(tmp_path: Path) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Relu", ["x"], ["a"], name="before"),
+        node("Tanh", ["a"], ["b"], name="/block/one/Tanh"),
+        node("Relu", ["b"], ["c"], name="/block/two/Relu"),
+        node("Relu", ["c"], ["y"], name="after"),
+    ]
+    with Session(str(saved(tmp_path / "m.onnx", nodes, ["y"]))) as session:
+        drawing = session.graph("block")
+        assert edges(drawing) == {("from before", "one"), ("one", "two"), ("two", "to after")}
+        assert [box.kind for box in session.graph(depth=1).boxes if box.role == "group"] == ["Module"]
+
+
+@pytest.mark.parametrize(("count", "depth"), [(8_000, None), (2_000, 50)])
+def test_however_many_layers_stand_in_a_row_the_boxes_are_few(
+    tmp_path: Path, count: int, depth: int | None
+) -> None:
+    with Session(str(chain(tmp_path / "m.onnx", count))) as session:
+        drawing = session.graph(depth=depth)
+        assert len(drawing.boxes) <= 66
+        assert sum(box.layers for box in drawing.boxes) == count
+        assert "neighbours are drawn as one box" in drawing.notes[0]
+        nested = session.graph(nested=True)
+    boxes, inside = 0, [nested]
+    while inside:
+        boxes += len(inside[-1].boxes)
+        inside += [box.inside for box in inside.pop().boxes if box.inside is not None]
+    assert boxes < 10_000
+
+
+def test_where_everything_reads_everything_the_picture_stays_small(tmp_path: Path) -> None:
+    count = 120
+    nodes = [
+        helper.make_node("Sum", ["x", *(f"v{i}" for i in range(at))], [f"v{at}"], name=f"n{at}")
+        for at in range(count)
+    ]
+    path = saved(tmp_path / "m.onnx", nodes, [f"v{count - 1}"])
+    assert main(["graph", str(path), "-o", str(tmp_path / "m.svg"), "--quiet"]) == 0
+    assert (tmp_path / "m.svg").stat().st_size < 1_000_000
+    assert any("edges have no room" in text for text in texts(tmp_path / "m.svg"))
+
+
+def test_a_loop_is_a_group_and_its_body_hangs_together(tmp_path: Path) -> None:
+    node, value = helper.make_node, helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Relu", ["in"], ["mid"], name="relu"), node("Tanh", ["mid"], ["out"], name="tanh"),
+         node("Identity", ["go"], ["on"], name="go_on")],
+        "body",
+        [value("i", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("in", 1, [2, 4])],
+        [value("on", TensorProto.BOOL, []), value("out", 1, [2, 4])],
+    )  # fmt: skip
+    nodes = [
+        node("Relu", ["x"], ["a"], name="first"),
+        node("Loop", ["trips", "", "a"], ["y"], name="loop", body=body),
+    ]
+    trips = helper.make_tensor("trips", TensorProto.INT64, [], [3])
+    with Session(str(saved(tmp_path / "m.onnx", nodes, ["y"], initializer=[trips]))) as session:
+        assert {("x", "first"), ("first", "loop"), ("loop", "y")} <= edges(session.graph(depth=1))
+        assert ("relu", "tanh") in edges(session.graph("loop"))
+
+
+def test_a_module_that_is_called_again_has_a_box_for_each_call() -> None:
+    nn = pytest.importorskip("torch").nn
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+
+        def forward(self, x: Any) -> Any:
+            return self.relu(self.two(self.relu(self.one(x))) + x)
+
+    import torch
+
+    with Session(Block(), inputs=(torch.zeros(2, 4),)) as session:
+        drawing = session.graph()
+    named = [f"{box.name} {box.call[0]}" if box.call[0] else box.name for box in drawing.boxes]
+    found = {(named[e.source], named[e.target]) for e in drawing.edges}
+    assert found == {
+        *(("x", "one"), ("one", "relu 1"), ("relu 1", "two"), ("two", "add"), ("x", "add")),
+        *(("add", "relu 2"), ("relu 2", "relu")),
+    }
+    assert not any(edge.back for edge in drawing.edges)
+
+
+def test_colours_are_of_a_figure_when_one_is_asked_for(sample: Sample, tmp_path: Path) -> None:
+    fills = []
+    for color in ("family", "macs"):
+        out = tmp_path / f"{color}.svg"
+        assert main(["graph", str(sample("lenet")), "-o", str(out), "--color", color, "--quiet"]) == 0
+        fills.append({rect.get("fill") for rect in ElementTree.parse(out).iter(f"{SVG}rect")})
+    assert "#d94801" in fills[1] - fills[0]  # the largest
+
+
+def test_graphviz_takes_what_is_written_for_it(sample: Sample, tmp_path: Path) -> None:
+    if shutil.which("dot") is None:
+        pytest.skip("Graphviz is not installed")
+    hostile = chain(tmp_path / "m.onnx", 3, lambda at: f'n{at}"]; a [label=<b>\\N\\l{{|}}\n</b>')
+    for name, model in (("lenet", sample("lenet")), ("hostile", hostile)):
+        out = tmp_path / f"{name}.dot"
+        assert main(["graph", str(model), "-o", str(out), "--quiet"]) == 0
+        drawn = subprocess.run(["dot", "-Tjson", str(out)], capture_output=True, check=True, timeout=60)
+        assert not drawn.stderr
+        with Session(str(model)) as session:
+            drawing = session.graph()
+        objects = json.loads(drawn.stdout)
+        assert len(objects["objects"]) == len(drawing.boxes)
+        assert len(objects["edges"]) == len(drawing.edges)
+
+
+def test_node_data_is_what_model_explorers_classes_make(sample: Sample, tmp_path: Path) -> None:
+    out = tmp_path / "data.json"
+    assert (
+        main(["graph", str(sample("mobilenet_small")), "-o", str(out), "--color", "params", "--quiet"]) == 0
+    )
+    written = json.loads(out.read_text())
+    nodes = {node.name or node.output[0] for node in onnx.load(sample("mobilenet_small")).graph.node}
+    assert set(written["results"]) == nodes
+    with Session(str(sample("mobilenet_small"))) as session:
+        assert sum(one["value"] for one in written["results"].values()) == session.info().totals.params
+    builder = _node_data_builder()
+    made = builder.GraphNodeData(
+        results={name: builder.NodeDataResult(**one) for name, one in written["results"].items()},
+        gradient=[builder.GradientItem(**one) for one in written["gradient"]],
+        name=written["name"],
+    )
+    theirs = json.loads(made.to_json_string())
+    assert {key: theirs[key] for key in written} == written
+
+
+def test_node_data_of_a_node_called_results_is_not_taken_for_that_of_many_graphs(tmp_path: Path) -> None:
+    path = chain(tmp_path / "m.onnx", 2, lambda at: ("results", "other")[at])
+    assert main(["graph", str(path), "-o", str(tmp_path / "m.json"), "--quiet"]) == 0
+    written = json.loads((tmp_path / "m.json").read_text())
+    assert set(written) == {"g"}
+    builder = _node_data_builder()
+    results = {n: builder.NodeDataResult(**one) for n, one in written["g"]["results"].items()}
+    assert set(results) == {"results", "other"}
+    made = builder.ModelNodeData({"g": builder.GraphNodeData(results=results, name="macs")})
+    assert json.loads(made.to_json_string())["g"]["results"] == written["g"]["results"]
+
+
+def _node_data_builder() -> Any:
+    """The module with the classes, without the web server that the package imports first (5 s)."""
+    found = importlib.util.find_spec("model_explorer")
+    if found is None:
+        pytest.skip("ai-edge-model-explorer is not installed")
+    package = types.ModuleType("model_explorer")
+    package.__path__ = list(found.submodule_search_locations or ())
+    before = sys.modules.get("model_explorer")
+    sys.modules["model_explorer"] = package
+    try:
+        return importlib.import_module("model_explorer.node_data_builder")
+    finally:
+        sys.modules.pop("model_explorer")
+        if before is not None:
+            sys.modules["model_explorer"] = before
+
+
+def _in_browser(page: Path) -> str:
+    """The page's document after its script has run, in Chromium without a network."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("there is no Chromium here")
+    words = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+    ]
+    words += [f"--user-data-dir={page.parent / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    return subprocess.run(
+        [*words, page.as_uri()], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+
+
+def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
+    evil = "</script><script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name=evil),
+        helper.make_node("Tanh", ["a"], ["b"], name="/block/inner_one/Tanh"),
+        helper.make_node("Relu", ["b"], ["y"], name="/block/inner_two/Relu"),
+    ]
+    page = tmp_path / "m.html"
+    assert main(["graph", str(saved(tmp_path / "m.onnx", nodes, ["y"])), "-o", str(page), "--quiet"]) == 0
+    source = page.read_text()
+    assert "default-src 'none'" in source
+    assert "<img" not in source
+    assert "</script><script>" not in source.replace("</script>\n", "")
+    before, rest = source.split('id="data">')
+    assert not re.search(r"(src|href)=|url\((?!#)|@import", before + rest.split("</script>", 1)[1])
+    shut = _in_browser(page)
+    assert "<title>m.onnx</title>" in shut
+    assert ">block</text>" in shut
+    assert ">inner_one</text>" not in shut
+    open_ = tmp_path / "open.html"
+    open_.write_text(
+        source.replace("draw(); fit();\n</script>", "draw(); fit(); byId('unfold').click();\n</script>")
+    )
+    assert ">inner_one</text>" in _in_browser(open_)
+    again = tmp_path / "again.html"
+    click = "byId('unfold').click(); byId('fold').click();"
+    again.write_text(source.replace("draw(); fit();\n</script>", f"draw(); fit(); {click}\n</script>"))
+    assert ">inner_one</text>" not in _in_browser(again)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-o", "m.png"], "use .svg, .dot, .html or .json"),
+        (["-o", "m.svg", "--layer", "relu99"], "no layer is called 'relu99'"),
+        (["-o", "m.svg", "--depth", "0"], "--depth"),
+        (["-o", "m.json", "--layer", "relu1"], "node data is of the whole model"),
+        (["-o", "m.svg", "--color", "joules"], "--color"),
+        (["-o", "old.svg"], "--force"),
+        ([], "add --output FILE"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chain(tmp_path / "m.onnx", 3)
+    (tmp_path / "old.svg").write_text("old")
+    assert main(["graph", "m.onnx", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "old.svg"]
+    assert (tmp_path / "old.svg").read_text() == "old"
+
+
+def test_a_file_of_tensors_and_a_module_say_why_they_have_none(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    import numpy as np
+
+    numpy.save_file({"a.w": np.ones((2, 2), np.float32)}, tmp_path / "m.safetensors")
+    with (
+        Session(str(tmp_path / "m.safetensors")) as session,
+        pytest.raises(Misuse, match="order of execution"),
+    ):
+        session.graph()
+    torch = pytest.importorskip("torch")
+    with Session(torch.nn.Linear(4, 4), inputs=(torch.zeros(2, 4),)) as session:
+        with pytest.raises(Misuse, match="knows by name"):
+            session.node_figures()
