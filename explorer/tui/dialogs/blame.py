@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from explorer.report.present.compare.blame import how
+from explorer.report.blocks import Line, Paragraph
+from explorer.report.present.compare.blame import grounds, unpaired
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import fit, safe, wrap
+from explorer.tui.text.lines import fit
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -95,23 +97,9 @@ class BlameScreen(SubScreen[str]):
     def action_blame_how(self) -> None:
         """What the figures are, and how they were gained."""
         fact = self.fact
-        unpaired = [f"{name}: {why}" for name, why in fact.unpaired]
-        more = fact.unpaired_count - len(unpaired)
-        said = [
-            (fact.verdict, "text"),
-            (f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", "dim"),
-            (how(fact), "dim"),
-            *(("not compared: " + line, "warn") for line in unpaired),
-            *([(f"and {more:,} more", "warn")] if more > 0 else []),
-        ]
-        self.app.push_screen(
-            PageDialog(
-                "How this was found",
-                lambda width: [
-                    line for text, role in said for line in (*wrap(((safe(text), role),), width - 1), ())
-                ],
-            )
-        )
+        said = [Paragraph(fact.verdict), *grounds(fact), *unpaired(fact, len(fact.unpaired))]
+        spaced = [block for one in said for block in (one, Line())]
+        self.app.push_screen(PageDialog("How this was found", lambda width: draw(spaced, width - 1)))
 
     def action_blame_copy(self) -> None:
         """Send the verdict to the terminal's clipboard."""

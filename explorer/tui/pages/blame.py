@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from explorer.base.units import shape_text
-from explorer.report.blocks import Role
-from explorer.report.present.compare.blame import STATES, claim, decades, error_text
-from explorer.tui.text.lines import BLANK, Line, Span, ending, fit, flow, safe, wrap
+from explorer.report.blocks import Field, Fields, Table
+from explorer.report.present.compare.blame import STATES, claim, decades, probe_figures, values
+from explorer.tui.text.drawing import ROLES, row_line, side_by_side, title_line
+from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Growth", "blame_head", "growth_of", "growth_page", "probe_at"]
 
-_ROLES: Mapping[Role, str] = {"good": "good", "warning": "warn", "bad": "bad"}
 _NONE = -math.inf
 _AROUND = 3
 """Lines around the plot: what the dots are, and the axis with the words under it."""
@@ -39,21 +39,26 @@ class Growth(Struct, frozen=True):
     Attributes:
         errors, noise: Logarithms of the relative error and of the original's own, minus infinity for none.
         guilty: Positions of the layers that introduce error, or of those that number types explain.
+        table: A row a value.
     """
 
     fact: Blame
     errors: tuple[float, ...]
     noise: tuple[float, ...]
     guilty: tuple[int, ...]
+    table: Table
 
 
 def growth_of(fact: Blame) -> Growth:
     """Take the logarithms, once."""
-    probes = fact.probes
-    found = [i for i, p in enumerate(probes) if p.state == "introduced"]
-    found = found or [i for i, p in enumerate(probes) if p.state == "coarser"]
-    errors = tuple(_log(p.relative) for p in probes)
-    return Growth(fact, errors, tuple(_log(p.noise) for p in probes), tuple(found))
+    found = [i for i, p in enumerate(fact.probes) if p.state == "introduced"]
+    found = found or [i for i, p in enumerate(fact.probes) if p.state == "coarser"]
+    errors, noise = (
+        tuple(_log(getattr(probe, name)) for probe in fact.probes) for name in ("relative", "noise")
+    )
+    # which one begins it is a mark here
+    table = values(replace(fact, first=None), range(len(fact.probes)))
+    return Growth(fact, errors, noise, tuple(found), table)
 
 
 def _log(value: float | None) -> float:
@@ -84,7 +89,7 @@ def growth_page(shown: Growth, at: int, width: int, height: int) -> list[Line]:
     at = max(0, min(at, len(fact.probes) - 1))
     lines, rows = _above(shown, width, height)
     lines += _plot(shown, at, width, rows)
-    lines += _about(fact.probes[at], width, 1 if height < _LOW else 2)
+    lines += _about(shown, at, width, 1 if height < _LOW else 2)
     return [*lines, *_list(shown, at, width, _room(len(lines), height))]
 
 
@@ -191,20 +196,11 @@ def _mark(probe: Probe) -> float:
     return max(_log(probe.relative), _log(probe.introduced))
 
 
-def _about(probe: Probe, width: int, most: int) -> list[Line]:
+def _about(shown: Growth, at: int, width: int, most: int) -> list[Line]:
     """Figures of the value under the cursor, in `most` lines."""
-    pieces: list[Span] = [
-        (f"error {error_text(probe.relative)}", "number"),
-        (f"introduced {error_text(probe.introduced)}", "number"),
-        (f"noise {error_text(probe.noise)}", "dim"),
-        (f"max {error_text(probe.max_abs)}", "dim"),
-        (f"{safe(probe.op)} {shape_text(probe.shape)}", "dim"),
-    ]
-    if probe.snr_db is not None:
-        pieces.append((f"SNR {probe.snr_db:.1f} dB", "dim"))
-    if probe.nonfinite:
-        pieces.append((f"{probe.nonfinite:,} NaN or Inf", "bad"))
-    lines = flow(((piece,) for piece in pieces), width)[:most]
+    probes = shown.fact.probes
+    which = Field("value", f"{at + 1:,} of {len(probes):,}")
+    lines = side_by_side(Fields([which, *probe_figures(probes[at]).rows]), width)[:most]
     return [*lines, *[()] * (most - len(lines))]
 
 
@@ -220,25 +216,10 @@ def _first(at: int, room: int, count: int) -> int:
 def _list(shown: Growth, at: int, width: int, room: int) -> list[Line]:
     """A window on the values in execution order, around the cursor."""
     probes = shown.fact.probes
-    kind = 14 if width >= 66 else 0
-    more = 12 if width >= 54 else 0
-    name = max(8, width - kind - 10 - more - 13 - 3)
-    columns = fit("error", 10, right=True) + fit("introduced", more, right=True)
-    count = fit(f" {at + 1:,} of {len(probes):,} values", name + 3 + kind)
-    lines: list[Line] = [((count, "head"), (columns, "dim"))]
+    lines = [title_line(shown.table, width)]
     start = _first(at, room, len(probes))
     for i in range(start, min(start + room, len(probes))):
-        probe = probes[i]
-        said, style = STATES[probe.state]
-        role = _ROLES[style]
-        lines.append(
-            (
-                (" ◆ " if i == at else " ● " if i in shown.guilty else "   ", "accent" if i == at else role),
-                (fit(ending(safe(probe.layer), name - 1), name), "strong" if i == at else "text"),
-                (fit(safe(probe.op), kind), "dim"),
-                (fit(error_text(probe.relative), 10, right=True), "number"),
-                (fit(error_text(probe.introduced), more, right=True), "dim"),
-                (fit(f"  {said.lower()}", 13), role),
-            )
-        )
+        role = "accent" if i == at else ROLES[STATES[probes[i].state][1]]
+        mark = (" ◆ " if i == at else " ● " if i in shown.guilty else "   ", role)
+        lines.append(row_line(shown.table, i, width, mark=mark, here=i == at))
     return lines

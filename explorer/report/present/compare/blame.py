@@ -7,10 +7,33 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
 from explorer.facts.blame import Blame, Probe
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    Role,
+    Rows,
+    Span,
+    Table,
+)
 from explorer.report.present.figures import bar_text
 
-__all__ = ["STATES", "blame", "claim", "curve", "decades", "error_text", "how", "shown"]
+__all__ = [
+    "STATES",
+    "blame",
+    "claim",
+    "curve",
+    "decades",
+    "grounds",
+    "probe_figures",
+    "shown",
+    "unpaired",
+    "values",
+]
 
 STATES: Mapping[str, tuple[str, Role]] = {
     "equal": ("equal", "good"),
@@ -63,15 +86,20 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
             if len(rows) < most
             else []
         )
-        blocks += [Line(), *more, _table(fact, rows)]
+        blocks += [Line(), *more, values(fact, rows)]
     if fact.unpaired_count:
-        blocks += [Line(), Paragraph(_unpaired(fact), "warning")]
+        blocks += [Line(), *unpaired(fact, 3)]
     if plotted:
         blocks += [Line(), Line((Span("written  ", "quiet"), Span(plotted, "strong")))]
     if fact.kind != "unlike":
-        blocks += [Line(), Paragraph(f"{fact.criterion[:1].upper()}{fact.criterion[1:]}.", "quiet")]
-        blocks.append(Paragraph(how(fact), "quiet"))
+        blocks += [Line(), *grounds(fact)]
     return blocks
+
+
+def grounds(fact: Blame) -> list[Block]:
+    """What is held for a difference, and how the figures were gained."""
+    criterion = f"{fact.criterion[:1].upper()}{fact.criterion[1:]}."
+    return [Paragraph(criterion, "quiet"), Paragraph(_how(fact), "quiet")]
 
 
 def claim(fact: Blame) -> str:
@@ -79,7 +107,7 @@ def claim(fact: Blame) -> str:
     return _CLAIMS[fact.kind]
 
 
-def how(fact: Blame) -> str:
+def _how(fact: Blame) -> str:
     """How the figures were gained, so that they can be gained again."""
     parts = []
     if fact.seeds:
@@ -133,7 +161,7 @@ def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
     return low, max(math.ceil(max(logs)), low + 1)
 
 
-def error_text(value: float | None) -> str:
+def _error(value: float | None) -> str:
     """A relative error: '1.2e-07', '0', '?'."""
     return "?" if value is None else "0" if not value else f"{value:.1e}"
 
@@ -151,9 +179,9 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
             Span(f"{probe.op} {probe.layer}", "bad" if count else "warning"),
             f"node {probe.step:,}{other}",
         ),
-        ("introduced there", error_text(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
-        ("rounding there", error_text(probe.introduced_noise), "the original's own, against float64"),
-        ("error of the value", error_text(probe.relative), _decibels(probe)),
+        ("introduced there", _error(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
+        ("rounding there", _error(probe.introduced_noise), "the original's own, against float64"),
+        ("error of the value", _error(probe.relative), _decibels(probe)),
     ]
     if probe.nonfinite:
         rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "that the original has not"))
@@ -166,23 +194,35 @@ def _decibels(probe: Probe) -> str:
     return "" if probe.snr_db is None else f"signal to noise {probe.snr_db:.1f} dB"
 
 
-def _table(fact: Blame, rows: Sequence[int]) -> Table:
-    columns = (
-        Column("node", "right"),
-        Column("layer", shrink=True),
-        Column("operator", drop=4),
-        Column("shape", drop=5),
-        Column("max error", "right", drop=3),
-        Column("relative", "right"),
-        Column("SNR dB", "right", drop=6),
-        Column("cosine", "right", drop=7),
-        Column("noise", "right", drop=2),
-        Column("introduced", "right", drop=1),
-        Column("", role="bar", drop=8),
-        Column(""),
-    )
+_COLUMNS = (
+    Column("node", "right"),
+    Column("layer", shrink=True),
+    Column("operator", drop=4),
+    Column("shape", drop=5),
+    Column("max error", "right", drop=3),
+    Column("relative", "right"),
+    Column("SNR dB", "right", drop=6),
+    Column("cosine", "right", drop=7),
+    Column("noise", "right", drop=2),
+    Column("introduced", "right", drop=1),
+    Column("", role="bar", drop=8),
+    Column(""),
+)
+
+
+def values(fact: Blame, rows: Sequence[int]) -> Table:
+    """A row for each of some values that both models have."""
     scale = decades(p.relative for p in fact.probes)
-    return Table(columns, [_row(fact.probes[i], i == fact.first, scale) for i in rows])
+    return Table(_COLUMNS, Rows(lambda i: _row(fact.probes[i], i == fact.first, scale), rows))
+
+
+def probe_figures(probe: Probe) -> Fields:
+    """The figures of one value, those first that tell most."""
+    cells = {column.title: cell for column, cell in zip(_COLUMNS, _row(probe, False, None), strict=True)}
+    return Fields([Field(title, cells[title]) for title in _FIRST if cells[title]])
+
+
+_FIRST = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "operator", "shape")
 
 
 def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
@@ -192,12 +232,12 @@ def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell
         Span(probe.layer, "strong" if first else ""),
         Span(probe.op, "quiet"),
         Span(shape_text(probe.shape), "quiet"),
-        error_text(probe.max_abs),
-        error_text(probe.relative),
+        _error(probe.max_abs),
+        _error(probe.relative),
         "" if probe.snr_db is None else f"{probe.snr_db:.1f}",
         "?" if probe.cosine is None else f"{probe.cosine:.7f}",
-        "" if probe.noise is None else error_text(probe.noise),
-        "" if probe.introduced is None else error_text(probe.introduced),
+        "" if probe.noise is None else _error(probe.noise),
+        "" if probe.introduced is None else _error(probe.introduced),
         _bar(probe.relative, scale),
         Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else said, role),
     )
@@ -211,8 +251,10 @@ def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
     return bar_text(max(_LEAST, math.log10(value) - low), high - low)
 
 
-def _unpaired(fact: Blame) -> str:
-    named = [f"{name} ({why})" for name, why in fact.unpaired[:3]]
+def unpaired(fact: Blame, most: int) -> list[Block]:
+    """Which values were not compared, and why: the first `most`, and how many there are beside them."""
+    named = [f"{name} ({why})" for name, why in fact.unpaired[:most]]
     more = fact.unpaired_count - len(named)
     many = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
-    return f"{many} not compared: {', '.join(named)}{f' and {more:,} more' if more else ''}."
+    said = f"{many} not compared: {', '.join(named)}{f' and {more:,} more' if more else ''}."
+    return [Paragraph(said, "warning")] if fact.unpaired_count else []
