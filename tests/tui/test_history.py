@@ -10,10 +10,11 @@ from textual.widgets import Input
 
 from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
+from explorer.report.present.tiling.history import state_blocks, states
 from explorer.tui.dialogs.dialogs import EntryDialog
 from explorer.tui.dialogs.history import DiffScreen, HistoryScreen
-from explorer.tui.pages.history import state_head, state_lines, state_row
 from explorer.tui.screen.main import MainScreen
+from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -231,26 +232,23 @@ async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("width", [30, 49, 50, 80, 140])
-def test_rows_and_their_heading_line_up_and_hostile_names_are_harmless(width: int) -> None:
+def test_rows_and_details_fit_and_hostile_names_are_harmless(width: int) -> None:
     hostile = HistoryEntry(
         "tile\x1b[2J" * 9, "p", "explorer \x1b]0;x\x07", None, proof(), "s\x1b", "\x9b" * 99
     )
-    assert line_width(state_head(width)) == width
-    row = state_row(hostile, 1, 1, None, width)
-    assert line_width(row) == width
-    said = line_text(row) + "".join(line_text(line) for line in state_lines(hostile, 1, 1, width))
-    assert not {"\x1b", "\x9b", "\x07"} & set(said)
-    assert all(line_width(line) <= width for line in state_lines(hostile, 1, 1, width))
+    fact = History((hostile, hostile), 1)
+    table = states(fact, "")
+    lines = [row_line(table, 1, width), title_line(table, width), *draw(state_blocks(fact, 1), width)]
+    assert not {"\x1b", "\x9b", "\x07"} & set("".join(map(line_text, lines)))
+    assert all(line_width(line) <= width for line in lines)
 
 
 def test_what_came_of_the_proof_is_said_in_the_row() -> None:
     def said(entry: HistoryEntry) -> str:
-        return line_text(state_row(entry, 1, 1, None, 80)).split("  ")[-1].strip()
+        return line_text(row_line(states(History((entry, entry), 1), ""), 1, 80)).split("  ")[-1].strip()
 
     good = HistoryEntry("tile", "p", "", None, proof())
+    bad = replace(proof(), passed=False, verdict_kind="different")
     assert said(good) == "proven equal"
-    assert (
-        said(replace(good, verification=replace(proof(), passed=False, verdict_kind="different")))
-        == "different"
-    )
+    assert said(replace(good, verification=bad)) == "different"
     assert said(replace(good, verification=None)) == "no proof"

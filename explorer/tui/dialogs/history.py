@@ -10,9 +10,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from explorer.report.present.tiling.history import state_blocks, state_name, states
 from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
-from explorer.tui.pages.history import state_head, state_lines, state_name, state_row
 from explorer.tui.tabs.diff import diff_entries
+from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, fit, safe
 from explorer.tui.widgets.fold_list import FoldList
@@ -52,10 +53,14 @@ class _States(LineList):
 
     def __init__(self, history: History) -> None:
         super().__init__(id="states")
-        self.history, self.marked = history, None
+        self.take(history)
         self.cursor = history.current
 
-    marked: int | None
+    marked: int | None = None
+
+    def take(self, history: History) -> None:
+        """Show these states."""
+        self.history, self.table = history, states(history, "")
 
     @property
     def row_count(self) -> int:
@@ -64,8 +69,9 @@ class _States(LineList):
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        entry = self.history.entries[index]
-        return state_row(entry, index, self.history.current, self.marked, width)
+        here = index == self.history.current
+        mark = f"{'●' if here else ' '}{'c' if index == self.marked else ' '} "
+        return row_line(self.table, index, width, mark=(mark, "accent"), here=here)
 
 
 class HistoryScreen(SubScreen[HistoryRequest]):
@@ -102,11 +108,11 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
     def on_mount(self) -> None:
         """Show the state under the cursor."""
-        states = self.query_one(_States)
-        self.query_one("#states-head", PaneHead).show(lambda width: (state_head(width),))
+        rows = self.query_one(_States)
+        self.query_one("#states-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         if self._at is not None:
-            states.cursor = min(self._at, states.row_count - 1)
-        states.rows_changed()
+            rows.cursor = min(self._at, rows.row_count - 1)
+        rows.rows_changed()
         self._fit()
         self._tell()
 
@@ -115,19 +121,19 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self._fit()
 
     def _fit(self) -> None:
-        rows = max(3, (self.size.height - 4) // 2)
-        self.query_one(_States).styles.height = min(self.query_one(_States).row_count, rows)
+        most = max(3, (self.size.height - 4) // 2)
+        self.query_one(_States).styles.height = min(self.query_one(_States).row_count, most)
 
     @on(LineList.RowHighlighted)
     def _tell(self) -> None:
-        states = self.query_one(_States)
-        history, at = states.history, states.cursor
-        entry = history.entries[at]
+        rows = self.query_one(_States)
+        history, at = rows.history, rows.cursor
         count = len(history.entries)
         later = count - 1 - history.current
         said = f"{count:,} state{'s' * (count != 1)}" + (f", {later:,} to redo" if later else "")
-        marked = states.marked
-        first = "" if marked is None else f"compare {state_name(history.entries[marked], marked)} with: c"
+        marked = rows.marked
+        name = "" if marked is None else safe(state_name(history.entries[marked], marked))
+        first = "" if marked is None else f"compare {name} with: c"
 
         about = first or "A change of an earlier state takes the place of what could be redone"
 
@@ -136,7 +142,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
         self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
-        page.show(lambda width: [BLANK, *state_lines(entry, at, history.current, width)], top=True)
+        page.show(lambda width: [BLANK, *draw(state_blocks(history, at), width - 1)], top=True)
         self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
 
     @on(LineList.RowSelected)
@@ -152,22 +158,22 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
     def action_mark(self) -> None:
         """Mark the first of two; compare the second with it."""
-        states = self.query_one(_States)
-        if states.marked is None:
-            states.marked = states.cursor
-        elif states.marked == states.cursor:
-            states.marked = None
+        rows = self.query_one(_States)
+        if rows.marked is None:
+            rows.marked = rows.cursor
+        elif rows.marked == rows.cursor:
+            rows.marked = None
         else:
-            self._wish("compare", states.marked)
+            self._wish("compare", rows.marked)
             return
-        states.refresh_line(states.cursor)
+        rows.refresh_line(rows.cursor)
         self._tell()
 
     def action_prove(self) -> None:
         """Prove a state equal to the marked one, or to the model as it was opened."""
-        states = self.query_one(_States)
-        other = states.marked or 0
-        if other == states.cursor:
+        rows = self.query_one(_States)
+        other = rows.marked or 0
+        if other == rows.cursor:
             self.app.bell()
         else:
             self._wish("prove", other)
@@ -181,8 +187,8 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
     def action_copy_command(self) -> None:
         """Send the command that made the state to the terminal."""
-        states = self.query_one(_States)
-        command = states.history.entries[states.cursor].command
+        rows = self.query_one(_States)
+        command = rows.history.entries[rows.cursor].command
         if not command:
             self.app.bell()
             return
@@ -192,13 +198,13 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
     def action_rename(self) -> None:
         """Ask for a name."""
-        states = self.query_one(_States)
-        at = states.cursor
-        entry = states.history.entries[at]
+        rows = self.query_one(_States)
+        at = rows.cursor
+        entry = rows.history.entries[at]
 
         async def rename(name: str) -> None:
-            states.history = await self._rename(at, name)
-            states.rows_changed()
+            rows.take(await self._rename(at, name))
+            rows.rows_changed()
             self._tell()
 
         def answered(name: str | None) -> None:

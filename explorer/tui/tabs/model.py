@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.report.blocks import Cell, Column, Heading, Line, Paragraph, Role, Span, Table
+from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
 from explorer.report.present.look.training import figures, heading
+from explorer.report.present.tiling.history import states
 from explorer.tui.pages.outline import header_page
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
@@ -14,7 +15,7 @@ from explorer.tui.text.lines import Line as TextLine
 from explorer.tui.widgets.line_view import LineView
 
 if TYPE_CHECKING:
-    from explorer.facts import History, HistoryEntry, Info
+    from explorer.facts import History, Info
     from explorer.facts.training import Training
 
 
@@ -52,18 +53,5 @@ def model_page(
         blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
     blocks += details(info)
     if history is not None and len(history.entries) > 1:
-        blocks += [Line(), Heading("History"), _states(history)]
+        blocks += [Line(), Heading("History"), states(history, "●")]
     return draw(blocks, width - 1, exact)
-
-
-def _states(history: History) -> Table:
-    """The states of the session, those that can be redone quietly."""
-
-    def state(at: int, entry: HistoryEntry) -> tuple[Cell, ...]:
-        role: Role = "" if at <= history.current else "quiet"
-        saved = f"  saved as {entry.saved}" if entry.saved else ""
-        mark = "●" if at == history.current else "○"
-        return Span(mark, "formula"), (Span(entry.label, role), Span(saved, "quiet"))
-
-    rows = [state(at, entry) for at, entry in enumerate(history.entries)]
-    return Table((Column(""), Column("")), rows, 1)

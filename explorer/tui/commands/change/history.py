@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.report.present.tiling.history import state_name
 from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.history import DiffScreen, HistoryRequest, HistoryScreen
-from explorer.tui.pages.history import state_name
+from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History, Verification
@@ -53,7 +54,7 @@ class HistoryCommand(ScreenCommand):
 
     def _name(self, at: int) -> str:
         assert self.store.history is not None
-        return f"{at} {state_name(self.store.history.entries[at], at)}"
+        return f"{at} {safe(state_name(self.store.history.entries[at], at))}"
 
     async def _go(self, wish: HistoryRequest) -> None:
         assert self.store.history is not None
