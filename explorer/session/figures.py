@@ -66,13 +66,18 @@ class ModelFigures:
         opened = self._models.opened(self._models.at(index))
         return training.training(opened.training(batch), optimizer)
 
-    def connections(self, layer: str | int, index: int | None) -> Connections:
-        """What feeds a layer, and what it feeds."""
-        examined = self._models.examined(self._models.at(index))
-        layers = examined.analysis.layers
+    def row(self, layer: str | int, index: int | None) -> int:
+        """The row that somebody means by its id, or by what `named_layer` takes."""
+        layers = self._models.examined(self._models.at(index)).analysis.layers
         at = layer if isinstance(layer, int) else named_layer(layers, layer)
         if not 0 <= at < len(layers):
             raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
+        return at
+
+    def connections(self, layer: str | int, index: int | None) -> Connections:
+        """What feeds a layer, and what it feeds."""
+        examined = self._models.examined(self._models.at(index))
+        at, layers = self.row(layer, index), examined.analysis.layers
         why = "which layer feeds which is not known"
         failed = examined.schedule.failed
         if "decode" in examined.info.assumptions:

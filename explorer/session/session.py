@@ -405,8 +405,8 @@ class Session:
         """A model as a graph, laid out: which layer feeds which, with groups folded.
 
         Args:
-            layer: Path or id of a group, whose inside is drawn, or of a layer, which is drawn with what feeds
-                and reads it; None for the whole model.
+            layer: A group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:
+                its path, its name, a glob or a filter that only one has, or its id. None: the whole model.
             depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
                 many as a readable drawing has room for.
             nested: Groups stay closed, and every one brings a drawing of its inside.
@@ -418,7 +418,8 @@ class Session:
             Misuse: There is no such layer, or nobody knows what feeds what: a file of tensors.
         """
         examined = self._models.examined(self._models.at(index), on_progress, cancel)
-        return self._graphs.draw(examined, self.source, layer, depth, nested, cancel)
+        row = None if layer is None else self._figures.row(layer, index)
+        return self._graphs.draw(examined, self.source, row, depth, nested, cancel)
 
     def node_figures(
         self,

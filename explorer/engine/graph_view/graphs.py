@@ -29,7 +29,7 @@ class ModelGraphs:
         self,
         examined: AnalysisResult,
         source: str,
-        layer: str | int | None,
+        row: int | None,
         depth: int | None,
         nested: bool,
         cancel: Cancel,
@@ -37,11 +37,7 @@ class ModelGraphs:
         """A drawing of a model, a group or what is around a layer; see `view.draw`."""
         if depth is not None and depth < 1:
             raise Misuse(f"'{depth}' is no depth", where="--depth", hint="write a whole number of 1 or more")
-        tree = self._tree(examined, source)
-        row = view.row_of(tree.layers, layer) if isinstance(layer, str) else layer
-        if row is not None and not 0 <= row < len(tree.layers):
-            raise Misuse(f"the model has no row {row}", hint=f"it has {len(tree.layers):,}")
-        return view.draw(tree, source, row, depth, nested=nested, cancel=cancel)
+        return view.draw(self._tree(examined, source), source, row, depth, nested=nested, cancel=cancel)
 
     def node_figures(
         self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str

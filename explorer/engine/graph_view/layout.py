@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from grandalf.graphs import Edge, Graph, Vertex
+from grandalf.graphs import Edge, Vertex, graph_core
 from grandalf.layouts import Layer, SugiyamaLayout
 from msgspec import Struct
 
 __all__ = ["Layout", "Place", "laid_out"]
 
-MAX_CHAIN = 1_500
+MAX_CHAIN = 4_000
 """Points of long edges in all; the longest edges beyond it are not routed."""
 GAP_X, GAP_Y = 3, 4
 _ROUNDS = 3
@@ -156,16 +156,11 @@ def _placed(
     items: Sequence[tuple[int, int]], ranks: Sequence[int], links: Sequence[tuple[int, int]]
 ) -> tuple[list[float], list[int]]:
     """The middle of every item, and its place in its rank; parts that nothing joins stand side by side."""
-    vertices = [Vertex(at) for at in range(len(items))]
-    for vertex, (width, height) in zip(vertices, items, strict=True):
-        vertex.view = _Point(width, height)
-    graph = Graph(vertices, [Edge(vertices[a], vertices[b]) for a, b in links])
     middles = [0.0] * len(items)
     orders = [0] * len(items)
     left = 0.0
-    for part in graph.C:
-        members = [vertex.data for vertex in part.sV]
-        _arrange(part, ranks, items, middles)
+    for members, within in _parts(len(items), links):
+        _arrange(members, within, ranks, items, middles)
         low = min(middles[at] - items[at][0] / 2 for at in members)
         for at in members:
             middles[at] += left - low
@@ -177,6 +172,28 @@ def _placed(
         for place, at in enumerate(sorted(row, key=lambda at: middles[at])):
             orders[at] = place
     return middles, orders
+
+
+def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+    """What hangs together: items and links. grandalf finds it, too, in quadratic time."""
+    head = [*range(count)]
+
+    def root(at: int) -> int:
+        while head[at] != at:
+            head[at] = at = head[head[at]]
+        return at
+
+    for a, b in links:
+        one, other = sorted((root(a), root(b)))
+        head[other] = one
+    members: dict[int, list[int]] = {}
+    within: dict[int, list[tuple[int, int]]] = {}
+    for at in range(count):
+        members.setdefault(root(at), []).append(at)
+    for link in links:
+        within.setdefault(root(link[0]), []).append(link)
+    for at, some in members.items():
+        yield some, within.get(at, [])
 
 
 class _Ranked(SugiyamaLayout):  # type: ignore[misc]
@@ -197,9 +214,21 @@ class _Ranked(SugiyamaLayout):  # type: ignore[misc]
             self.layers[rank].append(vertex)
 
 
-def _arrange(part: Any, ranks: Sequence[int], items: Sequence[tuple[int, int]], middles: list[float]) -> None:
-    """Sets the middles of what hangs together."""
-    layout = _Ranked(part, ranks)
+def _arrange(
+    members: Sequence[int],
+    links: Sequence[tuple[int, int]],
+    ranks: Sequence[int],
+    items: Sequence[tuple[int, int]],
+    middles: list[float],
+) -> None:
+    """Sets the middles of items that hang together."""
+    together = object()
+    vertices = {at: Vertex(at) for at in members}
+    for at, vertex in vertices.items():
+        vertex.view = _Point(*items[at])
+        vertex.c = together  # or grandalf compares all that it has joined so far at every edge
+    edges = [Edge(vertices[a], vertices[b]) for a, b in links]
+    layout = _Ranked(graph_core([*vertices.values()], edges), ranks)
     with _recursion():
         layout.init_all(roots=[], inverted_edges=[])
         for _ in range(_ROUNDS):

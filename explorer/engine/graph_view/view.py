@@ -12,30 +12,27 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
-from explorer.base.units import printable
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.layout import laid_out
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.progress import Cancel, stop_if
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphEdge, figures_of
 from explorer.facts.graph.families import family
 
-__all__ = ["ENOUGH", "MAX_BOXES", "MAX_INSIDE", "draw", "row_of"]
+__all__ = ["ENOUGH", "MAX_BOXES", "MAX_INSIDE", "draw"]
 
 ENOUGH = 64
 """Boxes from which on no level is opened unless it was asked for."""
 MAX_BOXES = 300
 MAX_PORTS = 24
 """Boxes for inputs, outputs and what stands outside, of each."""
-MAX_EDGES = 2_000
+MAX_EDGES = 3_000
 MAX_INSIDE = 6_000
 """Boxes of a drawing with all that stands in its boxes."""
 HOPS = 2
@@ -51,19 +48,6 @@ class _Item(Struct):
     rows: Sequence[int]
     repeat: int = 1
     call: int = 0
-
-
-def row_of(layers: Sequence[Layer], path: str) -> int:
-    """The row of a path.
-
-    Raises:
-        Misuse: There is none.
-    """
-    for layer in layers:
-        if layer.path == path:
-            return layer.id
-    hint = nearest(path, [layer.path for layer in islice(layers, 20_000)])
-    raise Misuse(f"no layer is called '{printable(path)}'", hint=hint or "explorer layers lists them")
 
 
 def draw(

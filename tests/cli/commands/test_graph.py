@@ -406,7 +406,7 @@ def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["-o", "m.png"], "use .svg, .dot, .html or .json"),
-        (["-o", "m.svg", "--layer", "relu99"], "no layer is called 'relu99'"),
+        (["-o", "m.svg", "--layer", "relu99"], "the model has no layer 'relu99'"),
         (["-o", "m.svg", "--depth", "0"], "--depth"),
         (["-o", "m.json", "--layer", "relu1"], "node data is of the whole model"),
         (["-o", "m.svg", "--color", "joules"], "--color"),

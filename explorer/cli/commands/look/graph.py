@@ -45,8 +45,11 @@ COMMAND = Command(
         "--force",
         Option(
             "--layer",
-            "a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it",
-            "PATH",
+            "a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:\n"
+            "its path, its name, a glob or a filter",
+            "LAYER",
+            manual="a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:"
+            " its path, its name, a glob or a filter that only one has",
         ),
         Option(
             "--depth",
