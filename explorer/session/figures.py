@@ -12,12 +12,14 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs import selection
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory import roofline as limits
+from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.training import step as training
-from explorer.engine.costs.value_flow import connections
+from explorer.engine.costs.value_flow import connections, row_edges
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Info, Layer, LayerTable, OpStat, Plan
 from explorer.facts.graph.connections import Connections
+from explorer.facts.graph.edges import RowEdges
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.training import Optimizer, Training
@@ -78,11 +80,12 @@ class ModelFigures:
         """What feeds a layer, and what it feeds."""
         examined = self._models.examined(self._models.at(index))
         at, layers = self.row(layer, index), examined.analysis.layers
-        why = "which layer feeds which is not known"
-        failed = examined.schedule.failed
-        if "decode" in examined.info.assumptions:
-            failed = "the step is worked out from runs over whole texts"
-        return connections(examined.flow, layers, at, f"{why}: {failed}" if failed else why)
+        return connections(examined.flow, layers, at, _no_edges(examined))
+
+    def edges(self, index: int | None) -> RowEdges:
+        """Which rows feed which."""
+        examined = self._models.examined(self._models.at(index))
+        return row_edges(examined.flow, _no_edges(examined))
 
     def ops(self, index: int | None) -> tuple[OpStat, ...]:
         """Operator types."""
@@ -147,6 +150,14 @@ class ModelFigures:
     def search(self, text: str, index: int | None) -> tuple[int, ...]:
         """Ids of the layers that match a query."""
         return filter.search(self._models.examined(self._models.at(index)).analysis.layers, text)
+
+
+def _no_edges(examined: AnalysisResult) -> str:
+    """Why there are no edges, if there are none."""
+    failed = examined.schedule.failed
+    if "decode" in examined.info.assumptions:
+        failed = "the step is worked out from runs over whole texts"
+    return "which layer feeds which is not known" + (f": {failed}" if failed else "")
 
 
 def named_layer(layers: Sequence[Layer], wanted: str) -> int:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
+    from explorer.facts.graph.edges import RowEdges
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.settings import Settings
@@ -246,6 +247,10 @@ class Session:
             Misuse: There is no such layer, or there are several.
         """
         return self._figures.connections(layer, index)
+
+    def edges(self, index: int | None = None) -> RowEdges:
+        """Which rows of the layer tree feed which, by their ids."""
+        return self._figures.edges(index)
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
         """Every layer against the limits of a machine (see `explorer.settings.machines`)."""

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
-from explorer.engine.costs.value_flow import ValueFlow, connections
+from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import with_formulas
 from explorer.facts import (
@@ -41,6 +41,7 @@ from explorer.facts import (
 )
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.graph.connections import Connections
+from explorer.facts.graph.edges import RowEdges
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
@@ -633,6 +634,12 @@ class ScriptedEngine:
         return self.model
 
     def _connections(self, layer: int) -> Connections:
+        return connections(self._flow(), self.model.layers, layer)
+
+    def _edges(self) -> RowEdges:
+        return row_edges(self._flow())
+
+    def _flow(self) -> ValueFlow:
         flow = ValueFlow()
         for row in self.model.layers:
             if not row.group:
@@ -640,7 +647,7 @@ class ScriptedEngine:
                     flow.take(row.id, tensor.name, lambda tensor=tensor: tensor, "input")
                 for tensor in row.outputs:
                     flow.make(row.id, tensor.name, lambda tensor=tensor: tensor)
-        return connections(flow, self.model.layers, layer)
+        return flow
 
     def _ops(self) -> tuple[OpStat, ...]:
         kernels = Range((3, 3), (11, 11), 3, (((3, 3), 3), ((11, 11), 1), ((5, 5), 1)))

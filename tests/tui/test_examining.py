@@ -54,9 +54,9 @@ async def type_machine(hands: Hands, peak: str, bandwidth: str) -> None:
 
 async def test_nothing_is_computed_before_it_is_asked_for() -> None:
     async with screen() as hands:
-        # what the chosen layer is connected to is asked for when the cursor has rested on it
+        # what feeds what is asked for when all else is painted
         names = {name for name, _, _ in hands.engine.asked}
-        assert names - {"connections"} == {"open", "analysis", "ops"}
+        assert names - {"connections", "edges"} == {"open", "analysis", "ops"}
         assert not hands.main.query("#memory")
 
 

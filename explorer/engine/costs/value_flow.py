@@ -19,8 +19,9 @@ from explorer.facts.graph.connections import (
     LayerRef,
     OutputConnection,
 )
+from explorer.facts.graph.edges import RowEdges
 
-__all__ = ["FlowingValue", "ValueFlow", "connections"]
+__all__ = ["FlowingValue", "ValueFlow", "connections", "row_edges"]
 
 SHOWN = 64
 """Tensors of one layer, and readers of one tensor, that are named; the others are counted."""
@@ -119,6 +120,29 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
         ),
         len(inputs),
         len(outputs),
+    )
+
+
+def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
+    """The edges between rows; what leads back, as in a loop, is left out."""
+    if flow is None:
+        return RowEdges(unknown=unknown)
+    places = {row: place for place, row in enumerate(sorted({*flow.made, *flow.read}))}
+    over: set[tuple[int, int]] = set()
+    followers: set[int] = set()
+    for maker, values in flow.made.items():
+        place = places[maker]
+        for reader in (reader for value in values for reader in value.readers):
+            if places[reader] == place + 1:
+                followers.add(reader)
+            elif reader > maker:
+                over.add((maker, reader))
+    ordered = sorted(over)
+    return RowEdges(
+        tuple([maker for maker, _ in ordered]),
+        tuple([reader for _, reader in ordered]),
+        tuple(places),
+        tuple(sorted(followers)),
     )
 
 

@@ -83,6 +83,8 @@ COMMANDS: tuple[CommandKey, ...] = (
         "look.view.PeakCommand"),
     CommandKey("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK,
         "look.view.ExactCommand"),
+    CommandKey("rail", ("R",), "R", "Rail", "What feeds what beside the tree, as git log draws branches",
+        LOOK, "look.view.RailCommand"),
     CommandKey("zoom", ("z",), "z", "Zoom the pane", "Give the focused pane the whole width, or take it back",
         LOOK, "look.view.ZoomCommand", footer="zoom"),
     CommandKey("actions", ("a",), "a", "Actions…", "Menu of what can be done to the model", CHANGE,

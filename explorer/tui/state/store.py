@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights
     from explorer.process.client import EngineProcess, TreePreview
 
-Topic = Literal["model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said"]
+Topic = Literal[
+    "model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said", "rail"
+]
 """What can change: the model on show, the history, what was computed on demand, the form of the numbers,
-the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word."""
+the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word,
+whether a rail is wanted."""
 
 
 class OnDemandCache(Struct):
@@ -86,6 +89,7 @@ class ScreenStore:
         self.optimizer: Optimizer = "sgd"
         self.tab = "layer"
         self.exact = False
+        self.rail = True
         self.query = ""
         self.asked_path = ""
         self.note = "opening…"

@@ -6,22 +6,29 @@ Only the tab on show is drawn; another is drawn when it is opened.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from explorer.tui.state.store import ScreenStore
+from explorer.base.errors import ExplorerError
+from explorer.tui.state.store import OnDemandCache, ScreenStore
 from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
+from explorer.tui.terminal.slices import after_paint
 from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.strips import PaneHead
+
+if TYPE_CHECKING:
+    from explorer.facts.graph.edges import RowEdges
 
 _KEYS = {tab.id: tab for tab in TABS}
 Zoom = Literal["", "zoom-left", "zoom-right"]
@@ -153,11 +160,30 @@ class Panes(Horizontal):
         """Watch what is shown."""
         self._store.watch(self._draw_tree, "numbers", "model")
         self._store.watch(self._draw_head, "model", "layer", "query", "focus", "tab")
+        self._store.watch(self._lay_rail, "model", "rail")
         self._draw_head()
 
     def _draw_tree(self) -> None:
         self.layer_tree.exact = self._store.exact
         self.layer_tree.refresh()
+
+    def _lay_rail(self) -> None:
+        """The strip that shows what feeds what, if it is wanted and there are edges."""
+        edges: RowEdges | None = self._store.on_demand.answers.get("edges")
+        wanted = self._store.rail and self._store.analysis is not None
+        if wanted and edges is None:
+            self.run_worker(self._fetch_edges(self._store.on_demand), group="rail", exit_on_error=False)
+        rail = Rail(edges) if wanted and edges is not None and edges.makers else None
+        if rail is not None or self.layer_tree.rail is not None:
+            self.layer_tree.rail = rail
+            self.layer_tree.refresh()
+
+    async def _fetch_edges(self, seen: OnDemandCache) -> None:
+        await after_paint(self)
+        with suppress(ExplorerError):
+            seen.answers["edges"] = await self._store.jobs.ask("edges")
+            if seen is self._store.on_demand:
+                self._lay_rail()
 
     def _draw_head(self) -> None:
         tree, outlined = self.layer_tree, self._store.outline

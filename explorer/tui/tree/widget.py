@@ -23,7 +23,10 @@ from explorer.tui.widgets.line_view import LineList
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
+    from explorer.tui.tree.rail import Rail
 
+RAIL_FROM = 48
+"""Cells of a tree from which on there is room for a rail."""
 _NUMBER, _EXACT_NUMBER = 11, 17
 _TILED = " ▦"
 """Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""
@@ -39,6 +42,7 @@ class LayerTree(LineList):
         self.model = TreeModel(())
         self.totals: Totals | None = None
         self.exact = False
+        self.rail: Rail | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
         """Show another model, from its top or (`keep_cursor`) from the row where the last one was."""
@@ -128,7 +132,12 @@ class LayerTree(LineList):
         """Row `index` in `width` cells."""
         if self.totals is None:
             return BLANK
-        return tree_line(self.model, self.model.rows[index], self.totals, width, self.exact)
+        rail = ""
+        if self.rail is not None and width >= RAIL_FROM:
+            rail = self.rail.line(self.model, index, self.scroll_offset.y)
+        strip: Line = ((f" {rail} ", "track"),) if rail else ()
+        room = width - line_width(strip)
+        return (*strip, *tree_line(self.model, self.model.rows[index], self.totals, room, self.exact))
 
 
 class _Some(Sequence["Layer"]):

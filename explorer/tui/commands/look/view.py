@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.widget import RAIL_FROM
 
 
 class ColumnCommand(ScreenCommand):
@@ -95,3 +96,22 @@ class BackCommand(ScreenCommand):
             self.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
         elif (found := await self.context.located(path)) is not None:
             self.panes.show_layer(found)
+
+
+class RailCommand(ScreenCommand):
+    """The strip beside the tree that shows what feeds what."""
+
+    def run(self) -> None:
+        """Show or hide it."""
+        store = self.store
+        store.rail = not store.rail
+        store.notify("rail")
+        edges = store.on_demand.answers.get("edges")
+        if not store.rail:
+            store.say("no rail beside the tree")
+        elif edges is not None and edges.unknown:
+            store.say(edges.unknown)
+        elif self.tree.size.width < RAIL_FROM:
+            store.say(f"the rail needs a tree of {RAIL_FROM} columns: z zooms it")
+        elif self.tree.model.by_cost or self.tree.model.matches is not None:
+            store.say("the rail follows the order of execution: s sorts by it, Esc clears the filter")

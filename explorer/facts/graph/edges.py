@@ -1,0 +1,24 @@
+"""Edges between the rows of a layer tree, as little as it takes to draw them beside it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+__all__ = ["RowEdges"]
+
+
+class RowEdges(Struct, frozen=True):
+    """Which rows feed which.
+
+    Attributes:
+        makers, readers: Ids of the two rows of every edge that passes over another row, by makers.
+        nodes: Rows that make or read anything: groups only where they do so themselves, as a loop does.
+        followers: Those of `nodes` that read what the one before them makes.
+        unknown: Why the edges are not known; empty if they are.
+    """
+
+    makers: tuple[int, ...] = ()
+    readers: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    followers: tuple[int, ...] = ()
+    unknown: str = ""
