@@ -165,7 +165,7 @@ async def test_the_roofline_asks_for_a_machine_first_and_then_places_the_layers(
         assert "Press m" in words(hands, "roofline")
         assert not asked(hands, "roofline")
         await type_machine(hands, "4T", "100 GB/s")
-        assert "80 FLOPs a byte" in hands.dialog()
+        assert "ridge 80.0 FLOPs/byte" in hands.dialog()
         await hands.press("enter")
         assert asked(hands, "roofline") == [((Machine("", 4e12, 1e11, "screen"),), {})]
         text = words(hands, "roofline")
@@ -351,7 +351,7 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
         await hands.press("2", "b")
         hands.pilot.app.screen.query_one("#batch", Input).value = "8"
         await hands.press("down", "right", "right")
-        assert "2 numbers for every parameter" in " ".join(hands.dialog().split())
+        assert "Adam keeps 2 numbers a parameter" in " ".join(hands.dialog().split())
         await hands.press("enter")
         assert asked(hands, "training") == [((), {"batch": 8, "optimizer": "adam"})]
         assert "Training: batch 8, adam" in hands.text("#model")

@@ -314,7 +314,7 @@ def test_activations_name_their_input_their_calls_and_what_did_not_run() -> None
         "m", ("x float32 (1, 3): random, seed 0",), (stats(call=1),), skipped=(("gone", "never called"),)
     )
     text = words(activation_lines(ran, 1, 60, exact=False))
-    for figure in ("call 2", "x float32 (1, 3): random, seed 0", "gone: never called"):
+    for figure in ("call 2", "x float32 (1, 3): random, seed 0", "not seen gone never called"):
         assert figure in text, figure
 
 

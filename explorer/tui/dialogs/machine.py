@@ -7,9 +7,9 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 from textual.widgets import Input
 
-from explorer.base import units
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.facts.roofline import Machine
+from explorer.report.present.look.roofline import machine_text, ridge_field
 from explorer.settings import machines
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import safe
@@ -92,11 +92,8 @@ class MachineDialog(FormDialog[Machine]):
         lines: list[tuple[str, str]] = []
         try:
             machine = self.answer()
-            ridge = 2 * machine.peak_macs / machine.bandwidth
-            rates = (
-                f"{units.rate_text(machine.peak_macs, 'MAC/s')}, {units.rate_text(machine.bandwidth, 'B/s')}"
-            )
-            lines.append((f"{rates}: computing and moving meet at {ridge:,.3g} FLOPs a byte.", "dim"))
+            ridge = ridge_field(2 * machine.peak_macs / machine.bandwidth)
+            lines.append((f"{machine_text(machine)}; {ridge.short} {ridge.figure}, {ridge.remark}", "dim"))
         except ExplorerError as error:
             empty = not any(entry.value.strip() for entry in self.query(Input))
             lines.append((str(error), "dim" if empty else "bad"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from explorer.base.errors import ExplorerError
-from explorer.facts.training import OPTIMIZERS, Optimizer
+from explorer.facts.training import Optimizer
+from explorer.report.present.look.training import OPTIMIZERS
 from explorer.settings.parse import parse_count
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.options import OptionField
@@ -38,11 +39,9 @@ class TrainingDialog(FormDialog[TrainingRequest]):
     def meaning(self) -> list[tuple[str, str]]:
         """What the optimizer keeps, or what is wrong with the batch."""
         try:
-            kept = OPTIMIZERS[self.answer()[2]]
+            return [(f"{OPTIMIZERS[self.answer()[2]]} that is trained.", "dim")]
         except ExplorerError:
             return [("The batch is a number above 0, or nothing.", "bad")]
-        count = f"{kept or 'no'} number{'' if kept == 1 else 's'}"
-        return [(f"It keeps {count} for every parameter that is trained.", "dim")]
 
     def answer(self) -> TrainingRequest:
         """What the fields say; no batch is the model's own."""

@@ -13,7 +13,7 @@ from explorer.base.units import count_text
 from explorer.report.blocks import Block, Heading, Paragraph
 from explorer.report.blocks import Line as TextLine
 from explorer.report.blocks import Span as TextSpan
-from explorer.report.present.look.values import figures, same_tensors, spark, tensor_line
+from explorer.report.present.look.values import figures, not_seen, same_tensors, spark, tensor_line
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.text.plot import area, framed
@@ -44,8 +44,7 @@ def activation_lines(
     above = _heading("Values of the activations", ran, of, "layers", activations.notes)
     lines = [*draw(above, width), *_stats(activations.tensors, width, exact, brief)]
     below: list[Block] = [Paragraph(text, "quiet") for text in activations.inputs]
-    below += [TextLine((f"{path}: ", TextSpan(why, "warning"))) for path, why in activations.skipped]
-    return lines + draw(below, width)
+    return lines + draw([*below, *not_seen(activations)], width)
 
 
 def _heading(title: str, shown: int, of: int, noun: str, notes: Sequence[str]) -> list[Block]:

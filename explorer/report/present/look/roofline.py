@@ -16,6 +16,7 @@ __all__ = [
     "by_time",
     "figures",
     "machine_text",
+    "ridge_field",
     "roofline",
     "roofline_blocks",
     "slowest",
@@ -59,9 +60,7 @@ def figures(fact: Roofline, *, brief: bool = False) -> Fields:
     ]
     rows = [
         Field("Machine", machine_text(fact.machine), fact.machine.origin, "machine"),
-        Field(
-            "Ridge", f"{fact.ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute", "ridge"
-        ),
+        ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if brief else bounds),
         Field("Compute-bound layers", plain(fact.compute_bound), short="compute-bound"),
@@ -70,6 +69,13 @@ def figures(fact: Roofline, *, brief: bool = False) -> Fields:
     if fact.unknown:
         rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "in no figure above"))
     return Fields(rows)
+
+
+def ridge_field(ridge: float) -> Field:
+    """The intensity at which a machine's two limits meet."""
+    return Field(
+        "Ridge", f"{ridge:,.1f} FLOPs/byte", "left of it memory limits, right of it compute", "ridge"
+    )
 
 
 def together(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from explorer.facts import Info
-from explorer.facts.training import LayerTraining, Training
+from explorer.facts.training import LayerTraining, Optimizer, Training
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -22,7 +22,7 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, size
 from explorer.report.present.look.info import answer
 
-__all__ = ["figures", "heading", "layer_figures", "training", "training_blocks"]
+__all__ = ["OPTIMIZERS", "figures", "heading", "layer_figures", "training", "training_blocks"]
 
 
 def training(about: Info, fact: Training) -> list[Block]:
@@ -76,7 +76,7 @@ def figures(about: Info, fact: Training) -> Fields:
             bytes_field("Kept outputs", fact.activation_bytes, sign, "of every layer, for backward"),
             bytes_field("Weight bytes", fact.param_bytes, ""),
             bytes_field("Gradients", fact.gradient_bytes, "", "of what is trained"),
-            bytes_field("Optimizer", fact.optimizer_bytes, "", _OPTIMIZERS[fact.optimizer]),
+            bytes_field("Optimizer", fact.optimizer_bytes, "", OPTIMIZERS[fact.optimizer]),
             bytes_field("Memory, sum", fact.sum_bytes, sign, "of the five above"),
         ]
     )
@@ -115,11 +115,12 @@ def heading(fact: Training) -> Heading:
     return Heading(f"Training: {batch}, {fact.optimizer}")
 
 
-_OPTIMIZERS = {
+OPTIMIZERS: Mapping[Optimizer, str] = {
     "sgd": "SGD keeps nothing",
     "momentum": "SGD with momentum keeps 1 number a parameter",
     "adam": "Adam keeps 2 numbers a parameter",
 }
+"""What each keeps of what is trained."""
 
 
 def _training_row(row: LayerTraining) -> tuple[Cell, ...]:

@@ -25,6 +25,7 @@ from explorer.report.present.look.info import title
 __all__ = [
     "activations",
     "figures",
+    "not_seen",
     "same_tensors",
     "spark",
     "tensor_line",
@@ -72,13 +73,17 @@ def activations(about: Info, fact: Activations) -> list[Block]:
         Line(),
         *_tensors(fact.tensors, "outputs"),
     ]
-    if fact.skipped:
-        columns = (Column("not seen", shrink=True), Column(""))
-        rows = Rows(lambda one: (Span(one[0], "warning"), one[1]), fact.skipped)
-        blocks += [Line(), Table(columns, rows, what="layers not seen")]
+    blocks += not_seen(fact)
     if fact.output:
         blocks += [Line(), Line((Span("values written to  ", "quiet"), Span(fact.output, "strong")))]
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
+
+
+def not_seen(fact: Activations) -> list[Block]:
+    """The layers whose values could not be had, and why."""
+    columns = (Column("not seen", shrink=True), Column(""))
+    rows = Rows(lambda one: (Span(one[0], "warning"), one[1]), fact.skipped)
+    return [Line(), Table(columns, rows, what="layers not seen")] if fact.skipped else []
 
 
 def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from explorer.base.verdicts import VERDICTS
 from explorer.facts import TileSpec, states_text
 from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands.change.blame import BlameCommand
@@ -83,8 +84,9 @@ class TileCommand(ScreenCommand):
 
         if not result.output:
             kind = proof.verdict_kind if proof is not None else "different"
-            why = "the result differs" if kind == "different" else "the result could not be proved"
-            refused = PageDialog(f"Tiling refused: {why}", page, hint=TO_BLAME, tone=verdict_tone(kind))
+            refused = PageDialog(
+                f"Tiling refused: {VERDICTS[kind]}", page, hint=TO_BLAME, tone=verdict_tone(kind)
+            )
             blame = BlameCommand(self.context)
             self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
             return
