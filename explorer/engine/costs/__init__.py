@@ -1,1 +1,1 @@
-"""Graph in, facts out: costs, memory, the layer tree, operator statistics."""
+"""Costs of a whole graph: layer tree, memory, operator statistics; of one operator see `engine.operators`."""

@@ -1,4 +1,4 @@
-"""What an operator costs, from shapes alone: the one place where multiply-accumulates are counted.
+"""Cost formulas: what a Conv, a MatMul, an LSTM costs by its shapes; MACs are counted here and nowhere else.
 
 Both sources of operators (ONNX nodes, ATen calls) come here with plain shapes, so the same layer costs
 the same whichever way it came in. A formula is returned beside every number, with the numbers in it.
