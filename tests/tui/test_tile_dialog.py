@@ -14,12 +14,15 @@ from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import with_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
+from explorer.report.layout import Page
+from explorer.report.present.tiling import plan as words
+from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.dialogs.tile import CostList, TileDialog
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.options import OptionField
 from tests.tui.hands import Hands, screen
-from tests.tui.scripted import ScriptedEngine, plan
+from tests.tui.scripted import ScriptedEngine, alexnet, plan
 
 NPU = Hardware("npu", 4096, 64, 1e9, 512 * 1024, (64, 64))
 PROFILES = """
@@ -96,6 +99,18 @@ def test_the_figures_are_those_of_the_cost() -> None:
         assert f"{one.traffic / 2**20:.2f} MiB" in figure(rows, order)
     assert "in one go" in figure(rows, "dataflow")
     assert "2.74 M" in figure(rows, "weight-stationary")
+
+
+@pytest.mark.parametrize("machine", [None, NPU])
+def test_the_dialog_says_what_the_command_says(machine: Hardware | None) -> None:
+    made = plan(TileSpec())
+    cost = with_formulas(plan_cost(made, machine))
+    printed = [*words.plan_cost(alexnet().info, cost), *plan_matmuls(made)]
+    said = " ".join("".join(Page(printed, fit=False).plain()).split())
+    rows = [line_text(row.head(200)).strip() for row in rows_of(made, machine)]
+    own = ("Matmuls: ", "Left as they are: ", *(() if machine else ("Time ",)))
+    for row in rows:
+        assert row.startswith(own) or all(cell.strip() in said for cell in row.split("  ")), row
 
 
 def test_without_a_machine_time_is_unknown_and_the_rest_is_there() -> None:

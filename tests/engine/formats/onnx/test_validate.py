@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named(nodes: tuple[Node, ...], message: str) -> None:
 
 
 def test_an_output_listed_twice_is_refused() -> None:
-    with pytest.raises(BadModel, match="lists its output 'y' twice"):
+    with pytest.raises(BadModel, match="has two outputs named 'y'"):
         validate(model(relu("x", "y"), outputs=("y", "y")))
 
 
