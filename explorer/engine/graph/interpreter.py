@@ -8,7 +8,7 @@ domain's affair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor
@@ -62,10 +62,17 @@ class Interpreter:
     Args:
         domain: What values are.
         functions: The model's local functions.
+        bodies: Runs the nodes of a body in its scope; None: `run` does.
     """
 
-    def __init__(self, domain: Domain, functions: Mapping[tuple[str, str, str], Function]) -> None:
+    def __init__(
+        self,
+        domain: Domain,
+        functions: Mapping[tuple[str, str, str], Function],
+        bodies: Callable[[Interpreter, Graph, ValueScope], None] | None = None,
+    ) -> None:
         self.domain = domain
+        self.bodies = bodies
         self.functions = functions
         self.aliases = {key: _alias(function) for key, function in functions.items()}
         self.calls: list[Node] = []
@@ -134,7 +141,10 @@ class Interpreter:
     def _body(self, graph: Graph, args: Sequence[Any], scope: ValueScope) -> list[Any]:
         inner = ValueScope(scope, graph.initializers)
         inner.update(zip((v.name for v in graph.inputs), args, strict=True))
-        self.run(graph.nodes, inner)
+        if self.bodies is not None:
+            self.bodies(self, graph, inner)
+        else:
+            self.run(graph.nodes, inner)
         return [inner[v.name] for v in graph.outputs]
 
     def _if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:

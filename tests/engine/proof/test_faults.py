@@ -331,3 +331,81 @@ def test_a_planned_product_whose_weight_is_computed_in_the_original_is_no_proof(
     evidence = verify(other, after, plan=plan)
     assert evidence.verdict_kind == "different"
     assert evidence.sites == (), "there is no 'w' in it"
+
+
+def moved(made: Model, before: str, order: np.ndarray) -> Model:
+    """What node `before` reads comes in another order."""
+    tensor = tensor_from_array("order", order.astype(np.int64))
+
+    def changed(node: Node) -> Node:
+        return t.node_like(node, inputs=["moved", *node.inputs[1:]]) if node.name == before else node
+
+    (found,) = (n for n in made.graph.nodes if n.name == before)
+    nodes = [*t.with_nodes(made, changed).graph.nodes]
+    at = next(i for i, n in enumerate(nodes) if n.name == before)
+    nodes.insert(at, Node("Gather", [found.inputs[0], "order"], ["moved"], name="mover"))
+    return t.with_graph(made, nodes=tuple(nodes), initializers={**made.graph.initializers, "order": tensor})
+
+
+def rows_bias(made: Model) -> Model:
+    """A bias for every row, of which one is not like the others."""
+    bias = np.repeat(made.graph.initializers["b"].array()[None], 256, 0)
+    bias[171] += 1
+    tensors = {**made.graph.initializers, "b": tensor_from_array("b", bias)}
+    return t.with_graph(made, initializers=tensors)
+
+
+def tile_by_rows(made: Model, other: int) -> Model:
+    """The first tile of the weight is handed in block by block of rows; block `other` has another one."""
+    tiles = np.repeat(made.graph.initializers["w/tile_0_0"].array()[None], 64, 0)
+    if other >= 0:
+        tiles[other, 3, 5] += 1
+    tensors = {**made.graph.initializers, "tiles": tensor_from_array("tiles", tiles)}
+
+    def changed(node: Node) -> Node:
+        if node.op != "Scan":
+            return node
+        body = node.attributes["body"]
+        inside = [
+            t.node_like(n, inputs=[{"w/tile_0_0": "own"}.get(i, i) for i in n.inputs]) for n in body.nodes
+        ]
+        handed = replace(body.inputs[0], name="own", shape=(8, 8))
+        grown = replace(body, nodes=tuple(inside), inputs=(*body.inputs, handed))
+        attributes = {**node.attributes, "body": grown, "num_scan_inputs": 2}
+        return t.node_like(node, inputs=[*node.inputs, "tiles"], attributes=attributes)
+
+    return t.with_graph(t.with_nodes(made, changed), initializers=tensors)
+
+
+def one_pair(length: int, a: int, b: int) -> np.ndarray:
+    order = np.arange(length)
+    order[[a, b]] = b, a
+    return order
+
+
+LATE: dict[str, tuple[Spoil, str]] = {
+    "two rows exchanged": (lambda m: moved(m, "fc/x_blocks", one_pair(256, 170, 171)), "not a block of the"),
+    "two blocks exchanged": (lambda m: moved(m, "fc/rows", one_pair(64, 40, 41)), "takes rows 164"),
+    "two rows of the result": (
+        lambda m: moved(m, "fc/biased", one_pair(256, 170, 171)),
+        "not where they bel",
+    ),
+    "another bias for one row": (rows_bias, "the bias is not the original's at (168"),
+    "another tile for one block": (lambda m: tile_by_rows(m, 42), "tile of product (42, 0, 0) is not its"),
+}
+
+
+@pytest.mark.parametrize("fault", LATE)
+def test_a_fault_in_one_block_of_rows_of_many_alike_is_found(fault: str, tmp_path: Path) -> None:
+    spoil, words = LATE[fault]
+    source = t.linear(tmp_path / "m.onnx", 256, 24, 32)
+    evidence = t.prove(source, TileSpec(tile=(4, 8, 8), form="scan"), spoil)
+    assert not evidence.passed
+    assert words in evidence.sites[0].structure
+
+
+def test_blocks_of_rows_that_are_handed_the_same_tile_each_are_proved(tmp_path: Path) -> None:
+    source = t.linear(tmp_path / "m.onnx", 256, 24, 32)
+    spec = TileSpec(tile=(4, 8, 8), form="scan")
+    assert t.prove(source, spec, lambda made: tile_by_rows(made, -1)).passed
+    assert t.prove(source, spec).sites[0].tiles == 64 * 3 * 4

@@ -21,6 +21,7 @@ from explorer.engine.proof.float64.windows import Window
 from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.transpose import copy_matrix
 
 
 def convolution(node: Node, look: NodeReader) -> Original:
@@ -226,7 +227,7 @@ def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
     places = np.zeros((images * whole + 1, packs, deep), x.dtype)
     flat = places.reshape(-1, packs * deep)
     for image in range(images):
-        flat[image * whole : (image + 1) * whole, :channels] = x[image].reshape(channels, whole).T
+        copy_matrix(flat[image * whole : (image + 1) * whole, :channels], x[image].reshape(channels, whole).T)
     tables = [_table(taps, phase, sizes) for phase in taps.each]
     every = np.arange(images * count)
 

@@ -15,14 +15,24 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Interpreter, Wiring
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
-from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct, Total
+from explorer.engine.proof.symbolic.blocks import (
+    GivenBlock,
+    Ledger,
+    NotTiled,
+    Repeat,
+    Symbol,
+    SymbolProduct,
+    Total,
+)
 from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
+from explorer.engine.proof.symbolic.repeats import BodyRepeats
 from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
@@ -69,6 +79,9 @@ def walk(
     for area in check.grid():
         stop_if(cancel)
         here = codes[area.cut].reshape(-1)
+        repeat = _repeat_in(ledger, here) if ledger.repeats and meaning.shown is None else None
+        if repeat is not None and check.repeated(area, repeat):
+            continue
         if meaning.shown is None:
             seen = np.arange(here.size)
         else:
@@ -77,6 +90,8 @@ def walk(
         if here.size:
             for positions, terms in _resolve(ledger, here, 1.0):
                 check.piece(area, seen if positions is None else seen[positions], terms, here.size)
+            if repeat is not None:
+                check.remember(ledger, area, repeat)
     due = site.products - check.unseen()
     if check.tiles != due:
         raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
@@ -104,7 +119,9 @@ def _followed(
     strange = sorted(ends - set(values))
     if strange:
         raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
-    interpreter = Interpreter(symbols, after.functions)
+    # where numbers are integers a product is more than its operands say
+    bodies = BodyRepeats(ledger).follow if meaning.integers is None else None
+    interpreter = Interpreter(symbols, after.functions, bodies)
     symbols.interpreter = interpreter
     scope = interpreter.scope(graph.initializers, values)
     try:
@@ -152,6 +169,13 @@ def _resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
         chosen = codes if positions is None else codes[positions]
         if block is None:
             pieces.append((positions, []))
+        elif isinstance(block, Repeat):
+            for inner, terms in _resolve(ledger, chosen - block.base + block.first, factor):
+                renamed = [_of(block, term) for term in terms]
+                if inner is None:
+                    pieces.append((positions, renamed))
+                else:
+                    pieces.append((inner if positions is None else positions[inner], renamed))
         elif isinstance(block, Total):
             for inner, terms in _opened(ledger, block, chosen - block.base, factor):
                 if inner is None:
@@ -162,6 +186,14 @@ def _resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
             assert isinstance(block, (SymbolProduct, GivenBlock))
             pieces.append((positions, [_Term(block, chosen - block.base, factor)]))
     return pieces
+
+
+def _of(block: Repeat, term: _Term) -> _Term:
+    """What stands in a repeated block where `term` stands in the first one."""
+    if not isinstance(term.source, SymbolProduct):
+        return term
+    left = block.instead[id(term.source.left)]
+    return replace(term, source=replace(term.source, left=left))
 
 
 def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
@@ -188,8 +220,40 @@ def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) ->
     if isinstance(value, Symbol):
         if isinstance(value.whole, SymbolProduct):
             return [(None, [_Term(value.whole, local, factor)])]
-        return _resolve(ledger, value.codes.reshape(-1)[local], factor)
+        return _resolve(ledger, value.flat[local], factor)
     return [(None, [_Term(value.reshape(-1)[local], local, factor)])]
+
+
+class _Repeated(Struct, frozen=True):
+    """Elements of a block that is repeated, or of a sum of such and numbers.
+
+    Attributes:
+        block: Where they stand.
+        codes: Theirs in what is repeated.
+        numbers: What is added.
+    """
+
+    block: Repeat
+    codes: Array
+    numbers: list[_Term]
+
+
+def _repeat_in(ledger: Ledger, codes: Array) -> _Repeated | None:
+    """The block that elements repeat; None where they are something else."""
+    block = ledger.block(codes)
+    numbers: list[_Term] = []
+    if isinstance(block, Total):
+        local = codes - block.base
+        terms = block.spread()
+        symbols = [(v, factor) for v, factor in terms if isinstance(v, Symbol)]
+        if len(symbols) != 1 or symbols[0][1] != 1.0:
+            return None
+        numbers = [_Term(v.reshape(-1)[local], local, f) for v, f in terms if not isinstance(v, Symbol)]
+        codes = symbols[0][0].flat[local]
+        block = ledger.block(codes)
+    if not isinstance(block, Repeat):
+        return None
+    return _Repeated(block, codes - (block.base - block.first), numbers)
 
 
 class _Rectangle(Struct, frozen=True):
@@ -205,6 +269,18 @@ class _Rectangle(Struct, frozen=True):
     def cut(self) -> tuple[int, slice, slice]:
         """What cuts it out of (batch, M, N)."""
         return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
+
+
+class _Column(Struct, frozen=True):
+    """A tile of the output that was found right, and is met again for other rows.
+
+    Attributes:
+        codes: Of its elements, in the block that is repeated.
+        lefts: What its products multiply, by identity, and how far the depth is covered before each.
+    """
+
+    codes: Array
+    lefts: Sequence[tuple[int, int]]
 
 
 class _Check:
@@ -233,6 +309,8 @@ class _Check:
             self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
             self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
         self.compared: set[tuple[Any, ...]] = set()
+        self.columns: dict[tuple[int, ...], _Column] = {}
+        """By matrix, column, size and the block that is repeated."""
         self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
         """The bias C, or its codes, for every element of the output as it is arranged."""
@@ -248,6 +326,39 @@ class _Check:
         for b, m, n in itertools.product(range(self.meaning.batch), range(0, M, tm), range(0, N, tn)):
             yield _Rectangle(b, m, n, min(tm, M - m), min(tn, N - n))
 
+    def repeated(self, area: _Rectangle, here: _Repeated) -> bool:
+        """Checks a tile that differs from one that was found right in its rows alone.
+
+        Returns:
+            Whether it is such a tile; False says nothing of it.
+        """
+        known = self.columns.get((area.b, area.n, area.rows, area.columns, here.block.first))
+        if known is None or not np.array_equal(known.codes, here.codes):
+            return False
+        m, n = area.m // self.tile[0], area.n // self.tile[2]
+        for index, (left, done) in enumerate(known.lefts):
+            self._block(here.block.instead[left], area, done, (m, n, index))
+        if here.numbers or self.expected_bias is not None:
+            self._others(here.numbers, area, np.arange(here.codes.size), self._place(area, 0))
+        self.tiles += len(known.lefts)
+        return True
+
+    def remember(self, ledger: Ledger, area: _Rectangle, here: _Repeated) -> None:
+        """Keeps of a tile that was found right what it is made of, where others are made likewise."""
+        if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
+            return
+        (positions, terms), *more = _resolve(ledger, here.codes, 1.0)
+        lefts = [id(t.source.left) for t in terms if isinstance(t.source, SymbolProduct)]
+        if positions is None and not more and len(lefts) == len(terms):
+            steps = range(0, len(lefts) * self.tile[1], self.tile[1])
+            column = _Column(here.codes, list(zip(lefts, steps, strict=True)))
+            self.columns[area.b, area.n, area.rows, area.columns, here.block.first] = column
+
+    def _place(self, area: _Rectangle, position: int) -> str:
+        row, column = divmod(position, area.columns)
+        at = f"{area.b}, " if self.meaning.batch > 1 else ""
+        return f"at ({at}{area.m + row}, {area.n + column}) of the output"
+
     def piece(self, area: _Rectangle, positions: Array, terms: Sequence[_Term], due: int) -> None:
         """Checks elements of one tile that are sums of the same products.
 
@@ -258,9 +369,7 @@ class _Check:
             due: How many elements of the tile the output shows.
         """
         _, K, _ = self.sizes
-        row, column = divmod(int(positions[0]), area.columns)
-        at = f"{area.b}, " if self.meaning.batch > 1 else ""
-        place = f"at ({at}{area.m + row}, {area.n + column}) of the output"
+        place = self._place(area, int(positions[0]))
         products = [t for t in terms if isinstance(t.source, SymbolProduct)]
         if not products:
             raise NotTiled(f"nothing is multiplied {place}")

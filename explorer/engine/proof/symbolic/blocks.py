@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.transpose import in_order
 
 
 class NotTiled(Exception):
@@ -70,6 +71,18 @@ class Total(SymbolBlock):
         return self.terms
 
 
+class Repeat(SymbolBlock):
+    """Products and sums that were made before, again, of other activations: one code for each of theirs.
+
+    Attributes:
+        first: The first code of those that are repeated.
+        instead: What stands here for an activation there, by its identity.
+    """
+
+    first: int
+    instead: Mapping[int, Symbol]
+
+
 class Symbol:
     """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so.
 
@@ -112,10 +125,16 @@ class Symbol:
             self._codes = consecutive_codes(self.whole.base, self.whole.size).reshape(self.shape)
         return self._codes
 
+    @property
+    def flat(self) -> Array:
+        """The codes in C order, one behind the other."""
+        self.settle()
+        return self.codes.reshape(-1)
+
     def settle(self) -> None:
         """Lays its codes one behind the other, once: numpy does so at every look-up by index."""
         if self._make is None:
-            self._codes = np.ascontiguousarray(self.codes)
+            self._codes = in_order(self.codes)
 
 
 Value = Symbol | Array
@@ -141,10 +160,20 @@ class Ledger:
         self.blocks: list[SymbolBlock] = []
         self.bases: list[int] = []
         self.next = 1
+        self.repeats = 0
+        """How many of them repeat others."""
 
     def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
         """Symbols for a value that comes from outside."""
         return Symbol(None, self._register(GivenBlock(self.next, shape, name)))
+
+    def block(self, codes: Array) -> SymbolBlock | None:
+        """The block that all of some codes are of; None if there is none."""
+        first, last = int(codes.min()), int(codes.max())
+        if first <= 0:
+            return None
+        block = self.blocks[bisect_right(self.bases, first) - 1]
+        return block if last < block.base + block.size else None
 
     def groups(self, codes: Array) -> Iterator[tuple[SymbolBlock | None, Array | None]]:
         """Splits a 1-D array of codes by block.
@@ -152,15 +181,9 @@ class Ledger:
         Yields:
             (block, positions): positions of its codes, None for all; block None is the literal zero.
         """
-        first, last = int(codes.min()), int(codes.max())
-        if last == 0:
-            yield None, None
+        if (block := self.block(codes)) is not None or not codes.any():
+            yield block, None
             return
-        if first > 0:
-            block = self.blocks[bisect_right(self.bases, first) - 1]
-            if last < block.base + block.size:
-                yield block, None
-                return
         owners = np.searchsorted(np.asarray(self.bases, np.int64), codes, side="right") - 1
         order = np.argsort(owners, kind="stable")
         cuts = np.flatnonzero(np.diff(owners[order])) + 1
@@ -178,6 +201,13 @@ class Ledger:
         """A new product block."""
         block = SymbolProduct(self.next, (left.shape[0], right.shape[1]), left, right, label)
         self._register(block)
+        return block
+
+    def repeat(self, first: int, size: int, instead: Mapping[int, Symbol]) -> Repeat:
+        """A new block of what the codes from `first` on stand for, made of other activations."""
+        block = Repeat(self.next, (size,), first, instead)
+        self._register(block)
+        self.repeats += 1
         return block
 
     def total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:

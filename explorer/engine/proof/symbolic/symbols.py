@@ -264,9 +264,10 @@ def _gather(use: Use) -> Sequence[Value]:
     x, index = use.args
     axis = int(use.attributes.get("axis", 0)) % len(x.shape)
     shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    if isinstance(x, Symbol):
+        x.settle()
     if not isinstance(x, Symbol) or math.prod(shape) < _LATE:
         return [_moved(x, lambda a: np.take(a, index, axis))]
-    x.settle()
     np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
 
     made = partial(_taken, use.symbols.recent, object(), x, index, axis)

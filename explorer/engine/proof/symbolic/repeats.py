@@ -1,0 +1,153 @@
+"""Scan bodies that were followed before: same nodes, same numbers, other activations of the same shapes.
+
+A convolution on tiles is a Scan over blocks of rows: a thousand times the same products, which differ in
+nothing but what stands on their left. What cuts an activation is followed every time; what multiplies and
+adds, once. What is repeated is a block of codes (`blocks.Repeat`) that says which activation is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.graph.interpreter import Interpreter, ValueScope, reads
+from explorer.engine.graph.model import Function, Graph, Node
+from explorer.engine.proof.symbolic.blocks import Ledger, Symbol, SymbolBlock, SymbolProduct, Total, Value
+
+_MAKING = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
+"""Operators that make new blocks of codes, or may."""
+
+
+class _Parts(Struct, frozen=True):
+    """A body in two parts.
+
+    Attributes:
+        body: The body, which is kept: it is known by its identity.
+        moving: Nodes that cut and rearrange.
+        making: Nodes that multiply and add, and all that needs them.
+        read: What those read.
+        made: Outputs of the body that they make.
+    """
+
+    body: Graph
+    moving: Sequence[Node]
+    making: Sequence[Node]
+    read: Sequence[str]
+    made: Sequence[str]
+
+
+class _Template(Struct, frozen=True):
+    """The second part of a body, followed.
+
+    Attributes:
+        key: What has to be the same.
+        values: What it read; they are kept, for `key` knows numbers by their identity.
+        results: What it made: codes from `first` on.
+        first: The first code that was made.
+        size: How many.
+    """
+
+    key: tuple[Any, ...]
+    values: Sequence[Value | None]
+    results: Sequence[Value]
+    first: int
+    size: int
+
+
+class BodyRepeats:
+    """Follows what a body makes once for all activations of the same shapes.
+
+    Args:
+        ledger: Where blocks are made.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._parts: dict[int, _Parts] = {}
+        self._known: dict[int, _Template | None] = {}
+        """By body; None: it is another one every time."""
+
+    def follow(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
+        """Leaves the outputs of a body in its scope."""
+        known = self._known.get(id(body))
+        if known is None and id(body) in self._known:
+            interpreter.run(body.nodes, scope)
+            return
+        if id(body) not in self._parts:
+            self._parts[id(body)] = _in_parts(body, interpreter.functions)
+        parts = self._parts[id(body)]
+        interpreter.run(parts.moving, scope)
+        values = [scope[name] for name in parts.read]
+        shapes = (("activation", v.shape) if isinstance(v, Symbol) else id(v) for v in values)
+        key = (*map(id, interpreter.calls), *shapes)
+        if known is not None and known.key == key:
+            results = self._again(known, values)
+            scope.update(zip(parts.made, results, strict=True))
+            return
+        if known is not None:
+            self._known[id(body)] = None
+            interpreter.run(parts.making, scope)
+            return
+        first, before = self.ledger.next, len(self.ledger.blocks)
+        interpreter.run(parts.making, scope)
+        results = [scope[name] for name in parts.made]
+        read = {id(v) for v in values if isinstance(v, Symbol)}
+        alone = _only_of(self.ledger.blocks[before:], read, first) and all(_behind(r, first) for r in results)
+        size = self.ledger.next - first
+        self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
+
+    def _again(self, known: _Template, values: Sequence[Value | None]) -> list[Value]:
+        """What the nodes make of other activations."""
+        pairs = zip(known.values, values, strict=True)
+        instead = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
+        block = self.ledger.repeat(known.first, known.size, instead)
+        shift = np.asarray(block.base - known.first, np.int32 if self.ledger.next < 1 << 31 else np.int64)
+        return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in known.results]
+
+
+def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
+    """A body divided; both parts in an order in which they can run."""
+    moving: list[Node] = []
+    making: list[Node] = []
+    made: set[str] = set()
+    read: dict[str, None] = {}
+    for node in body.nodes:
+        names = [*reads(node)]
+        if made.isdisjoint(names) and not _makes(node, functions):
+            moving.append(node)
+            continue
+        making.append(node)
+        read.update(dict.fromkeys(name for name in names if name not in made))
+        made.update(node.outputs)
+    outputs = [v.name for v in body.outputs if v.name in made]
+    return _Parts(body, moving, making, tuple(read), outputs)
+
+
+def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
+    """Whether a node may multiply or add."""
+    function = functions.get(node.key)
+    if function is not None:
+        return any(_makes(inner, functions) for inner in function.nodes)
+    return node.op in _MAKING
+
+
+def _only_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
+    """Whether blocks are products of what is in `read` and numbers, and sums of each other and numbers."""
+
+    def own(value: Value) -> bool:
+        whole = value.whole if isinstance(value, Symbol) else None
+        return not isinstance(value, Symbol) or (whole is not None and whole.base >= first)
+
+    return all(
+        (isinstance(b, SymbolProduct) and id(b.left) in read and not isinstance(b.right, Symbol))
+        or (isinstance(b, Total) and all(own(value) for value, _ in b.terms))
+        for b in blocks
+    )
+
+
+def _behind(value: Value, first: int) -> bool:
+    """Whether all that a result shows was made from code `first` on."""
+    return not isinstance(value, Symbol) or bool((value.codes >= first).all())
