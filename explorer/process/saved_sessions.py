@@ -55,6 +55,8 @@ class ScreenState(Struct, frozen=True):
         cursor: Path of the layer under the cursor.
         opened: Open rows of the tree: the path of a layer, and whether the row is the run that it begins.
         machine: Of the Roofline tab.
+        turned: The tree is sorted from the smallest.
+        columns: Of the tree as a table; empty for those that are shown first.
     """
 
     tab: str = "layer"
@@ -67,6 +69,8 @@ class ScreenState(Struct, frozen=True):
     zoom: Literal["", "zoom-left", "zoom-right"] = ""
     light: bool = False
     machine: Machine | None = None
+    turned: bool = False
+    columns: tuple[str, ...] = ()
 
 
 class Opening(Struct, frozen=True):

@@ -40,7 +40,7 @@ def shown(hands: Hands) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-KEYS = ("c", "s", "e", "down", "right", "down", "2", "tab", "T")
+KEYS = ("c", "s", "s", "C", "space", "enter", "e", "down", "right", "down", "2", "tab", "T")
 
 
 async def test_a_resumed_session_looks_as_it_did() -> None:
@@ -90,6 +90,7 @@ async def test_what_changes_is_written_down_once_for_a_burst_of_keys(monkeypatch
         ScreenState(tab="no such tab"),
         ScreenState(metric="no such column", cursor="no.such.layer", opened=(("nowhere", True),)),
         ScreenState(query="macs>"),
+        ScreenState(columns=("no such column", "macs"), turned=True),
         ScreenState(query="\x1b[2J" * 10, cursor="\x00"),
     ],
 )

@@ -134,11 +134,14 @@ async def test_the_column_can_be_switched_and_sorted() -> None:
         for column in ("params", "weights", "activations", "MACs"):
             await hands.press("c")
             assert column in hands.strip(PaneHead, "#tree-head")
-        await hands.press("C", "C")
+        await hands.press("c", "c")
         assert "weights" in hands.strip(PaneHead, "#tree-head")
         await hands.press("s")
         assert "classifier" in hands.tree()[0]
         assert "▾ weights" in hands.strip(PaneHead, "#tree-head")
+        await hands.press("s")
+        assert "▴ weights" in hands.strip(PaneHead, "#tree-head")
+        assert "features" in hands.tree()[0]
 
 
 async def test_numbers_are_rounded_or_exact() -> None:
@@ -233,7 +236,7 @@ async def test_filter_order_and_column_outlive_a_change_of_the_model() -> None:
         head = hands.strip(PaneHead, "#tree-head")
         assert "not saved" in hands.strip(TitleBar)
         assert "3/15  op:gemm" in head
-        assert "▾ params" in head
+        assert "▾params" in head
         assert len(hands.tree()) == 4
 
 

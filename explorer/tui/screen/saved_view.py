@@ -85,6 +85,8 @@ class SavedView:
             zoom=self._panes.zoom,
             light=not self._screen.app.current_theme.dark,
             machine=store.machine,
+            turned=shape.turned,
+            columns=shape.columns,
         )
 
     def _remember(self) -> None:
@@ -141,7 +143,8 @@ class SavedView:
             await self._screen.app.run_action("theme")
         store.machine = view.machine or store.machine
         store.exact = view.exact
-        tree.model.take_shape(TreeShape(view.metric, view.by_cost, frozenset(view.opened)))
+        shape = TreeShape(view.metric, view.by_cost, frozenset(view.opened), view.turned, view.columns)
+        tree.model.take_shape(shape)
         store.query = view.query
         try:
             await self._filter.filter_again()

@@ -19,7 +19,7 @@ from explorer.tui.state.store import OnDemandCache, ScreenStore
 from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.terminal.slices import after_paint
-from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.model import METRICS, TreeModel, metric_of
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
@@ -190,7 +190,9 @@ class Panes(Horizontal):
         model, query, lit = tree.model, self._store.query, tree.has_focus
         growing = outlined is not None and not outlined.whole
         self.query_one("#tree-head", PaneHead).show(
-            lambda width: (tree_head(model, query, width, focused=lit, growing=growing),)
+            lambda width: (
+                tree_head(model, query, width, focused=lit, growing=growing, laid=tree.places(width)),
+            )
         )
 
     # where the user is
@@ -228,10 +230,10 @@ class Panes(Horizontal):
             self._store.notify("query")
         self.layer_tree.to_layer(layer)
 
-    def next_column(self, step: int = 1) -> None:
+    def next_column(self) -> None:
         """Another figure beside the layers."""
         index = METRICS.index(self.layer_tree.model.metric)
-        self.rearrange(lambda model: model.set_metric(METRICS[(index + step) % len(METRICS)]))
+        self.rearrange(lambda model: model.set_metric(METRICS[(index + 1) % len(METRICS)]))
 
     def rearrange(self, change: Callable[[TreeModel], None]) -> None:
         """Change the rows of the tree and stay on the layer where the cursor was."""
@@ -243,7 +245,13 @@ class Panes(Horizontal):
     @on(PaneHead.HeadingClicked)
     def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         if event.source.id == "tree-head":
-            self.next_column()
+            laid = self.layer_tree.places(event.source.size.width)
+            if laid is None:
+                self.next_column()
+            elif (name := laid.at(event.x)) and (metric := metric_of(name)) is not None:
+                self.rearrange(lambda model: model.sort_by(metric))
+            elif name:
+                self._store.say(f"the tree is sorted by {', '.join(metric.title for metric in METRICS)}")
 
     @on(LineList.RowHighlighted)
     def _moved(self, event: LineList.RowHighlighted) -> None:

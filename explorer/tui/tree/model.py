@@ -39,6 +39,12 @@ METRICS = (
     Metric("activations", "activations", "activation_bytes", lambda t: t.activation_bytes_sum, True),
 )
 
+
+def metric_of(column: str) -> Metric | None:
+    """What the tree can be sorted by of a column; None for one that it knows of the rows on show only."""
+    return next((metric for metric in METRICS if metric.id == {"share": "macs"}.get(column, column)), None)
+
+
 _OPEN_AT_FIRST = 60
 
 
@@ -52,11 +58,15 @@ class TreeShape(Struct, frozen=True):
     Attributes:
         metric: Id of the column; of none that exists leaves the first.
         open_rows: Open rows: the path of a layer, and whether the row is the run that it begins.
+        turned: Sorted from the smallest.
+        columns: Of the table, from left to right; empty for those that are shown first.
     """
 
     metric: str
     by_cost: bool
     open_rows: frozenset[tuple[str, bool]]
+    turned: bool = False
+    columns: tuple[str, ...] = ()
 
 
 class TreeModel:
@@ -81,6 +91,8 @@ class TreeModel:
         self._chosen = False
         self.metric = self._first_metric()
         self.by_cost = False
+        self.turned = False
+        self.columns: tuple[str, ...] = ()
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.found = 0
@@ -227,7 +239,13 @@ class TreeModel:
         else:
             found = self._folded(self._hop(*self._span(row)))
         if self.by_cost:
-            found = sorted(found, key=lambda at: 1 if (value := self.value(at)[0]) is None else -value)
+            sign = 1 if self.turned else -1
+            # what is not known comes last, whichever way
+            values = ((self.value(at)[0], at) for at in found)
+            ranked = sorted(
+                (value is None, sign * (value or 0), place, at) for place, (value, at) in enumerate(values)
+            )
+            found = [at for *_, at in ranked]
         return iter(found)
 
     def _under(self, row: int | None) -> Iterable[int]:
@@ -366,7 +384,7 @@ class TreeModel:
         opened = frozenset(
             (self._path(self.first(row)), row < 0) for row in self.open_rows if not self.is_range(row)
         )
-        return TreeShape(self._metric_id, self.by_cost, opened)
+        return TreeShape(self._metric_id, self.by_cost, opened, self.turned, self.columns)
 
     @property
     def _metric_id(self) -> str:
@@ -393,7 +411,7 @@ class TreeModel:
         wanted = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
         self._chosen = wanted is not METRICS[0]
         self.metric = wanted if self._chosen else self._first_metric()
-        self.by_cost = shape.by_cost
+        self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns
         opened: set[int] = set()
         if shape.open_rows:
             if ids is None:
@@ -409,6 +427,7 @@ class TreeModel:
     def grow_from(self, before: TreeModel) -> None:
         """Take over what was open in a tree whose rows are the first of these."""
         self.by_cost, self._chosen = before.by_cost, before._chosen
+        self.turned, self.columns = before.turned, before.columns
         if before._chosen:
             self.metric = before.metric
         repeat = self.structure.repeat
@@ -428,10 +447,26 @@ class TreeModel:
                     return self.rows.index(row)
         return otherwise
 
-    def set_order(self, *, by_cost: bool) -> None:
-        """Sort siblings by the current column, or leave them as they are executed."""
-        self.by_cost = by_cost
+    def set_order(self, *, by_cost: bool, turned: bool = False) -> None:
+        """Sort siblings by the current column (`turned`: the smallest first), or as they are executed."""
+        self.by_cost, self.turned = by_cost, turned
         self.rebuild()
+
+    def set_columns(self, columns: tuple[str, ...]) -> None:
+        """Other columns of the table; empty for those that are shown first."""
+        self.columns = columns
+
+    def next_order(self) -> None:
+        """From as executed to the largest first, to the smallest first, and back."""
+        self.set_order(by_cost=not self.turned, turned=self.by_cost and not self.turned)
+
+    def sort_by(self, metric: Metric) -> None:
+        """Sort by a column; by the one that it is sorted by already the other way, then not at all."""
+        if metric is self.metric:
+            self.next_order()
+        else:
+            self.set_metric(metric)
+            self.set_order(by_cost=True)
 
     def set_metric(self, metric: Metric) -> None:
         """Switch the column; a sorted tree is sorted by it."""

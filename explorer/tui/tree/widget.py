@@ -18,7 +18,9 @@ from explorer.tui.text.lines import (
     middle,
     safe,
 )
+from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.table import Places
 from explorer.tui.widgets.line_view import LineList
 
 if TYPE_CHECKING:
@@ -136,8 +138,17 @@ class LayerTree(LineList):
         if self.rail is not None and width >= RAIL_FROM:
             rail = self.rail.line(self.model, index, self.scroll_offset.y)
         strip: Line = ((f" {rail} ", "track"),) if rail else ()
-        room = width - line_width(strip)
-        return (*strip, *tree_line(self.model, self.model.rows[index], self.totals, room, self.exact))
+        row, totals, taken = self.model.rows[index], self.totals, line_width(strip)
+        laid = self.places(width)
+        if laid is None:
+            return (*strip, *tree_line(self.model, row, totals, width - taken, self.exact))
+        return (*strip, *table_line(self.model, row, totals, laid, exact=self.exact, taken=taken))
+
+    def places(self, width: int) -> Places | None:
+        """Where the columns of the table stand; None where the terminal is too narrow for a table."""
+        if self.app.size.width < table.FROM or not self.model.count:
+            return None
+        return table.places(self.model, width, exact=self.exact)
 
 
 class _Some(Sequence["Layer"]):
@@ -161,15 +172,30 @@ class _Some(Sequence["Layer"]):
         return self._layers[self._ids[at]]
 
 
-def tree_head(model: TreeModel, query: str, width: int, *, focused: bool, growing: bool = False) -> Line:
-    """How many layers (`growing`: so far), which filter chose them, and the column on show."""
+def tree_head(
+    model: TreeModel,
+    query: str,
+    width: int,
+    *,
+    focused: bool,
+    growing: bool = False,
+    laid: Places | None = None,
+) -> Line:
+    """How many layers (`growing`: so far), which filter chose them, and the columns on show."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
         of = f"{len(model.matches):,} of " if model.found > len(model.matches) else ""
         title.append((f"  {of}{model.found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
-    column = f"{'▾ ' if model.by_cost else ''}{model.metric.title} "
+    if laid is not None:
+        room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3
+        if query and model.matches is not None:
+            # a filter says more than the heads that it covers
+            title.append((f"  {middle(safe(query), max(room, 24))}", "dim"))
+        return table.heads(model, laid, title)
+    mark = ("▴ " if model.turned else "▾ ") if model.by_cost else ""
+    column = f"{mark}{model.metric.title} "
     room = width - line_width(title) - len(column) - 3
     if query and model.matches is not None and room >= 5:
         title.append((f"  {middle(safe(query), room)}", "dim"))
@@ -229,6 +255,30 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
         filled,
         track,
         (fit(figure, number_width, right=True), number_role),
+        (" ", "text"),
+    )
+
+
+def table_line(
+    model: TreeModel, row: int, totals: Totals, laid: Places, *, exact: bool, taken: int = 0
+) -> Line:
+    """One row of the table: indentation, name, and the columns; `taken` cells stand before it."""
+    first, members = model.layers[model.first(row)], model.members(row)
+    glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
+    cells = laid.name - taken
+    indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
+    times = f" ×{len(members):,}" if len(members) > 1 else ""
+    room = max(1, cells - len(indent) - 2 - len(times))
+    name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+    role = "dim" if model.matches is not None and first.id not in model.matches else "text"
+    pad = " " * max(0, room - cell_len(name))
+    return (
+        (indent, "text"),
+        (glyph, "dim"),
+        (name, role),
+        (times, "accent"),
+        (pad, "dim"),
+        *table.cells(model, row, first, totals, laid, exact=exact),
         (" ", "text"),
     )
 

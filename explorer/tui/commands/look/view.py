@@ -8,19 +8,19 @@ from explorer.tui.tree.widget import RAIL_FROM
 
 
 class ColumnCommand(ScreenCommand):
-    """The next column of the tree, or the one before."""
+    """The next column that the tree is sorted by; the only one where there is no room for a table."""
 
-    def run(self, step: str = "1") -> None:
+    def run(self) -> None:
         """Show it."""
-        self.panes.next_column(int(step))
+        self.panes.next_column()
 
 
 class SortCommand(ScreenCommand):
-    """By cost, or as executed."""
+    """By cost, the largest or the smallest first, or as executed."""
 
     def run(self) -> None:
         """Change the order."""
-        self.panes.rearrange(lambda model: model.set_order(by_cost=not model.by_cost))
+        self.panes.rearrange(TreeModel.next_order)
 
 
 class FoldAllCommand(ScreenCommand):

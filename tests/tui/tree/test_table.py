@@ -1,0 +1,89 @@
+"""The layer tree as a table: from 100 columns of the terminal on, with the columns that its user chose."""
+
+from __future__ import annotations
+
+import re
+
+from explorer.tui.text.lines import line_text, line_width
+from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.table import OFFERED, places
+from explorer.tui.tree.widget import LayerTree, table_line, tree_head
+from explorer.tui.widgets.strips import PaneHead, Status
+from tests.tui.hands import screen
+from tests.tui.scripted import alexnet, blocks
+
+
+def drawn(model: TreeModel, width: int, *, exact: bool = False) -> list[str]:
+    laid = places(model, width, exact=exact)
+    lines = [tree_head(model, "", width, focused=True, laid=laid)]
+    totals = alexnet().info.totals
+    lines += [table_line(model, row, totals, laid, exact=exact) for row in model.rows]
+    assert {line_width(line) for line in lines[1:]} == {width}
+    return [line_text(line) for line in lines]
+
+
+def test_more_columns_stand_beside_the_names_as_the_width_allows() -> None:
+    model = TreeModel(alexnet().layers)
+    assert drawn(model, 50)[0].split()[2:] == ["kind", "MACs", "share"]
+    assert drawn(model, 60)[0].split()[2:] == ["kind", "output", "MACs", "share"]
+    wide = drawn(model, 140)[0].split()[2:]
+    assert wide[:7] == ["kind", "output", "MACs", "share", "params", "activations", "read"]
+    row = next(line for line in drawn(model, 100) if " Linear" in line or " Gemm" in line)
+    assert re.search(r" 37\.\d M +5\.3 % +37\.8 M", row), row
+    assert "37,748,736" in "".join(drawn(model, 140, exact=True))
+
+
+def test_digits_stand_below_each_other_and_a_run_is_its_sum() -> None:
+    model = TreeModel(blocks(12).layers)
+    run = drawn(model, 80)[2]
+    assert "×12" in run
+    assert "12.0 k" in run
+
+
+def test_columns_are_chosen_and_ordered_and_the_sorted_one_always_stands_there() -> None:
+    model = TreeModel(alexnet().layers)
+    model.set_columns(("params", "kind"))
+    assert drawn(model, 80)[0].split()[2:] == ["params", "kind", "MACs"]
+    model.sort_by(METRICS[2])
+    assert drawn(model, 80)[0].split()[2:] == ["params", "kind", "▾weights"]
+    model.sort_by(METRICS[2])
+    assert "▴weights" in drawn(model, 80)[0]
+    known = [model.value(row)[0] or 0 for row in model.children(None)]
+    assert known == sorted(known)
+    model.sort_by(METRICS[2])
+    assert not model.by_cost
+
+
+async def test_the_dialog_shows_hides_and_moves_columns_and_a_click_on_a_head_sorts() -> None:
+    async with screen(size=(120, 40)) as hands:
+        head = hands.strip(PaneHead, "#tree-head")
+        assert head.split()[2:] == ["kind", "output", "MACs", "share"]
+        await hands.press("C", "space", "down", "right", "right", "enter")
+        assert hands.dialog() == ""
+        assert hands.strip(PaneHead, "#tree-head").split()[2:] == ["MACs", "share", "output", "params"]
+        x = hands.strip(PaneHead, "#tree-head").index("params") + 2
+        await hands.pilot.click("#tree-head", offset=(x, 0))
+        await hands.rest()
+        assert "▾params" in hands.strip(PaneHead, "#tree-head")
+        tree = hands.main.query_one(LayerTree)
+        assert "classifier" in line_text(tree.row_line(0, 60))
+        await hands.tile()
+        assert hands.main.query_one(LayerTree).model.columns[:3] == ("macs", "share", "output")
+        await hands.press("C", "r", "enter")
+        assert hands.main.query_one(LayerTree).model.columns == ()
+
+
+async def test_a_narrow_terminal_keeps_one_figure_beside_the_names() -> None:
+    async with screen(size=(99, 24)) as hands:
+        assert hands.main.query_one(LayerTree).places(60) is None
+        await hands.press("C", "space", "enter")
+        assert "100 columns" in hands.strip(Status)
+
+
+def test_every_column_that_is_offered_is_one_of_the_table_of_columns() -> None:
+    from explorer.settings.columns import COLUMNS
+
+    assert set(OFFERED) <= set(COLUMNS)
+    model = TreeModel(alexnet().layers)
+    model.set_columns(OFFERED)
+    assert len(drawn(model, 220)[0].split()) == len(OFFERED) + 2
