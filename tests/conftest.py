@@ -21,6 +21,8 @@ for _name in list(os.environ):
     ):
         del os.environ[_name]
 os.environ["TERM"] = "xterm-256color"
+# no test has anything of the user's cache, nor of another test's; those of the cache have their own
+os.environ["EXPLORER_NO_CACHE"] = "1"
 
 # a shell's background job ignores Ctrl+C, and so would every program that a test starts and stops
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -66,7 +66,7 @@ class Terminal:
         self.state = tempfile.TemporaryDirectory(prefix="explorer-state-")
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**kept, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": path}
-        environment |= {"XDG_STATE_HOME": self.state.name, **(env or {})}
+        environment |= {"XDG_STATE_HOME": self.state.name, "EXPLORER_NO_CACHE": "1", **(env or {})}
         self.started = time.perf_counter()
         self.process = subprocess.Popen(
             words,

@@ -291,6 +291,7 @@ SCHEMAS: dict[str, Schema] = {
             minItems=1,
         ),
     ),
+    "cache": document_of(**ENVELOPE, folder=TEXT, files=COUNT, bytes=COUNT, most_bytes=COUNT),
     "verify": document_of(**ENVELOPE, **PROOF_KEYS),
     "blame": document_of(
         **ENVELOPE,

@@ -97,6 +97,10 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         from explorer.cli.arguments.help import help_text
 
         return print_pieces([help_text(command, VERBS)])
+    if given.no_cache:
+        from explorer.host.cache_folder import SWITCH
+
+        os.environ[SWITCH] = "1"  # also for the processes that this one starts
     run = command.run
     if run is None:
         from explorer.cli import screen

@@ -6,10 +6,8 @@ Every public method of `Session` can be asked for; one that takes `on_progress` 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import queue
-import shutil
 import signal
 import sys
 import threading
@@ -22,8 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, beyond
-from explorer.host import memory_limit
-from explorer.process.rows import messages, pieces, structure_of
+from explorer.host import memory_limit, scratch
+from explorer.session.rows import RowPages
 
 if TYPE_CHECKING:
     from explorer.facts import History, Progress
@@ -54,10 +52,13 @@ def _call(session: Session, method: str, on_progress: Callable[[Progress], None]
     """
     if method == "locate":
         return partial(_locate, session)
+    if method == "analysis":
+        method = "packed_analysis"
     found = None if method.startswith("_") or method in _OWN else getattr(session, method, None)
     if not callable(found):
         raise ValueError(f"the session has no method '{method}'")
-    told = "on_progress" in inspect.signature(found).parameters
+    code = getattr(found, "__func__", found).__code__  # `inspect` takes 20 ms to import
+    told = "on_progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return partial(found, on_progress=on_progress) if told else found
 
 
@@ -73,7 +74,7 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
                 inbox.put(requests.recv())
         # the parent is gone: nobody wants the result of what is running; what was not saved may be resumed
         if temporary:
-            shutil.rmtree(setup["workdir"], ignore_errors=True)
+            scratch.remove(setup["workdir"])
         with contextlib.suppress(OSError):
             os.killpg(os.getpid(), signal.SIGKILL)  # with whatever it forked
         os._exit(0)
@@ -126,8 +127,8 @@ def _parts(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[s
         for at in range(0, len(rows), _SLICE):
             yield "part", (name, rows[at : at + _SLICE])
     if type(result).__name__ == "Analysis":
-        yield from (("rows", some) for some in messages(result.layers))
-        yield from (("rows", (piece,)) for piece in pieces(structure_of(result.layers)))
+        packed: RowPages = result.layers
+        yield from (("rows", some) for some in packed.messages())
 
 
 def _fork_off(source: str, seen: int, *others: Connection) -> None:

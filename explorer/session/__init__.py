@@ -10,16 +10,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from explorer.session.analysis_cache import cache_usage, clear_cache
     from explorer.session.files import blame_files, compare_files, diff_files, sweep_files, verify_files
     from explorer.session.session import Session
 
-__all__ = ["Session", "blame_files", "compare_files", "diff_files", "sweep_files", "verify_files"]
+_HOMES = {"Session": "session", "cache_usage": "analysis_cache", "clear_cache": "analysis_cache"}
+__all__ = [
+    "Session",
+    "blame_files",
+    "cache_usage",
+    "clear_cache",
+    "compare_files",
+    "diff_files",
+    "sweep_files",
+    "verify_files",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        home = "session" if name == "Session" else "files"
-        return getattr(import_module(f"explorer.session.{home}"), name)
+        return getattr(import_module(f"explorer.session.{_HOMES.get(name, 'files')}"), name)
     raise AttributeError(f"module 'explorer.session' has no attribute '{name}'")

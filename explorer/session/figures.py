@@ -1,4 +1,4 @@
-"""Figures of a session's models beyond the totals: memory, roofline, training, operator types, search."""
+"""Figures of a session's models beyond the totals: roofline, training, other sizes, search."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs import selection
-from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import connections, row_edges
 from explorer.engine.tiling.layers import tile_arithmetic
-from explorer.facts import Info, Layer, LayerTable, OpStat, Plan
+from explorer.facts import Info, Layer, LayerTable, Plan
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
-from explorer.facts.memory import Memory
 from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.training import Optimizer, Training
 from explorer.session.models import Cancel, InputShapes, Models, OnProgress
@@ -54,10 +51,6 @@ class ModelFigures:
         info: Info = opened.stored()
         return info
 
-    def memory(self, index: int | None) -> Memory:
-        """Liveness and the arena."""
-        return liveness.memory(self._models.ordered(index))
-
     def roofline(self, machine: Machine, index: int | None) -> Roofline:
         """Every layer against the limits of a machine."""
         return limits.roofline(self._models.ordered(index).analysis, machine)
@@ -86,10 +79,6 @@ class ModelFigures:
         """Which rows feed which."""
         examined = self._models.examined(self._models.at(index))
         return row_edges(examined.flow, _no_edges(examined))
-
-    def ops(self, index: int | None) -> tuple[OpStat, ...]:
-        """Operator types."""
-        return operator_stats(self._models.examined(self._models.at(index)).analysis)
 
     def table(
         self,

@@ -6,29 +6,37 @@ products) is kept here, so that no question costs twice.
 
 from __future__ import annotations
 
+import functools
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
-from explorer.engine.costs.layer_tree import said_of_bounds
-from explorer.engine.models.onnx import OnnxModel
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
-from explorer.engine.models.registry import open_model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import output_files, scratch
+from explorer.session import analysis_cache
 from explorer.session import history as states
+from explorer.session.rows import packed
 
 if TYPE_CHECKING:
-    from explorer.engine.costs.memory.liveness import AnalysisResult
+    from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
     from explorer.engine.graph.model import Model
+    from explorer.engine.models.onnx import OnnxModel
     from explorer.engine.operators.call import Rules
     from explorer.engine.tiling.products import Products
+    from explorer.facts import Info, OpStat
+    from explorer.facts.memory import Memory
+    from explorer.session.analysis_cache import AnalysisCache
 
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
+
+_FEW, _A_SECOND = 10_000, 50_000
+"""Rows that are packed in no time, and for a second of analysis: who shows no pages keeps no more of them."""
 
 Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -42,6 +50,7 @@ class Models:
         inputs: What to call an nn.Module object with.
         options: The fields of `OpenOptions`, but `own`.
         workdir: The folder for models that are not saved; None for a temporary one.
+        cache: Whether what was found out before may be told again, and is kept for the next time.
 
     Attributes:
         source: A path or a name; the class of an nn.Module object.
@@ -52,7 +61,9 @@ class Models:
         products: By state and by what was taken apart or packed: matrix products, see `plans`.
     """
 
-    def __init__(self, source: Any, inputs: Any, options: dict[str, Any], workdir: str | None) -> None:
+    def __init__(
+        self, source: Any, inputs: Any, options: dict[str, Any], workdir: str | None, cache: bool = True
+    ) -> None:
         named = isinstance(source, (str, os.PathLike))
         self.module, self._inputs = (None if named else source), inputs
         self.source: str = os.fspath(source) if named else type(source).__name__
@@ -69,6 +80,9 @@ class Models:
         self._states: dict[int, OnnxModel] = {}
         self.history = History((HistoryEntry("original", None, ""),), 0)
         self._graph: Model | None = None
+        self._caches, self._since = cache and named, time.time_ns()
+        self._seconds = 0.0
+        self._cache: AnalysisCache | None = None
         self._examined: dict[int, AnalysisResult] = {}
         self._original_graph: AnalysisResult | None = None
         self.products: dict[int, dict[Any, Products]] = {}
@@ -179,8 +193,20 @@ class Models:
             state.options = self._state_options(self.options["dims"])
             return state
         if self._original is None:
-            self._original = self._open(on_progress)
+            opened = self._open(on_progress)
+            if self._cache is not None and not self._cache.unchanged():
+                raise BadModel(
+                    "the file has changed since it was looked at", where=self.source, hint="open it again"
+                )
+            self._original = opened
         return self._original
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether what was opened is an ONNX graph as it is; it need not be opened to be told."""
+        if self._original is None and 0 in self._examined:
+            return self._examined[0].info.model.format == "onnx"
+        return self.opened().is_graph
 
     @property
     def from_torch(self) -> bool:
@@ -199,19 +225,57 @@ class Models:
     def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """The analysis of the model at a place of the history, and its execution order, made once."""
         if at not in self._examined:
-            opened = self.opened(at, on_progress)
-            examined = opened.examine(on_progress=on_progress, cancel=cancel)
-            if self.options["past"] is not None and "decode" not in examined.info.assumptions:
-                raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
-            self._examined[at] = self.presented(at, examined)
+            kept = None if at else self._kept()
+            if kept is None:
+                made = self._analysed(at, on_progress, cancel)
+                self._examined[at] = self.presented(at, made)
+                self._keep(at, "info", _said_of_bounds(made))
+            else:
+                self._examined[at] = self.presented(at, kept)
         return self._examined[at]
+
+    def analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """Totals and every layer of the model at a place of the history."""
+        found = self.examined(at, on_progress, cancel).analysis
+        if len(found.layers) <= _FEW + _A_SECOND * self._seconds:
+            self._keep(at, "rows", packed(found.layers))
+        return found
+
+    def pages(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """The same with its rows packed."""
+        examined = self.examined(at, on_progress, cancel)
+        rows: Any = None if at or self.cache is None else self.cache.rows()
+        if rows is None:
+            rows = packed(examined.analysis.layers)
+            self._keep(at, "rows", rows)
+        return Analysis(examined.info, rows)
+
+    def ops(self, at: int) -> tuple[OpStat, ...]:
+        """Operator types of a model."""
+        found = None if at or self.cache is None else self.cache.ops()
+        if found is None:
+            from explorer.engine.costs.operator_stats import operator_stats  # not where they are kept
+
+            found = operator_stats(self.examined(at).analysis)
+            self._keep(at, "ops", found)
+        return found
+
+    def memory(self, at: int) -> Memory:
+        """Liveness and the arena of a model."""
+        found = None if at or self.cache is None else self.cache.memory()
+        if found is None:
+            from explorer.engine.costs.memory.liveness import memory  # not where it is kept
+
+            found = memory(self.ordered(at))
+            self._keep(at, "memory", found)
+        return found
 
     def presented(self, at: int, examined: AnalysisResult) -> AnalysisResult:
         """An analysis with what the session knows of the model's file, and a word on what is not exact."""
-        info, saved = examined.info, self.history.entries[at].saved
+        info, saved = _said_of_bounds(examined), self.history.entries[at].saved
         if saved:
             info = replace(info, model=replace(info.model, source=saved))
-        return examined.with_info(said_of_bounds(info, examined.bounds))
+        return examined.with_info(info)
 
     def ordered(self, index: int | None) -> AnalysisResult:
         """The analysis of a model whose order of execution is known, if only in part.
@@ -220,8 +284,7 @@ class Models:
             Misuse: It is a file of tensors, which says nothing of the work.
         """
         examined = self.examined(self.at(index))
-        order = examined.schedule
-        if order.failed and not examined.analysis.info.totals.nodes:
+        if not examined.info.totals.nodes and (order := examined.schedule).failed:
             raise Misuse(order.failed, where=self.source, hint=order.hint)
         return examined
 
@@ -254,6 +317,51 @@ class Models:
             return known
         return self._examined_graph(at, on_progress, cancel, sizes).analysis
 
+    # inside: what is kept from session to session
+
+    @property
+    def cache(self) -> AnalysisCache | None:
+        """What is kept of the original at the sizes that are bound; None if nothing is to be."""
+        if self._cache is None and self._caches:
+            self._cache = analysis_cache.opens(self.source, self.options, self.strict, self._since)
+            self._caches = self._cache is not None
+        return self._cache
+
+    def _kept(self) -> AnalysisResult | None:
+        """The analysis of the original as it was kept; its rows are read, or made, when asked for."""
+        cache = self.cache
+        info = None if cache is None else cache.info()
+        if cache is None or info is None:
+            return None
+        from explorer.engine.costs.memory.liveness import AnalysisResult
+
+        again = functools.cache(lambda: self._analysed(0, None, None))
+
+        def rows() -> MadeRows:
+            kept = cache.rows()
+            if kept is None:
+                return again().rows()
+            return tuple(kept), lambda: again().schedule, lambda: again().flow
+
+        return AnalysisResult(info, rows)
+
+    def _keep(self, at: int, what: str, fact: Any) -> None:
+        """Keeps what was found out about the original, or made of what was kept."""
+        if at == 0 and self.cache is not None and what not in self.cache.known:
+            opened, files = self._original, self.cache.files
+            about = files if opened is None else opened.rests_on(self._examined[0].info)
+            self.cache.keep(what, fact, about, self._seconds)
+
+    def _analysed(self, at: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
+        """The analysis of the model at a place of the history, made."""
+        opened = self.opened(at, on_progress)
+        began = time.perf_counter()
+        examined = opened.examine(on_progress=on_progress, cancel=cancel)
+        self._seconds = time.perf_counter() - began
+        if self.options["past"] is not None and "decode" not in examined.info.assumptions:
+            raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
+        return examined
+
     # inside
 
     def _examined_graph(
@@ -263,12 +371,16 @@ class Models:
         model = self.graph(at)
         own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         bound = {name: size for name, size in (sizes or {}).items() if name in own}
+        from explorer.engine.models.onnx import OnnxModel  # the engine, which a kept answer needs not
+
         opened = OnnxModel(model.path, self._state_options({**bound, **self.options["dims"]}), model)
         return opened.examine(on_progress=on_progress, cancel=cancel)
 
     def _state(self, at: int) -> OnnxModel:
         """The file of a state, read; whoever only reads the graph has nothing of the user's run."""
         if at not in self._states:
+            from explorer.engine.models.onnx import OnnxModel  # as above
+
             path = self.history.entries[at].path
             if path is None or not os.path.exists(path):
                 raise Misuse("this state of the session is gone", where=path or "history")
@@ -280,6 +392,8 @@ class Models:
             on_progress(Progress("opening"))
         options = self._open_options()
         if self.module is None:
+            from explorer.engine.models.registry import open_model
+
             opened = open_model(self.source, options)
         else:
             from explorer.engine.models.torch.module import ModuleObject  # torch
@@ -302,7 +416,7 @@ class Models:
     def _take_dims(self, dims: Mapping[str, int]) -> None:
         """Other sizes: whatever was found out at those before is not known any more."""
         self.options["dims"] = dict(dims)
-        self._examined, self.products, self._original_graph = {}, {}, None
+        self._examined, self.products, self._original_graph, self._cache = {}, {}, None, None
         if self._original is not None:
             self._original.options = replace(self._original.options, dims=dict(dims))
             if not self._original.is_graph:
@@ -320,6 +434,15 @@ class Models:
         folder = os.path.dirname(self.source)
         tensors = self.graph(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
+
+
+def _said_of_bounds(examined: AnalysisResult) -> Info:
+    """Totals with a word on what is not exact; where nothing is, without what makes the word."""
+    if not examined.bounds[0]:
+        return examined.info
+    from explorer.engine.costs.layer_tree import said_of_bounds
+
+    return said_of_bounds(examined.info, examined.bounds)
 
 
 def stem(source: str) -> str:

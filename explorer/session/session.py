@@ -82,6 +82,8 @@ class Session:
         past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
         workdir: Where transformed models are kept until they are saved; a temporary folder of the
             session's own by default, which `close` removes.
+        cache: Whether what was found out about the same model before may be told again, and is kept for the
+            next time (`explorer.session.analysis_cache` says when it is the same).
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Session:
         observe: bool = False,
         past: int | None = None,
         workdir: str | None = None,
+        cache: bool = True,
     ) -> None:
         options: dict[str, Any] = {
             "weights": weights,
@@ -109,7 +112,7 @@ class Session:
             "observe": observe,
             "past": past,
         }
-        self._models = Models(source, inputs, options, workdir)
+        self._models = Models(source, inputs, options, workdir, cache)
 
     def __enter__(self) -> Self:
         return self
@@ -230,11 +233,17 @@ class Session:
         self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Analysis:
         """Totals and every layer of the model at `index` of the history (None: the current one)."""
-        return self._models.examined(self._models.at(index), on_progress, cancel).analysis
+        return self._models.analysis(self._models.at(index), on_progress, cancel)
+
+    def packed_analysis(
+        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Analysis:
+        """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+        return self._models.pages(self._models.at(index), on_progress, cancel)
 
     def memory(self, index: int | None = None) -> Memory:
         """What is alive at each step of the execution order, and the arena that holds it."""
-        return self._figures.memory(index)
+        return self._models.memory(self._models.at(index))
 
     def connections(self, layer: str | int, index: int | None = None) -> Connections:
         """Which layers feed a layer or group, and which ones read what it makes.
@@ -349,7 +358,7 @@ class Session:
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""
-        return self._figures.ops(index)
+        return self._models.ops(self._models.at(index))
 
     def layers(
         self,
@@ -471,7 +480,7 @@ class Session:
 
         Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
         """
-        if not self._models.opened().is_graph:
+        if not self._models.is_graph:
             return None
         import hashlib
 

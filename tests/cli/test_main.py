@@ -213,7 +213,7 @@ def test_every_example_in_the_help_can_be_typed() -> None:
 
 def test_every_verb_and_the_screen_take_a_limit_of_memory() -> None:
     for verb in (SCREEN, *VERBS.values()):
-        assert "--memory" in verb.options or verb.name in ("completion", "help", "man")
+        assert "--memory" in verb.options or verb.name in ("cache", "completion", "help", "man")
 
 
 def test_a_resumed_session_has_its_own_options_and_only_trust_is_asked_again() -> None:

@@ -55,7 +55,7 @@ def test_tab_in_bash_offers_verbs_options_and_values(capsys: pytest.CaptureFixtu
         "explorer tile m.onnx --edges=r": {"ragged"},
         "explorer tile m.onnx --edges=": {"ragged", "padded"},
         "explorer sweep m.onnx --sort cy": {"cycles"},
-        "explorer tile m.onnx --no": {"--no-verify"},
+        "explorer tile m.onnx --no-v": {"--no-verify"},
         "explorer completion ": {"bash", "fish", "zsh"},
         # files are what the shell offers where it is offered nothing
         "explorer tile ": set(),

@@ -46,7 +46,12 @@ def hunted(name: str, folder: Path, minutes: float) -> tuple[int, int, float]:
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "OMP_NUM_THREADS": "1",
+                    "EXPLORER_NO_CACHE": "1",  # nobody opens these again
+                },
             )
         text = (folder / "log.txt").read_bytes()[at:].decode(errors="replace")
         counts = re.findall(r"number_of_executed_units:\s*(\d+)", text) or re.findall(r"^#(\d+)", text, re.M)

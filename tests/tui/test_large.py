@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
-from explorer.process.rows import Piece, RowPages, pack, pieces, structure_of
+from explorer.session.rows import RowPages, pack, pieces, structure_of
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
@@ -40,7 +40,7 @@ def header_of(count: int, *, whole: bool = True) -> TreePreview:
     ]
     rows = RowPages()
     for page in pack(layers):
-        rows.add(Piece("page", "", page))
+        rows.add(page)
     for piece in pieces(structure_of(layers)):
         rows.add(piece)
     return TreePreview(preview.ModelHeader("onnx", 123, (("opset", "17"),)), rows, whole, False)

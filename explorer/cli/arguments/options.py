@@ -83,7 +83,7 @@ FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 TILING = ("--tile", "--site", "--edges", "--form", "--grouped", "--config")
 OPENING = (
     *("--dim", "--input-shape", "--weights", "--trust", "--rules", "--observe", "--decode", "--past"),
-    "--memory",
+    *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
 PRINTING = ("--json", "--quiet", "--version", "--help")
@@ -239,6 +239,12 @@ OPTIONS: dict[str, Option] = {
             "SIZE",
             reads="memory",
             manual="most memory that the work may take, such as `8G`; meeting it is one line (Linux)",
+        ),
+        Option(
+            "--no-cache",
+            "find everything out anew, and keep nothing for the next time",
+            manual="find everything out anew, and keep nothing of it for the next time"
+            " (as `EXPLORER_NO_CACHE=1` does for all commands)",
         ),
         Option("--version", "print the version"),
         Option("--help", "print this help", short="-h"),

@@ -29,5 +29,5 @@ SCREEN = Command(
     ),
 )
 
-WITH_RESUME = ("--resume", "--trust", "--memory", "--remote", "--quiet", "--version", "--help")
+WITH_RESUME = ("--resume", "--trust", "--memory", "--no-cache", "--remote", "--quiet", "--version", "--help")
 """What may be said anew of a session that is resumed."""

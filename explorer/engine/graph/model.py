@@ -52,12 +52,17 @@ def dtype_code(name: str) -> int:
 
 
 class Source:
-    """A file, mapped read-only and kept open as long as a payload points into it."""
+    """A file, mapped read-only and kept open as long as a payload points into it.
 
-    __slots__ = ("map", "path", "size")
+    Attributes:
+        looked: Offset and size of every span whose bytes somebody looked at.
+    """
+
+    __slots__ = ("looked", "map", "path", "size")
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.looked: set[tuple[int, int]] = set()
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = os.fstat(descriptor).st_size
@@ -85,6 +90,7 @@ class FileSpan(Struct, frozen=True, gc=False):
 
     def view(self) -> memoryview:
         """The bytes, mapped, not copied."""
+        self.source.looked.add((self.offset, self.size))
         return memoryview(self.source.map)[self.offset : self.offset + self.size]
 
     def pieces(self) -> Iterator[memoryview]:
@@ -395,6 +401,10 @@ class Model(Struct, frozen=True):
     metadata: Mapping[str, str] = field(default_factory=dict)
     extra: tuple[FileSpan, ...] = ()
     """Top-level fields that nothing here interprets (domain, doc string, training info)."""
+    source: Source | None = None
+    """The file that it was read from, if it was."""
+    externals: Mapping[str, Source] = field(default_factory=dict)
+    """Files beside it, by the paths that it names; more come as attributes are decoded."""
 
     @property
     def opset(self) -> int:

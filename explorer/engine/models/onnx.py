@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened import Arrays, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
-    from explorer.facts import Layer
+    from explorer.facts import Info, Layer
+    from explorer.host.file_reads import FileRead
 
 
 class OnnxModel:
@@ -99,6 +100,13 @@ class OnnxModel:
             input_shapes=shapes,
             own=self.options.own,
         )
+
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """See `OpenedModel`."""
+        from explorer.engine.formats.onnx.file_reads import model_reads
+        from explorer.engine.shapes.onnx_pass import DIED
+
+        return None if DIED in info.model.notes else model_reads(self.model)
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Of the dimensions and input shapes that the user gave, those that this model has."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from explorer.engine.operators.call import Rules
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
+    from explorer.facts import Info
+    from explorer.host.file_reads import FileRead
 
     Arrays = Sequence[np.ndarray]
 
@@ -95,6 +97,13 @@ class OpenedModel(Protocol):
         """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
         ...
 
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """What of which files an analysis that found `info` was made from, and nothing else of the user's.
+
+        None if nobody can say, if it may not come out the same again, or if it is made in no time.
+        """
+        ...
+
 
 class StaticModel:
     """A model that is looked at and never run; what would need that is refused, and told why."""
@@ -128,6 +137,10 @@ class StaticModel:
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`; refused."""
         self.refuse(self.no_training)
+
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """See `OpenedModel`; what is only described is described at once."""
+        return None
 
 
 def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:

@@ -10,6 +10,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.tflite import graph as tflite_graph
 from explorer.engine.models.opened import StaticModel
 from explorer.engine.shapes.tflite import FileShapes
+from explorer.host.file_reads import whole
 from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
     from explorer.engine.values.numbers import Numbers
+    from explorer.facts import Info
+    from explorer.host.file_reads import FileRead
 
 
 class TfliteModel(StaticModel):
@@ -91,6 +94,10 @@ class TfliteModel(StaticModel):
                 stored.append(numbers)
         notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()
         return stored, notes
+
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """See `OpenedModel`; a table may lie anywhere in such a file, also within a weight."""
+        return (whole(self.source),)
 
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""

@@ -30,6 +30,8 @@ from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.facts import Dim, Shape
 
+DIED = "shape inference died of a part of this model, and was not asked again"
+"""What is noted where it may have been the machine that failed, and not the model."""
 MAX_REFUSED = 8
 """Nodes that inference refuses before the rest is given up; each takes a dozen runs to find."""
 
@@ -109,7 +111,7 @@ class OnnxPass(Struct):
             words = " ".join(str(error).split())[:200]
             self.notes.append(f"shape inference refuses {culprit.op} '{culprit.label}': {words}")
         if self._dead:
-            self.notes.append("shape inference died of a part of this model, and was not asked again")
+            self.notes.append(DIED)
         elif not self._given_up:
             self._given_up = True
             self.notes.append(

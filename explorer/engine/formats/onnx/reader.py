@@ -174,6 +174,8 @@ class _Reader(TensorReader):
             path=self.source.path,
             metadata=metadata,
             extra=tuple(extra),
+            source=self.source,
+            externals=self.externals,
         )
 
     def graph(self, start: int, stop: int, *, depth: int) -> Graph:

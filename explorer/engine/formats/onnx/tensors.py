@@ -108,7 +108,7 @@ class TensorReader:
     Attributes:
         data: Its map.
         folder: Where external data may lie.
-        externals: The files of external data that are open, by path.
+        externals: The files of external data that are open, by the paths that the model names.
         names: Those of values that nodes have, each once.
     """
 
@@ -259,16 +259,17 @@ class TensorReader:
             length = int(entries.get("length", "-1") or "-1")
         except ValueError:
             raise BadModel("offset or length of its external data is no number", where=where) from None
-        if target not in self.externals:
+        named = os.path.join(self.folder, location)
+        if named not in self.externals:
             try:
-                self.externals[target] = _source(target)
+                self.externals[named] = _source(target)
             except OSError as error:
                 raise BadModel(
                     f"its external data file '{location}' cannot be read: {error.strerror}",
                     where=where,
                     hint="put it beside the model",
                 ) from None
-        source = self.externals[target]
+        source = self.externals[named]
         length = nbytes if length < 0 else length
         if offset < 0 or offset + length > source.size:
             raise BadModel(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
+    from explorer.host.file_reads import FileRead
 
 
 class TorchModel:
@@ -112,6 +113,10 @@ class TorchModel:
             dims=self.options.dims,
             input_shapes=self.options.input_shapes,
         )
+
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """See `OpenedModel`; a callable of the user's own may do anything."""
+        return () if self.loaded.torchvision else None
 
 
 class ModuleObject(TorchModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from explorer.engine.formats.torch_replay import exported_program, torchscript
 from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
+from explorer.facts import Info
+from explorer.host.file_reads import FileRead, whole
 from explorer.host.optional_packages import error_line, search_here, silence
 
 
@@ -45,6 +48,10 @@ class RebuiltModule(TorchModel):
         info = examined.info
         model = replace(info.model, format=self.format, file_bytes=os.path.getsize(self.source))
         return examined.with_info(replace(info, model=model))
+
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """See `OpenedModel`."""
+        return (whole(self.source),)
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:

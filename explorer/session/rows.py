@@ -4,6 +4,9 @@ A graph of a hundred thousand nodes is 200 MB of `Layer` objects, and two second
 them can answer no key. So the engine's process packs them into pages; the screen keeps the pages as they
 come and takes out the rows that it draws. What the tree has to know of every row, whether it is on show or
 not, lies beside the pages in arrays: what it is in, what is in it, which siblings are alike, what it costs.
+
+A page is MessagePack, which a cache may keep: it is data, whoever wrote it. What MessagePack cannot say
+exactly (a number beyond 64 bits, a list that must not come back as a tuple) is pickled, for a pipe alone.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
@@ -71,7 +75,8 @@ class Piece(Struct, frozen=True):
     """A part of rows on their way from process to process.
 
     Attributes:
-        name: A field of `Structure`, one of `COLUMNS`, 'page', 'deepest', 'known' or 'wide' (of row `key`).
+        name: A field of `Structure`, one of `COLUMNS`, 'page', 'pickled' (a page, too), 'deepest', 'known' or
+            'wide' (of row `key`).
         code: Type of the array whose bytes these are; empty if `data` is what it is.
     """
 
@@ -167,22 +172,115 @@ def narrow(values: Sequence[int]) -> Numbers:
     return list(values)
 
 
-def pack(layers: Iterable[Layer]) -> Iterator[bytes]:
+def pack(layers: Iterable[Layer]) -> Iterator[Piece]:
     """The pages of rows, each of `PAGE`."""
-    import pickle
     import zlib
 
     rows = iter(layers)
-    while page := [pickle.dumps(layer, 5) for layer in islice(rows, PAGE)]:
-        sizes = array("I", [len(page), *map(len, page)])
-        yield zlib.compress(sizes.tobytes() + b"".join(page), 1)
+    while page := list(islice(rows, PAGE)):
+        bodies = _encoded(page)
+        name = "page"
+        if bodies is None:
+            import pickle
+
+            name, bodies = "pickled", [pickle.dumps(layer, 5) for layer in page]
+        sizes = array("I", [len(page), *map(len, bodies)])
+        yield Piece(name, "", zlib.compress(sizes.tobytes() + b"".join(bodies), 1))
+
+
+def _encoded(page: Sequence[Layer]) -> list[bytes] | None:
+    """Rows as MessagePack; None if it cannot say one of them exactly."""
+    from msgspec import msgpack
+    from msgspec.structs import replace
+
+    try:
+        rows = [replace(row, attributes=_marked(row.attributes)) if row.attributes else row for row in page]
+        return [msgpack.encode(row) for row in rows]
+    except (OverflowError, TypeError, ValueError):  # beyond 64 bits; of no kind that it has; no UTF-8
+        return None
+
+
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_LIST = 1
+"""Type of MessagePack's extension that is a list: its own lists are our tuples."""
+
+
+def _marked(value: Any) -> Any:
+    """A value of no declared type as one that comes back as it went.
+
+    Raises:
+        TypeError: There is none.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is tuple:
+        return tuple([_marked(one) for one in value])
+    if kind is dict and all(type(key) is str for key in value):
+        return {key: _marked(one) for key, one in value.items()}
+    if kind is list:
+        from msgspec.msgpack import Ext, encode
+
+        return Ext(_LIST, encode([_marked(one) for one in value]))
+    raise TypeError(kind)
+
+
+class _List(list[Any]):
+    """What was a list before it was MessagePack."""
+
+
+def _list(code: int, body: memoryview) -> Any:
+    """What an extension stands for."""
+    from msgspec.msgpack import decode
+
+    return _List(decode(body, ext_hook=_list))
+
+
+@cache
+def _decoder() -> Callable[[memoryview], Layer]:
+    """What makes a row of a page that is MessagePack; it raises msgspec.DecodeError where it is none."""
+    from msgspec.msgpack import Decoder
+    from msgspec.structs import force_setattr
+
+    from explorer.facts import Layer
+
+    decode = Decoder(Layer, ext_hook=_list).decode
+
+    def row(body: memoryview) -> Layer:
+        made = decode(body)
+        if made.attributes:
+            force_setattr(made, "attributes", tupled(made.attributes))
+        return made
+
+    return row
+
+
+def tupled(value: Any) -> Any:
+    """A value of no declared type as it was before it was MessagePack, which has one kind of list."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return tuple([tupled(one) for one in value])
+    if kind is dict:
+        return {key: tupled(one) for key, one in value.items()}
+    return [tupled(one) for one in value] if kind is _List else value
 
 
 def messages(layers: Iterable[Layer]) -> Iterator[tuple[Piece, ...]]:
     """The pages as pieces, a few at a time."""
-    pages = (Piece("page", "", page) for page in pack(layers))
+    pages = pack(layers)
     while some := tuple(islice(pages, _PAGES)):
         yield some
+
+
+def packed(layers: Sequence[Layer]) -> RowPages:
+    """Rows that are at hand, packed."""
+    if isinstance(layers, RowPages):
+        return layers
+    rows = RowPages()
+    for piece in pack(layers):
+        rows.add(piece)
+    rows.structure = structure_of(layers)
+    return rows
 
 
 def pieces(found: Structure) -> Iterator[Piece]:
@@ -219,17 +317,20 @@ class RowPages(Sequence["Layer"]):
         self.opened = 0
         self._amend: Callable[[Layer], Layer] = lambda layer: layer
         self._pages: list[bytes] = []
+        self._pickled: set[int] = set()
         self._bodies: dict[int, bytes] = {}
         self._taken: dict[int, Layer] = {}
 
     def add(self, piece: Piece) -> None:
         """Takes up a part, in the order in which they were made."""
         found = self.structure
-        if piece.name == "page":
+        if piece.name in ("page", "pickled"):
+            if piece.name == "pickled":
+                self._pickled.add(len(self._pages))
             self._pages.append(piece.data)
             return
         if piece.name in ("deepest", "known"):
-            setattr(found, piece.name, piece.data)
+            setattr(found, piece.name, tuple(piece.data) if piece.name == "known" else piece.data)
             return
         if piece.name == "wide":
             known: Any = found.wide.get(piece.key)
@@ -246,10 +347,26 @@ class RowPages(Sequence["Layer"]):
         else:
             known.extend(piece.data)
 
+    def pieces(self) -> Iterator[Piece]:
+        """The parts, in an order in which they can be taken up."""
+        for at, page in enumerate(self._pages):
+            yield Piece("pickled" if at in self._pickled else "page", "", page)
+        yield from pieces(self.structure)
+
+    def messages(self) -> Iterator[tuple[Piece, ...]]:
+        """The same, so many at a time as the other side can take up between two keys."""
+        some: list[Piece] = []
+        for piece in self.pieces():
+            some.append(piece)
+            if len(some) == _PAGES or piece.code:
+                yield tuple(some)
+                some = []
+        yield tuple(some)
+
     def restructured(self) -> RowPages:
         """The same pages, those to come too, under a structure that has still to be added."""
         grown = RowPages()
-        grown._pages = self._pages
+        grown._pages, grown._pickled = self._pages, self._pickled
         return grown
 
     def amended(self, reason: str) -> RowPages:
@@ -266,7 +383,7 @@ class RowPages(Sequence["Layer"]):
             )
 
         grown = RowPages()
-        grown.structure, grown._pages = found, self._pages
+        grown.structure, grown._pages, grown._pickled = found, self._pages, self._pickled
         grown._amend = amend
         return grown
 
@@ -296,14 +413,20 @@ class RowPages(Sequence["Layer"]):
             raise IndexError(at)
         found = self._taken.get(at)
         if found is None:
-            import pickle  # not before the first paint
-
-            body = self._body(at // PAGE)
-            found = self._amend(pickle.loads(_spans(body)[at % PAGE]))
+            page = at // PAGE
+            found = self._amend(self._row(page)(_spans(self._body(page))[at % PAGE]))
             if len(self._taken) >= _KEPT_ROWS:
                 self._taken.clear()
             self._taken[at] = found
         return found
+
+    def _row(self, page: int) -> Callable[[memoryview], Layer]:
+        """What makes a row of a page from its bytes."""
+        if page not in self._pickled:
+            return _decoder()
+        import pickle
+
+        return pickle.loads
 
     def _body(self, page: int) -> bytes:
         body = self._bodies.get(page)
@@ -322,14 +445,13 @@ class RowPages(Sequence["Layer"]):
 
     def _from(self, start: int, stop: int) -> Iterator[Layer]:
         """Rows one after the other, a page at a time, of which none is kept."""
-        import pickle
-
         at = start
         while at < stop:
             page, first = divmod(at, PAGE)
             last = min(PAGE, first + stop - at)
+            row = self._row(page)
             for body in _spans(self._bodies.get(page) or self._take_out(page))[first:last]:
-                yield self._amend(pickle.loads(body))
+                yield self._amend(row(body))
             at += last - first
 
     def __iter__(self) -> Iterator[Layer]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.process.rows import COLUMNS, PAGE, RANGE, Piece, RowPages, pack, pieces, structure_of
+from explorer.session.rows import COLUMNS, PAGE, RANGE, RowPages, pack, pieces, structure_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 
@@ -15,7 +15,7 @@ def sent(layers: Sequence[Layer]) -> RowPages:
     """Rows on the other side of a pipe."""
     rows = RowPages()
     for page in pack(layers):
-        rows.add(Piece("page", "", page))
+        rows.add(page)
     for piece in pieces(structure_of(layers)):
         rows.add(piece)
     return rows

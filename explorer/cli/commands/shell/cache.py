@@ -1,0 +1,31 @@
+"""`explorer cache`: what is kept of models that were opened before."""
+
+from __future__ import annotations
+
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING, Option
+from explorer.cli.output.answer import Answer, head, present
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    # the help reads this file, and msgspec with the facts takes 30 ms
+    from explorer.facts import to_json
+    from explorer.session.analysis_cache import cache_usage, clear_cache
+
+    fact = clear_cache() if given.clear else cache_usage()
+    return Answer(DONE, lambda: {**head(), **to_json(fact)}, lambda: present("shell.cache").cache(fact))
+
+
+COMMAND = Command(
+    "cache",
+    "where analyses of models opened before are kept, and how much",
+    (),
+    (Option("--clear", "remove it"), *PRINTING),
+    ("explorer cache", "explorer cache --clear"),
+    _run,
+    usage="cache",
+    manual="where analyses of models are kept that were opened before, how many, and their bytes; `--clear`"
+    " removes them",
+)

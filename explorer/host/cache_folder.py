@@ -1,0 +1,150 @@
+"""Cache folder: answers that are found again, in files that only their user can read or write.
+
+A file here is data with a checksum over its name and its content: a damaged one, one under another's name,
+and one that somebody else may have written are no answer, and nobody is told. The folder is bounded, and what
+was used least recently goes first. Whatever cannot be read or written (a full disk, a home that may not be
+written, another process that is faster) costs time at most: nothing in here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SWITCH = "EXPLORER_NO_CACHE"
+"""Environment variable that, set to anything, leaves all caches alone."""
+MOST_BYTES = 256 << 20
+"""Of all files together; one may take a quarter."""
+MOST_FILES = 2_000
+
+_MAGIC = b"explorer cache 1\n"
+_DIGEST = 32
+_LEFT = 600.0
+"""Seconds after which a file that somebody began to write was left by a process that is gone."""
+
+
+def home(environment: Mapping[str, str]) -> str:
+    """The folder of all caches: of the XDG base directories the one for what can be made again."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
+        base = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "explorer")
+
+
+class CacheFolder:
+    """Files by name.
+
+    Args:
+        path: The folder; made when something is written.
+        most_bytes: Bound of all files together.
+    """
+
+    def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:
+        self.path = path
+        self.most_bytes = most_bytes
+
+    def read(self, name: str) -> memoryview | None:
+        """What was written under a name; None if that is not there, or not as it was written."""
+        try:
+            data = self._content(name)
+        except (OSError, MemoryError):
+            return None
+        begins = len(_MAGIC) + _DIGEST
+        if data is None or data[: len(_MAGIC)] != _MAGIC:
+            return None
+        content = memoryview(data)[begins:]
+        if data[len(_MAGIC) : begins] != _checksum(name, content):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(os.path.join(self.path, name))  # used just now
+        return content
+
+    def _content(self, name: str) -> bytes | None:
+        """A file of the user's own, which nobody else can write, in a folder of which the same is true."""
+        if not _is_ours(os.lstat(self.path), stat.S_ISDIR):
+            return None
+        descriptor = os.open(
+            os.path.join(self.path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not _is_ours(about, stat.S_ISREG) or about.st_size > self.most_bytes:
+                return None
+            return file.read(self.most_bytes + 1)
+
+    def write(self, name: str, content: bytes) -> bool:
+        """Puts something under a name, all of it or nothing; whether that was possible."""
+        if len(content) > self.most_bytes // 4:
+            return False
+        new = os.path.join(self.path, f".{os.getpid()}-{os.urandom(4).hex()}.new")
+        try:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            about = os.lstat(self.path)
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                return False
+            if about.st_mode & 0o077:
+                os.chmod(self.path, 0o700)
+            self._make_room(len(content))
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return False
+        try:
+            with open(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o600)
+                file.writelines((_MAGIC, _checksum(name, content), content))
+            os.replace(new, os.path.join(self.path, name))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            return False
+        return True
+
+    def usage(self) -> tuple[int, int]:
+        """How many files there are, and their bytes."""
+        sizes = [size for _, size, _ in self._files()]
+        return len(sizes), sum(sizes)
+
+    def clear(self) -> None:
+        """Removes all of them."""
+        for _, _, path in self._files():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _make_room(self, size: int) -> None:
+        """Removes what was used least recently, until there is room for one more file."""
+        found = sorted(self._files())
+        held, count = sum(size for _, size, _ in found), len(found)
+        for used, each, path in found:
+            left = path.endswith(".new") and used < time.time() - _LEFT
+            if held + size > self.most_bytes or count >= MOST_FILES or left:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                held, count = held - each, count - 1
+
+    def _files(self) -> Iterator[tuple[float, int, str]]:
+        """When each was used last, its size, its path."""
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    about = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(about.st_mode):
+                        yield about.st_mtime, about.st_size, entry.path
+
+
+def _is_ours(about: os.stat_result, kind: object) -> bool:
+    """Whether a file or folder is the user's own, and nobody else may write it."""
+    return bool(kind(about.st_mode)) and about.st_uid == os.getuid() and not about.st_mode & 0o022  # type: ignore[operator]
+
+
+def _checksum(name: str, content: bytes | memoryview) -> bytes:
+    import hashlib  # 5 ms that a command which asks no cache does not pay
+
+    found = hashlib.sha256(name.encode() + b"\0")
+    found.update(content)
+    return found.digest()

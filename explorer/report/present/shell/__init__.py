@@ -1,0 +1,1 @@
+"""What commands for the shell and the program itself say."""

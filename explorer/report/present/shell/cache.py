@@ -1,0 +1,29 @@
+"""What is kept of models that were opened before, in text: `explorer cache`."""
+
+from __future__ import annotations
+
+from explorer.facts.cache import CacheUsage
+from explorer.report.blocks import Block, Fields, Line, Paragraph, Span
+from explorer.report.present.figures import bytes_field, count_field
+
+__all__ = ["cache"]
+
+
+def cache(fact: CacheUsage) -> list[Block]:
+    """The answer of `explorer cache`."""
+    return [
+        Line((Span(fact.folder, "strong"), Span("   analyses of models that were opened before", "quiet"))),
+        Line(),
+        Fields(
+            (
+                count_field("Files", fact.files),
+                bytes_field("Together", fact.bytes),
+                bytes_field("At most", fact.most_bytes, remark="what was used least recently goes first"),
+            )
+        ),
+        Line(),
+        Paragraph(
+            "--clear removes them; --no-cache, or EXPLORER_NO_CACHE=1, leaves them alone.",
+            "quiet",
+        ),
+    ]

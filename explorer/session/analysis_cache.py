@@ -1,0 +1,342 @@
+"""Analysis cache: what was found out about a model, found again while all that it rests on is the same.
+
+An answer is served only where a fresh one would be the same, byte for byte in JSON. What it rests on:
+
+- the bytes of files that its analysis read. Neither a size nor a time tells content, so these bytes are read
+  and hashed anew each time; what the analysis was seen to pass over (weights) is not, and so 3 GB are checked
+  as soon as they are opened;
+- how the model was opened, in which words, and this program, Python and the packages that had a part in it.
+  Of code the size and time of every file is compared, as Python does before it runs what it compiled.
+
+Nothing is kept of what rests on more: code of a user's own (`package.module:callable`, nn.Module objects,
+rules, `--trust`), a run on random inputs (`--observe`), an answer under a memory limit, files that changed
+while they were looked at. A model opened with trust is not even looked up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from explorer.facts import Info, OpStat
+from explorer.facts.cache import CacheUsage
+from explorer.host import file_reads, memory_limit
+from explorer.host.cache_folder import SWITCH, CacheFolder, home
+from explorer.host.file_reads import FileRead
+from explorer.session.rows import Piece, RowPages, tupled
+
+if TYPE_CHECKING:
+    from explorer.facts.memory import Memory
+
+_VERSION = 1
+_PACKAGES = (
+    *("gguf", "ml_dtypes", "msgspec", "numpy", "onnx", "onnxruntime", "safetensors", "tflite", "torch"),
+    *("torchvision", "transformers"),
+)
+"""Packages that may have a part in an analysis."""
+_AT_ONCE, _A_SECOND = 16e6, 200e6
+"""Bytes that are hashed in no time, and in a second at the least: what is analysed sooner is not kept."""
+_CLOCK_NS = 20_000_000
+"""By how much a file system's clock may lag behind."""
+_STARTED_NS = time.time_ns()
+
+
+class _Evidence(Struct, frozen=True):
+    """Files, and the digest of what was read of them."""
+
+    files: tuple[FileRead, ...]
+    digest: bytes
+
+
+class AnalysisCache:
+    """What is kept of one model, opened in one way.
+
+    Args:
+        source: A path or a name, as it was typed.
+        options: The fields of `OpenOptions`.
+        strict: Whether every dimension and input of the options has to be one of the model's.
+        since: Nanoseconds since the epoch before which files must have changed last.
+
+    Attributes:
+        known: Which answers came from here, or went there.
+        files: What these were made from.
+    """
+
+    def __init__(self, source: str, options: Mapping[str, Any], strict: bool, since: int) -> None:
+        self._source, self._since = source, since
+        self._options = {**options, "strict": strict}
+        self._folder = _folder()
+        self._key: str | None = None
+        self._name: str | None = None
+        self.files: tuple[FileRead, ...] = ()
+        self._asked = False
+        self.known: set[str] = set()
+
+    # answers, None where there is none
+
+    def info(self) -> Info | None:
+        """Totals."""
+        found: Info | None = self._decoded("info", Info, _info)
+        return found
+
+    def ops(self) -> tuple[OpStat, ...] | None:
+        """Operator types."""
+        found: tuple[OpStat, ...] | None = self._decoded("ops", tuple[OpStat, ...], _ops)
+        return found
+
+    def memory(self) -> Memory | None:
+        """Activation memory."""
+        from explorer.facts.memory import Memory  # for the screen's first answers nobody needs it
+
+        found: Memory | None = self._decoded("memory", Memory, lambda fact: fact)
+        return found
+
+    def rows(self) -> RowPages | None:
+        """The rows of the layer tree, packed."""
+        pieces = self._decoded("rows", tuple[Piece, ...], lambda fact: fact)
+        if pieces is None or any(piece.name == "pickled" for piece in pieces):
+            return None
+        rows = RowPages()
+        for piece in pieces:
+            rows.add(piece)
+        return rows
+
+    def unchanged(self) -> bool:
+        """Whether the files are still those that the answers from here were about."""
+        return not self.known or self._found() == self._name
+
+    def _decoded(self, what: str, kind: Any, whole: Callable[[Any], Any]) -> Any:
+        if not self._asked:
+            self._asked = True
+            self._name = self._found()
+        content = None if self._name is None else self._folder.read(f"{self._name}.{what}")
+        if content is None:
+            return None
+        try:
+            fact = whole(msgspec.msgpack.decode(content, type=kind))
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            return None
+        self.known.add(what)
+        return fact
+
+    def _found(self) -> str | None:
+        """What the answers about the files as they are now are called; None if nothing is known of them."""
+        key = self._key = self._key or self._made_key()
+        if key is None:
+            return None
+        if _is_name(self._source):
+            return key
+        content = self._folder.read(f"{key}.files")
+        if content is None:
+            return None
+        try:
+            known = msgspec.msgpack.decode(content, type=_Evidence)
+        except msgspec.MsgspecError:
+            return None
+        if not known.files or file_reads.digest(known.files) != known.digest:
+            return None
+        self.files = known.files
+        return _hash(key, known.digest)
+
+    # keeping
+
+    def keep(self, what: str, fact: Any, files: Sequence[FileRead] | None, seconds: float) -> None:
+        """Keeps an answer: 'info', 'ops', 'memory' or (packed) 'rows'.
+
+        Args:
+            what: Which.
+            fact: It.
+            files: What it was made from; None if nobody can say.
+            seconds: That it took to be made.
+        """
+        limit = memory_limit.in_force()
+        if (
+            files is None
+            or self._key is None
+            or (limit is not None and limit < (memory_limit.machine() or 0))
+        ):
+            return
+        if sum(size for file in files for _, size in file.spans) > _AT_ONCE + _A_SECOND * seconds:
+            return
+        with contextlib.suppress(MemoryError, OSError):
+            name = self._named(tuple(files))
+            content = None if name is None else _ENCODED.get(what, _same)(fact)
+            if content is not None and self._folder.write(f"{name}.{what}", content):
+                self.known.add(what)
+
+    def _named(self, files: tuple[FileRead, ...]) -> str | None:
+        """What answers made from `files` are called; None if these may have changed since."""
+        assert self._key is not None
+        if _is_name(self._source):
+            return None if files else self._key
+        if files == self.files and self._name is not None:
+            return self._name
+        digest = file_reads.digest(files)
+        if not files or digest is None or self._since < file_reads.last_change(files) + _CLOCK_NS:
+            return None
+        content = msgspec.msgpack.encode(_Evidence(files, digest))
+        if not self._folder.write(f"{self._key}.files", content):
+            return None
+        self.files, self._name = files, _hash(self._key, digest)
+        return self._name
+
+    def _made_key(self) -> str | None:
+        """Digest of everything but content; None where nothing may be kept."""
+        about = self._options
+        if about["trust"] or about["rules"] is not None or about["observe"]:
+            return None
+        named = _is_name(self._source)
+        if not named and not os.path.isfile(self._source):
+            return None
+        program = _code(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        if max(changed for _, _, changed in program) > _STARTED_NS:
+            return None  # what runs is not what is there
+        parts: list[Any] = [_VERSION, sys.version, sys.platform, sys.byteorder, program, _packages()]
+        if named:
+            models = _torchvision()
+            if models is None:
+                return None
+            parts.append(models)
+        else:
+            parts.append(os.path.abspath(self._source))
+        parts += [self._source, [[name, _ordered(value)] for name, value in sorted(about.items())]]
+        try:
+            return _hash("", msgspec.msgpack.encode(parts))
+        except (OverflowError, TypeError, ValueError):
+            return None
+
+
+def cache_usage() -> CacheUsage:
+    """Where analyses are kept, how many files that are, and their bytes."""
+    folder = _folder()
+    files, size = folder.usage()
+    return CacheUsage(folder.path, files, size, folder.most_bytes)
+
+
+def clear_cache() -> CacheUsage:
+    """Removes all analyses that are kept; returns what is left."""
+    _folder().clear()
+    return cache_usage()
+
+
+def opens(source: Any, options: Mapping[str, Any], strict: bool, since: int) -> AnalysisCache | None:
+    """The cache of a model; None where it is switched off."""
+    return None if os.environ.get(SWITCH) else AnalysisCache(source, options, strict, since)
+
+
+# inside: facts as bytes
+
+
+def _info(fact: Info) -> Info:
+    force_setattr(fact, "assumptions", tupled(fact.assumptions))
+    return fact
+
+
+def _ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
+    for values in (values for stat in fact for values in stat.attributes.values()):
+        for name in ("minimum", "maximum", "values"):
+            force_setattr(values, name, tupled(getattr(values, name)))
+    return fact
+
+
+def _same(fact: Any) -> bytes | None:
+    """A fact as bytes, if it comes back from them as it is."""
+    kind: Any = tuple[OpStat, ...] if isinstance(fact, tuple) else type(fact)
+    whole: Callable[[Any], Any] = _info if kind is Info else _ops if isinstance(fact, tuple) else lambda f: f
+    try:
+        content = msgspec.msgpack.encode(fact)
+        again = whole(msgspec.msgpack.decode(content, type=kind))
+    except (msgspec.MsgspecError, OverflowError, TypeError, ValueError):
+        return None
+    return content if again == fact and msgspec.msgpack.encode(again) == content else None
+
+
+def _packed(rows: RowPages) -> bytes | None:
+    """Packed rows as bytes; none that are pickled, as a pickle may do anything."""
+    pieces = tuple(rows.pieces())
+    if any(piece.name == "pickled" for piece in pieces):
+        return None
+    try:
+        return msgspec.msgpack.encode(pieces)
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+_ENCODED: Mapping[str, Callable[[Any], bytes | None]] = {"rows": _packed}
+
+
+# inside: what they rest on
+
+
+def _folder() -> CacheFolder:
+    return CacheFolder(os.path.join(home(os.environ), "analyses"))
+
+
+def _is_name(source: str) -> bool:
+    """Whether a model is meant by its name, and that may be one of torchvision's."""
+    return source.isidentifier() and not os.path.lexists(source)
+
+
+def _ordered(value: Any) -> Any:
+    """An option as it was given: of dimensions the order is told, too."""
+    return list(value.items()) if isinstance(value, Mapping) else value
+
+
+def _hash(name: str, content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(name.encode() + content).hexdigest()[:40]
+
+
+def _code(folder: str) -> list[tuple[str, int, int]]:
+    """The Python files below a folder: name, size, time, which is what Python goes by itself."""
+    found: list[tuple[str, int, int]] = []
+    waiting = [folder]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    about = entry.stat()
+                    found.append((entry.path, about.st_size, about.st_mtime_ns))
+                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                    waiting.append(entry.path)
+    return sorted(found)
+
+
+def _packages() -> list[tuple[str, int, int]]:
+    """Which versions of packages are installed: what their own files say, and what their installer wrote."""
+    found: list[tuple[str, int, int]] = []
+    for folder in dict.fromkeys(sys.path):
+        for name in _PACKAGES:
+            for file in ("__init__.py", "version.py"):
+                path = os.path.join(folder, name, file)
+                with contextlib.suppress(OSError):
+                    about = os.stat(path)
+                    found.append((path, about.st_size, about.st_mtime_ns))
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(folder or ".")):
+                if name.endswith(".dist-info") and name.partition("-")[0].lower() in _PACKAGES:
+                    path = os.path.join(folder, name)
+                    found.append((path, 0, os.stat(path).st_mtime_ns))
+    return found
+
+
+def _torchvision() -> list[tuple[str, int, int]] | None:
+    """The code of torchvision's models; None if it is not installed."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec("torchvision")
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.origin:
+        return None
+    return _code(os.path.dirname(spec.origin)) or None
