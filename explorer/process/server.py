@@ -83,8 +83,9 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
     _, setup, history, temporary, memory, looking = requests.recv()
     if memory is not None:
         memory_limit.apply(memory)
-    if looking:
-        _fork_off(setup["source"], seen, requests, answers)
+    stop_header: Callable[[], None] = lambda: None
+    if looking and os.path.exists(setup["source"]):  # a name has no header
+        stop_header = _fork_off(setup["source"], seen, requests, answers)
     os.close(seen)
     session = _session(setup, history)
     # only now: two threads that import the facts and a module of theirs at once wait for each other
@@ -109,6 +110,8 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         if full:
             # only now, when no frame of the failure holds anything: with nothing of what was read so far
             session = _session(setup, session.history())
+        if session.is_kept:
+            stop_header()  # all is known, and the screen has better to do than to take it up
         if memory is not None:
             memory_limit.keep_spare()
         if failure is not None:
@@ -131,18 +134,33 @@ def _parts(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[s
         yield from (("rows", some) for some in packed.messages())
 
 
-def _fork_off(source: str, seen: int, *others: Connection) -> None:
+def _fork_off(source: str, seen: int, *others: Connection) -> Callable[[], None]:
     """Reads the header in a process beside this one, while it has no thread that could hold a lock.
 
-    It is of this one's group, and so goes when this one is killed.
+    It is of this one's group, and so goes when this one is killed. Returns what stops it.
     """
+    ended = False
+    lock = threading.Lock()
+
+    def wait() -> None:
+        nonlocal ended
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        with lock:  # from here on another process may have its number
+            ended = True
+            os.waitpid(child, 0)
+
+    def stop() -> None:
+        with lock:
+            if not ended:
+                os.kill(child, signal.SIGKILL)
+
     try:
         child = os.fork()
     except OSError:  # then the screen shows nothing before the analysis
-        return
+        return lambda: None
     if child:
-        threading.Thread(target=os.waitpid, args=(child, 0), name="header", daemon=True).start()
-        return
+        threading.Thread(target=wait, name="header", daemon=True).start()
+        return stop
     try:
         from explorer.process import preview
 
@@ -157,6 +175,10 @@ def _fork_off(source: str, seen: int, *others: Connection) -> None:
 
 def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
     """Which rows of the current model have these paths."""
+    if session.is_kept:
+        rows: Any = session.packed_analysis().layers
+        located: dict[str, int] = rows.located(paths)
+        return located
     wanted = frozenset(paths)
     return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted}
 

@@ -202,9 +202,14 @@ class Models:
         return self._original
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the original's analysis is there, and the original is not open."""
+        return self._original is None and 0 in self._examined
+
+    @property
     def is_graph(self) -> bool:
         """Whether what was opened is an ONNX graph as it is; it need not be opened to be told."""
-        if self._original is None and 0 in self._examined:
+        if self.is_kept:
             return self._examined[0].info.model.format == "onnx"
         return self.opened().is_graph
 

@@ -443,6 +443,20 @@ class RowPages(Sequence["Layer"]):
         self.opened += 1
         return zlib.decompress(self._pages[page])
 
+    def located(self, paths: Iterable[str]) -> dict[str, int]:
+        """Which rows have these paths; only pages in which one of them stands are taken apart."""
+        wanted = {path: path.encode("utf-8", "surrogatepass") for path in paths}
+        found: dict[str, int] = {}
+        for page in range(len(self._pages)):
+            if not wanted:
+                break
+            body = self._bodies.get(page) or self._take_out(page)
+            if page in self._pickled or any(path in body for path in wanted.values()):
+                for row in map(self._row(page), _spans(body)):
+                    if wanted.pop(row.path, None) is not None:
+                        found[row.path] = row.id
+        return found
+
     def _from(self, start: int, stop: int) -> Iterator[Layer]:
         """Rows one after the other, a page at a time, of which none is kept."""
         at = start

@@ -134,6 +134,11 @@ class Session:
         """The folder for models that are not saved yet."""
         return self._models.workdir
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether what was told so far was found out by another session, and the model is not open."""
+        return self._models.is_kept
+
     # states
 
     def history(self) -> History:

@@ -42,6 +42,30 @@ def test_a_row_that_is_looked_at_takes_one_page_out_and_once() -> None:
     assert rows.opened == 2
 
 
+def test_paths_are_found_without_taking_all_rows_apart() -> None:
+    layers = blocks(40).layers
+    rows = sent(layers)
+    wanted = [layers[at].path for at in (0, 7, 90, len(layers) - 1)]
+    assert rows.located([*wanted, "nowhere"]) == {
+        path: rows[:][at].id for at, path in zip((0, 7, 90, len(layers) - 1), wanted, strict=True)
+    }
+    assert rows.located([]) == {}
+
+
+def test_attributes_come_back_as_they_were_to_the_type() -> None:
+    odd = {
+        "list": [1, (2, [3])],
+        "tuple": (1, [2]),
+        "text": "é",
+        "bytes": b"\xff",
+        "none": None,
+        "map": {"a": [True]},
+    }
+    for value in (odd, {"large": 3 << 70}, {"kind": {1, 2}}, {"float": 1.0, "whole": 1, "nought": -0.0}):
+        layers = tuple(replace(layer, attributes=value) for layer in flat(3).layers)
+        assert repr(tuple(sent(layers))) == repr(layers)
+
+
 def test_what_was_taken_out_long_ago_is_not_kept() -> None:
     rows = sent(flat(200 * PAGE).layers)
     for at in range(0, len(rows), PAGE):

@@ -6,6 +6,7 @@ It composes. What it shows lies in the store, which the tabs and lines watch; wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
@@ -36,6 +37,8 @@ STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
 _LATER = ("commands.change.tile", "tabs.model", "tabs.operators", "tabs.diff")
 """What is imported while the engine opens the model."""
+_AT_ONCE = 0.5
+"""Seconds in which a model is on show that was opened before."""
 
 
 class MainScreen(Screen[None]):
@@ -67,6 +70,7 @@ class MainScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self.store = ScreenStore(source, engine, remote=remote)
+        self._answered = asyncio.Event()
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
         self._filter = FilterLine(self.store, self.panes.layer_tree)
         self._loader = ModelLoader(self.store, self.panes, self._filter)
@@ -92,7 +96,9 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(lambda: self.run_worker(self._settle(), exit_on_error=False))
 
     async def _settle(self) -> None:
-        """Import what the dialogs need, once the first paint is out and while the engine opens the model."""
+        """Import what the dialogs need, while the engine opens the model, or behind one that it knows."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._answered.wait(), _AT_ONCE)
         await asyncio.to_thread(lambda: [import_module(f"explorer.tui.{name}") for name in _LATER])
         freeze_once()  # what was imported stays: a look for garbage through it holds a key up for 20 ms
 
@@ -107,6 +113,7 @@ class MainScreen(Screen[None]):
         except ExplorerError as error:
             store.note = "could not be opened · o tries again"
             self._lent.fail("Cannot open this model", error, hint="o tries again · y copy · Esc close")
+        self._answered.set()
         store.notify("model")
 
     def _reopen(self) -> None:
