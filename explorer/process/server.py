@@ -83,7 +83,7 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
     _, setup, history, temporary, memory, looking = requests.recv()
     if memory is not None:
         memory_limit.apply(memory)
-    stop_header: Callable[[], None] = lambda: None
+    stop_header: Callable[[], None] | None = None
     if looking and os.path.exists(setup["source"]):  # a name has no header
         stop_header = _fork_off(setup["source"], seen, requests, answers)
     os.close(seen)
@@ -110,7 +110,7 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         if full:
             # only now, when no frame of the failure holds anything: with nothing of what was read so far
             session = _session(setup, session.history())
-        if session.is_kept:
+        if stop_header is not None and session.is_kept:
             stop_header()  # all is known, and the screen has better to do than to take it up
         if memory is not None:
             memory_limit.keep_spare()
