@@ -47,6 +47,7 @@ def test_a_device_and_a_pipe_are_refused_at_once(tmp_path: Path, option: str) ->
         ("x = " + "[" * 100_000, "nested too deep"),
         ("x = " + "1" * 5_000, "limit"),
     ],
+    ids=["dots", "quoted", "nested", "digits"],
 )
 def test_what_takes_for_ever_to_read_is_refused_at_once(
     tmp_path: Path, option: str, text: str, said: str

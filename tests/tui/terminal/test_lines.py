@@ -44,17 +44,28 @@ def tile(terminal: Terminal) -> None:
 # what it costs
 
 
-def test_over_ssh_every_key_costs_little_and_idling_nothing(sample: Sample) -> None:
+@pytest.mark.parametrize(
+    ("keys", "tabs", "idle"),
+    [
+        (("down", "right"), "2", 1.0),
+        pytest.param(
+            ("down", "down", "right", "down", "up", "left", "down"), "23456", 3.0, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["some", "every"],
+)
+def test_over_ssh_every_key_costs_little_and_idling_nothing(
+    sample: Sample, keys: tuple[str, ...], tabs: str, idle: float
+) -> None:
     with ready(sample("mobilenet_small"), "features", env=SSH) as terminal:
         assert len(terminal.sent) <= 16_000, "the first paint, with the model in it"
-        keys = [terminal.key_bytes(k) for k in ("down", "down", "right", "down", "up", "left", "down")]
-        assert max(keys) <= 2_048
+        assert max([terminal.key_bytes(k) for k in keys]) <= 2_048
         assert terminal.key_bytes("page down") <= 6_000
-        for tab in "23456":
+        for tab in tabs:
             assert terminal.key_bytes(tab) <= 4_096, tab
         assert terminal.key_bytes("?") <= 10_000
         assert terminal.key_bytes("escape") <= 10_000
-        assert terminal.settle(quiet=3.0) == 0
+        assert terminal.settle(idle) == 0
         before = len(terminal.sent)
         tile(terminal)
         assert len(terminal.sent) - before <= 36_000, "a job with its dialogs, live figures in them"
@@ -158,6 +169,7 @@ def tmux(tmp_path: Path) -> Iterator[list[str]]:
         subprocess.run([*words, "kill-server"], capture_output=True)
 
 
+@pytest.mark.slow
 def test_a_copy_goes_through_tmux_as_it_comes(sample: Sample, tmux: list[str]) -> None:
     import sys
 

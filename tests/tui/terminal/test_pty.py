@@ -84,6 +84,7 @@ def test_it_quits_and_leaves_the_terminal_as_it_was(sample: Sample, size: tuple[
         assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+@pytest.mark.slow
 def test_a_screen_that_is_killed_leaves_no_engine_behind(sample: Sample) -> None:
     with open_and_ready(sample("mobilenet_small")) as terminal:
         children = terminal.children()

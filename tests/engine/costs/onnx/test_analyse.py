@@ -674,7 +674,7 @@ def test_mobilenet_v2_reads_and_writes(exported: Callable[[str], Model]) -> None
     assert (by_total.bytes_read or 0) + (by_total.bytes_written or 0) == 9_633_792
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "macs"),
     [("googlenet", 1_498_376_192), ("resnet18", 1_814_073_344)],
