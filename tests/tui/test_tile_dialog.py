@@ -244,9 +244,9 @@ async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profi
         assert "28,672 tile matmuls" in hands.dialog()
         await hands.press("down", "down", "down", "down", "down", "down")
         assert isinstance(hands.pilot.app.focused, CostList)
-        await hands.press("down", "down", "down")
+        await hands.press("down", "down", "down", "down")
         assert "traffic mnk = " in hands.dialog()
-        await hands.press("up", "up", "up", "up")
+        await hands.press("up", "up", "up", "up", "up")
         assert hands.pilot.app.focused is option(hands, "machine"), "up from the first row leaves the list"
 
 

@@ -34,6 +34,8 @@ _MOST = 500
 """Sites that are listed, and reasons."""
 _ABOVE = ("Tiles", "MACs on tiles", "Tile matmuls", "Cycles, computing", "Cycles, moving")
 """Figures that stand above the list, or are told by others."""
+_FIRST = ("Tile utilization", "Cycles", "Time")
+"""Those that come first, as a low list has room for few."""
 
 
 class CostRow(Struct, frozen=True):
@@ -98,7 +100,7 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     if cost.total.seconds is None:
         why = missing if cost.hardware == Hardware() else words.untimed(cost)
         fields.append((Field("Time", seconds(None), why), origin()))
-    rows = _fields(fields)
+    rows = _fields(sorted(fields, key=lambda one: one[0].label not in _FIRST))
     head, table = words.by_order(cost)
     rows += _table(head, table, [origin(f"traffic {one.order}") for one in cost.orders])
     if cost.systolic:
