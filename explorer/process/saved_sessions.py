@@ -57,6 +57,7 @@ class ScreenState(Struct, frozen=True):
         machine: Of the Roofline tab.
         turned: The tree is sorted from the smallest.
         columns: Of the tree as a table; empty for those that are shown first.
+        flat: The tree shows layers without groups.
     """
 
     tab: str = "layer"
@@ -71,6 +72,7 @@ class ScreenState(Struct, frozen=True):
     machine: Machine | None = None
     turned: bool = False
     columns: tuple[str, ...] = ()
+    flat: bool = False
 
 
 class Opening(Struct, frozen=True):

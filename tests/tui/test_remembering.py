@@ -40,7 +40,7 @@ def shown(hands: Hands) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-KEYS = ("c", "s", "s", "C", "space", "enter", "e", "down", "right", "down", "2", "tab", "T")
+KEYS = ("F", "c", "s", "s", "C", "space", "enter", "e", "down", "right", "down", "2", "tab", "T")
 
 
 async def test_a_resumed_session_looks_as_it_did() -> None:

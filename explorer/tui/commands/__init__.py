@@ -64,6 +64,8 @@ COMMANDS: tuple[CommandKey, ...] = (
     CommandKey("sort", ("s",), "s", "Sort by cost or order",
         "By the column shown, the largest or the smallest first, or as executed", LOOK,
         "look.view.SortCommand", footer="sort"),
+    CommandKey("flat", ("F",), "F", "Flat list or tree",
+        "Layers without the groups around them, sorted together", LOOK, "look.view.FlatCommand"),
     CommandKey("weights", ("n",), "n", "Numbers in the weights",
         "Range, mean, spread, zeros, quantiles and histogram of the chosen layer's weights", LOOK,
         "look.values.WeightsCommand", menu=True),

@@ -87,6 +87,7 @@ class SavedView:
             machine=store.machine,
             turned=shape.turned,
             columns=shape.columns,
+            flat=shape.flat,
         )
 
     def _remember(self) -> None:
@@ -143,7 +144,9 @@ class SavedView:
             await self._screen.app.run_action("theme")
         store.machine = view.machine or store.machine
         store.exact = view.exact
-        shape = TreeShape(view.metric, view.by_cost, frozenset(view.opened), view.turned, view.columns)
+        shape = TreeShape(
+            view.metric, view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat
+        )
         tree.model.take_shape(shape)
         store.query = view.query
         try:

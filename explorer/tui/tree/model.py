@@ -12,6 +12,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -60,6 +62,7 @@ class TreeShape(Struct, frozen=True):
         open_rows: Open rows: the path of a layer, and whether the row is the run that it begins.
         turned: Sorted from the smallest.
         columns: Of the table, from left to right; empty for those that are shown first.
+        flat: Layers without the groups around them.
     """
 
     metric: str
@@ -67,6 +70,7 @@ class TreeShape(Struct, frozen=True):
     open_rows: frozenset[tuple[str, bool]]
     turned: bool = False
     columns: tuple[str, ...] = ()
+    flat: bool = False
 
 
 class TreeModel:
@@ -93,6 +97,7 @@ class TreeModel:
         self.by_cost = False
         self.turned = False
         self.columns: tuple[str, ...] = ()
+        self.flat = False
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.found = 0
@@ -171,7 +176,7 @@ class TreeModel:
         """Whether something lies under the row."""
         if row < 0:
             return True
-        if self.end[row] <= row + 1:
+        if self.flat or self.end[row] <= row + 1:
             return False
         return self.matches is None or row in self._within
 
@@ -226,6 +231,8 @@ class TreeModel:
 
     def children(self, row: int | None) -> Iterator[int]:
         """The rows right under `row` (None: the top), in the order shown."""
+        if self.flat:
+            return iter(self._leaves() if row is None else ())
         found: Iterable[int]
         if self.matches is not None:
             found = self._within.get(-1 if row is None else row, ())
@@ -247,6 +254,16 @@ class TreeModel:
             )
             found = [at for *_, at in ranked]
         return iter(found)
+
+    def _leaves(self) -> list[int]:
+        """Layers without groups, the first or the largest `MATCHES` of them."""
+        flags, column = self.structure.flags, self.structure.columns[self.metric.of]
+        among = range(self.count) if self.matches is None else sorted(self.matches)
+        leaves = (at for at in among if not flags[at] & GROUP)
+        if not self.by_cost:
+            return list(islice(leaves, MATCHES))
+        sign = 1 if self.turned else -1
+        return nsmallest(MATCHES, leaves, key=lambda at: (column[at] < 0, sign * column[at]))
 
     def _under(self, row: int | None) -> Iterable[int]:
         if (-1 if row is None else row) in self.structure.wide:
@@ -384,7 +401,7 @@ class TreeModel:
         opened = frozenset(
             (self._path(self.first(row)), row < 0) for row in self.open_rows if not self.is_range(row)
         )
-        return TreeShape(self._metric_id, self.by_cost, opened, self.turned, self.columns)
+        return TreeShape(self._metric_id, self.by_cost, opened, self.turned, self.columns, self.flat)
 
     @property
     def _metric_id(self) -> str:
@@ -412,6 +429,7 @@ class TreeModel:
         self._chosen = wanted is not METRICS[0]
         self.metric = wanted if self._chosen else self._first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns
+        self.flat = shape.flat
         opened: set[int] = set()
         if shape.open_rows:
             if ids is None:
@@ -427,7 +445,7 @@ class TreeModel:
     def grow_from(self, before: TreeModel) -> None:
         """Take over what was open in a tree whose rows are the first of these."""
         self.by_cost, self._chosen = before.by_cost, before._chosen
-        self.turned, self.columns = before.turned, before.columns
+        self.turned, self.columns, self.flat = before.turned, before.columns, before.flat
         if before._chosen:
             self.metric = before.metric
         repeat = self.structure.repeat
@@ -456,6 +474,11 @@ class TreeModel:
         """Other columns of the table; empty for those that are shown first."""
         self.columns = columns
 
+    def set_flat(self, flat: bool) -> None:
+        """Layers one below the other, whatever group they lie in; or the tree again."""
+        self.flat = flat
+        self.rebuild()
+
     def next_order(self) -> None:
         """From as executed to the largest first, to the smallest first, and back."""
         self.set_order(by_cost=not self.turned, turned=self.by_cost and not self.turned)
@@ -476,7 +499,10 @@ class TreeModel:
 
     def reveal(self, layer: int) -> int:
         """Open what `layer` lies in. Returns the index of its row, or 0 if a filter hides it."""
-        if self.matches is None:
+        if self.flat and layer not in self.rows:
+            self.flat = False  # a group, or one beyond those that are listed, stands in the tree
+            self.rebuild()
+        if self.matches is None and not self.flat:
             node = layer
             while node >= 0:
                 self._open_to(node)

@@ -13,6 +13,7 @@ from explorer.tui.text.lines import (
     Line,
     Span,
     bar,
+    ending,
     fit,
     line_width,
     middle,
@@ -188,6 +189,8 @@ def tree_head(
         title.append((f"  {of}{model.found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
+    if model.flat:
+        title.append(("  flat", "accent"))
     if laid is not None:
         room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3
         if query and model.matches is not None:
@@ -214,6 +217,13 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
     return middle(name, room)
 
 
+def _name_of(model: TreeModel, first: Layer, members: Sequence[int], room: int) -> str:
+    """What a row is called: without its groups around it by its path."""
+    if model.flat:
+        return ending(safe(first.path or first.name), room)
+    return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+
+
 def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: bool) -> Line:
     """One row: indentation, name, kind, bar, figure."""
     first = model.layers[model.first(row)]
@@ -232,7 +242,7 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
 
     times = f" ×{len(members):,}" if len(members) > 1 else ""
     room = max(1, name_width - len(indent) - 2 - len(times))
-    name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+    name = _name_of(model, first, members, room)
     kind = "" if model.is_range(row) else safe(first.kind) + _TILED * first.tiled
     name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
     if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
@@ -269,7 +279,7 @@ def table_line(
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
     times = f" ×{len(members):,}" if len(members) > 1 else ""
     room = max(1, cells - len(indent) - 2 - len(times))
-    name = row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+    name = _name_of(model, first, members, room)
     role = "dim" if model.matches is not None and first.id not in model.matches else "text"
     pad = " " * max(0, room - cell_len(name))
     return (

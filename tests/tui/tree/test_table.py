@@ -73,6 +73,35 @@ async def test_the_dialog_shows_hides_and_moves_columns_and_a_click_on_a_head_so
         assert hands.main.query_one(LayerTree).model.columns == ()
 
 
+def test_all_layers_stand_in_one_list_sorted_together() -> None:
+    model = TreeModel(alexnet().layers)
+    opened = list(model.rows)
+    model.set_order(by_cost=True)
+    model.set_flat(True)
+    figures = [model.value(row)[0] or 0 for row in model.rows]
+    assert figures == sorted(figures, reverse=True)
+    assert len(figures) == sum(not layer.group for layer in alexnet().layers)
+    assert drawn(model, 80)[1].split()[0] == "features.3"
+    assert not any(model.expandable(row) for row in model.rows)
+    assert model.rows[model.reveal(3)] == 3
+    group = next(layer.id for layer in alexnet().layers if layer.group)
+    at = model.reveal(group)
+    assert model.rows[at] == group, "what is in no list is shown in the tree"
+    assert not model.flat
+    model.set_order(by_cost=False)
+    assert model.rows == opened
+
+
+async def test_a_filter_and_a_flat_list_go_together() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("F", "slash", *"op:gemm", "enter")
+        assert [line.split()[0] for line in hands.tree()] == ["classifier.1", "classifier.4", "classifier.6"]
+        await hands.press("escape")
+        assert "flat" in hands.strip(PaneHead, "#tree-head")
+        await hands.press("down", "F")
+        assert hands.at() == "classifier.4", "the cursor stays where it was"
+
+
 async def test_a_narrow_terminal_keeps_one_figure_beside_the_names() -> None:
     async with screen(size=(99, 24)) as hands:
         assert hands.main.query_one(LayerTree).places(60) is None

@@ -23,6 +23,14 @@ class SortCommand(ScreenCommand):
         self.panes.rearrange(TreeModel.next_order)
 
 
+class FlatCommand(ScreenCommand):
+    """Layers without groups, sorted together; or the tree again."""
+
+    def run(self) -> None:
+        """Change between them."""
+        self.panes.rearrange(lambda model: model.set_flat(not model.flat))
+
+
 class FoldAllCommand(ScreenCommand):
     """Closes every group."""
 
