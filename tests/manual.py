@@ -137,7 +137,10 @@ def blocks(text: str) -> list[re.Match[str]]:
 
 def played(text: str, folder: Path) -> str:
     """A page as it is when its files are written to a folder and its commands run there."""
-    with contextlib.chdir(folder), mock.patch.dict(os.environ, COLUMNS="80", XDG_STATE_HOME=str(folder)):
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, COLUMNS="80", XDG_STATE_HOME=str(folder), EXPLORER_NO_CACHE="1"),
+    ):
         if not os.path.exists("sample_models"):
             os.symlink(ROOT / "sample_models", "sample_models")
         return BLOCK.sub(_played, text)

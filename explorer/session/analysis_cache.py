@@ -34,6 +34,7 @@ from explorer.host.file_reads import FileRead
 from explorer.session.rows import Piece, RowPages, tupled
 
 if TYPE_CHECKING:
+    from explorer.facts.graph.flow import FlowRecord
     from explorer.facts.memory import Memory
 
 _VERSION = 1
@@ -99,6 +100,13 @@ class AnalysisCache:
         found: Memory | None = self._decoded("memory", Memory, lambda fact: fact)
         return found
 
+    def flow(self) -> FlowRecord | None:
+        """The edges between the rows."""
+        from explorer.facts.graph.flow import FlowRecord  # likewise
+
+        found: FlowRecord | None = self._decoded("flow", FlowRecord, lambda fact: fact)
+        return found
+
     def rows(self) -> RowPages | None:
         """The rows of the layer tree, packed."""
         pieces = self._decoded("rows", tuple[Piece, ...], lambda fact: fact)
@@ -149,7 +157,7 @@ class AnalysisCache:
     # keeping
 
     def keep(self, what: str, fact: Any, files: Sequence[FileRead] | None, seconds: float) -> None:
-        """Keeps an answer: 'info', 'ops', 'memory' or (packed) 'rows'.
+        """Keeps an answer: 'info', 'ops', 'memory', 'flow' or (packed) 'rows'.
 
         Args:
             what: Which.

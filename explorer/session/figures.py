@@ -72,13 +72,14 @@ class ModelFigures:
     def connections(self, layer: str | int, index: int | None) -> Connections:
         """What feeds a layer, and what it feeds."""
         examined = self._models.examined(self._models.at(index))
-        at, layers = self.row(layer, index), examined.analysis.layers
-        return connections(examined.flow, layers, at, _no_edges(examined))
+        at, layers, flow = self.row(layer, index), examined.analysis.layers, examined.flow
+        return connections(flow, layers, at, _no_edges(examined) if flow is None else "")
 
     def edges(self, index: int | None) -> RowEdges:
         """Which rows feed which."""
         examined = self._models.examined(self._models.at(index))
-        return row_edges(examined.flow, _no_edges(examined))
+        flow = examined.flow
+        return row_edges(flow, _no_edges(examined) if flow is None else "")
 
     def table(
         self,

@@ -25,6 +25,7 @@ from explorer.session.rows import packed
 
 if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
+    from explorer.engine.costs.value_flow import ValueFlow
     from explorer.engine.graph.model import Model
     from explorer.engine.models.onnx import OnnxModel
     from explorer.engine.operators.call import Rules
@@ -231,12 +232,10 @@ class Models:
         """The analysis of the model at a place of the history, and its execution order, made once."""
         if at not in self._examined:
             kept = None if at else self._kept()
+            made = kept or self._analysed(at, on_progress, cancel)
+            self._examined[at] = self.presented(at, made)
             if kept is None:
-                made = self._analysed(at, on_progress, cancel)
-                self._examined[at] = self.presented(at, made)
                 self._keep(at, "info", _said_of_bounds(made))
-            else:
-                self._examined[at] = self.presented(at, kept)
         return self._examined[at]
 
     def analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
@@ -346,9 +345,35 @@ class Models:
             kept = cache.rows()
             if kept is None:
                 return again().rows()
-            return tuple(kept), lambda: again().schedule, lambda: again().flow
+            return tuple(kept), lambda: again().schedule, functools.cache(flow)
+
+        def flow() -> ValueFlow | None:
+            kept = cache.flow()
+            if kept is None:
+                return again().flow
+            from explorer.engine.costs.value_flow import flow_of  # not before somebody wants to see edges
+
+            return flow_of(kept)
 
         return AnalysisResult(info, rows)
+
+    def _keeping_flow(self, examined: AnalysisResult) -> AnalysisResult:
+        """The analysis of the original, whose edges are kept as soon as they are made."""
+        from explorer.engine.costs.memory.liveness import AnalysisResult
+        from explorer.engine.costs.value_flow import record_of
+
+        def rows() -> MadeRows:
+            layers, order, made = examined.rows()
+
+            def flow() -> ValueFlow | None:
+                found = made()
+                if found is not None and len(found.made) <= _FEW:
+                    self._keep(0, "flow", record_of(found))
+                return found
+
+            return layers, order, functools.cache(flow)
+
+        return AnalysisResult(examined.info, rows, examined.bounds)
 
     def _keep(self, at: int, what: str, fact: Any) -> None:
         """Keeps what was found out about the original, or made of what was kept."""
@@ -365,7 +390,7 @@ class Models:
         self._seconds = time.perf_counter() - began
         if self.options["past"] is not None and "decode" not in examined.info.assumptions:
             raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
-        return examined
+        return examined if at or self.cache is None else self._keeping_flow(examined)
 
     # inside
 

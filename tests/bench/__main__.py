@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import again as openings
 from tests.bench import analysis as analyses
 from tests.bench import open as opening
 from tests.bench import scale as scales
@@ -159,6 +160,10 @@ def open_(models: Models, rounds: int) -> Iterator[Row]:
     yield Row("first paint, 553 MB / 243 kB", ms(large), ms(small), 1.15, large / small)
 
 
+def again(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in openings.cases(models, models.folder, rounds))
+
+
 def scale(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in scales.cases(models.folder))
 
@@ -178,6 +183,7 @@ GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "module": module,
     "analysis": analysis,
     "scale": scale,
+    "again": again,
 }
 
 

@@ -52,13 +52,14 @@ def settle() -> None:
 def was_opened(source: Path | str, **options: Any) -> bool:
     """Opens a model, asks for all that is kept of one, and says whether the model was needed for that."""
     with Session(source, **options) as session:
-        session.analysis(), session.ops(), session.memory()
+        session.analysis(), session.ops(), session.memory(), session.edges(), session.connections(0)
         return session._models._original is not None
 
 
 def answers(source: Path | str, **options: Any) -> list[Any]:
     with Session(source, **options) as session:
-        return [session.info(), session.analysis(), session.ops(), session.memory()]
+        found = [session.info(), session.analysis(), session.ops(), session.memory(), session.edges()]
+        return [*found, *(session.connections(layer.id) for layer in found[1].layers)]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -300,7 +301,7 @@ def test_sizes_bound_later_have_the_same_answers(tmp_path: Path) -> None:
     with Session(path) as session:
         session.open()
         session.bind({"batch": 2})
-        assert [session.info(), session.analysis(), session.ops(), session.memory()] == fresh
+        assert [session.info(), session.analysis(), session.ops(), session.memory()] == fresh[:4]
         session.bind({})
         assert session.analysis() == answers(path, cache=False)[1]
 

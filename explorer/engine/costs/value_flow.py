@@ -7,6 +7,7 @@ both kinds of model, whatever their groups are, get it in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -20,8 +21,9 @@ from explorer.facts.graph.connections import (
     OutputConnection,
 )
 from explorer.facts.graph.edges import RowEdges
+from explorer.facts.graph.flow import FlowRecord, ValueRecord
 
-__all__ = ["FlowingValue", "ValueFlow", "connections", "row_edges"]
+__all__ = ["FlowingValue", "ValueFlow", "connections", "flow_of", "record_of", "row_edges"]
 
 SHOWN = 64
 """Tensors of one layer, and readers of one tensor, that are named; the others are counted."""
@@ -87,6 +89,36 @@ class ValueFlow:
         """A value is an output of the model."""
         if (value := self._now.get(key)) is not None:
             value.is_output = True
+
+
+def record_of(flow: ValueFlow) -> FlowRecord:
+    """The edges of a model as a fact."""
+    values = {id(v): v for of_row in (*flow.made.values(), *flow.read.values()) for v in of_row}
+    places = {key: place for place, key in enumerate(values)}
+    made, read = (
+        {row: tuple([places[id(value)] for value in found]) for row, found in of_rows.items()}
+        for of_rows in (flow.made, flow.read)
+    )
+    records = [
+        ValueRecord(v.info(), v.source, v.maker, tuple(v.readers), v.is_output) for v in values.values()
+    ]
+    return FlowRecord(tuple(records), made, read)
+
+
+def flow_of(record: FlowRecord) -> ValueFlow:
+    """The edges of a model that were made a fact."""
+    values = [
+        FlowingValue(partial(_itself, v.info), v.source, v.maker, list(v.readers), v.is_output)
+        for v in record.values
+    ]
+    flow = ValueFlow()
+    for of_rows, found in ((record.made, flow.made), (record.read, flow.read)):
+        found.update({row: [values[place] for place in places] for row, places in of_rows.items()})
+    return flow
+
+
+def _itself(info: TensorInfo) -> TensorInfo:
+    return info
 
 
 def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknown: str = "") -> Connections:
