@@ -30,6 +30,8 @@ SHOWN = OFFERED[:11]
 
 _NAME = 17
 """Cells that a name keeps."""
+_PATH = 28
+"""The same of a path, where layers are listed without their groups."""
 _ROOMY = 72
 """Cells from which on kinds are shown in more of them."""
 _WIDTHS = {"text": 9, "shape": 14, "count": 8, "bytes": 10, "share": 7, "ratio": 8, "plain": 5}
@@ -73,7 +75,7 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     first = [model.metric.id, *([] if model.columns else ["macs", "share"])]
     shown += [name for name in first if name not in shown]
     fits: dict[str, int] = {}
-    room = width - _NAME - 1
+    room = width - (_PATH if model.flat else _NAME) - 1
     for name in dict.fromkeys([*first, *shown]):
         column = known[name]
         cells = max(widths.get(column.unit, 0), len(column.head) + column.is_number)
