@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
+from explorer.engine.graph_view import view
+from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.formulas import with_formulas
 from explorer.facts import (
@@ -42,6 +44,7 @@ from explorer.facts import (
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
+from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
@@ -638,6 +641,9 @@ class ScriptedEngine:
 
     def _edges(self) -> RowEdges:
         return row_edges(self._flow())
+
+    def _graph(self, layer: int | None = None, *, depth: int | None = None) -> GraphDrawing:
+        return view.draw(TreeRows(self.model.layers, self._flow()), "alexnet.onnx", layer, depth)
 
     def _flow(self) -> ValueFlow:
         flow = ValueFlow()

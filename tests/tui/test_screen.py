@@ -123,7 +123,7 @@ async def test_the_cursor_moves_and_the_layer_tab_follows() -> None:
         assert hands.at() == "features"
         await hands.press("left")
         assert len(hands.tree()) == 5
-        await hands.press("right", "right", "G")
+        await hands.press("right", "right", "end")
         assert hands.at() == "classifier.6"
         await hands.press("g", "pagedown")
         assert hands.at() == "classifier.6"
@@ -289,7 +289,7 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
 
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
     async with screen(size=(120, 40)) as hands:
-        await hands.press("G", "t")
+        await hands.press("end", "t")
         await hands.press("down", "down", "down", "down", "right")
         assert "in 1 matmul" in hands.dialog()
         await hands.press("enter")
@@ -524,10 +524,10 @@ async def test_zoom_gives_a_pane_the_whole_width() -> None:
 @pytest.mark.slow
 async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
     async with screen(ScriptedEngine(flat(30_000))) as hands:
-        await hands.press("G")
+        await hands.press("end")
         assert "node_29000 … 999 ×1,000" in hands.tree()[-1]
         assert "1,000 of very many" in hands.text("#layer")
-        await hands.press("space", "G")
+        await hands.press("space", "end")
         assert hands.at() == "node_29999"
 
 
@@ -566,7 +566,7 @@ async def test_nothing_moves_by_itself_in_remote_mode() -> None:
 async def test_the_tree_scrolls_so_that_its_cursor_stays_in_view() -> None:
     async with screen(ScriptedEngine(flat(100))) as hands:
         tree = hands.main.query_one(LayerTree)
-        await hands.press("G")
+        await hands.press("end")
         assert tree.scroll_offset.y + tree.size.height == 100
         await hands.press("g")
         assert tree.scroll_offset.y == 0
@@ -581,13 +581,13 @@ async def test_over_ssh_a_list_turns_half_a_page_when_its_cursor_leaves_it() -> 
         await hands.press(*["down"] * height)
         assert tree.cursor == height
         assert tree.scroll_offset.y == height - height // 2
-        await hands.press("G", *["up"] * height)
+        await hands.press("end", *["up"] * height)
         assert tree.scroll_offset.y <= tree.cursor < tree.scroll_offset.y + height
 
 
 async def test_a_page_longer_than_its_pane_can_be_read_to_its_end() -> None:
     async with screen() as hands:
-        await hands.press("2", "G")
+        await hands.press("2", "end")
         view = hands.main.query_one("#model", LineView)
         assert len(view.lines) > view.size.height
         assert view.scroll_offset.y + view.size.height == len(view.lines)

@@ -174,7 +174,7 @@ def pane(hands: Hands, name: str) -> str:
 @pytest.mark.parametrize("size", [(80, 24), (60, 15), (BESIDE - 4, 24), (140, 40)])
 async def test_a_layer_that_is_not_tiled_is_shown_as_it_would_become(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:
-        await hands.press("G", "i")
+        await hands.press("end", "i")
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         assert view.site.name == "classifier.6"
@@ -191,7 +191,7 @@ async def test_a_layer_that_is_not_tiled_is_shown_as_it_would_become(size: tuple
 
 async def test_every_key_of_the_view_moves_within_the_site() -> None:
     async with screen(size=(80, 24)) as hands:
-        await hands.press("G", "i")
+        await hands.press("end", "i")
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         await hands.press("end")
@@ -217,7 +217,7 @@ async def test_every_key_of_the_view_moves_within_the_site() -> None:
 
 async def test_a_click_and_the_operands_names() -> None:
     async with screen(size=(120, 40)) as hands:
-        await hands.press("G", "i")
+        await hands.press("end", "i")
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         assert "initializer classifier.6.weight" in pane(hands, "block")
@@ -229,7 +229,7 @@ async def test_a_click_and_the_operands_names() -> None:
 
 async def test_the_dialog_the_verdict_and_the_diff_lead_to_the_tiles() -> None:
     async with screen(size=(120, 40)) as hands:
-        await hands.press("G", "t")
+        await hands.press("end", "t")
         await hands.press("i")
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
@@ -271,7 +271,7 @@ async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
             return replace(told, sites=(broken, *told.sites))
 
     async with screen(Before(model), size=(80, 24)) as hands:
-        await hands.press("G", "i")
+        await hands.press("end", "i")
         view = hands.pilot.app.screen
         assert isinstance(view, TileView)
         assert view.site.tile == (8, 8, 8)

@@ -22,7 +22,7 @@ __all__ = ["Layout", "Place", "laid_out"]
 
 MAX_CHAIN = 4_000
 """Points of long edges in all; the longest edges beyond it are not routed."""
-GAP_X, GAP_Y = 3, 4
+GAP_X, GAP_Y = 3, 3
 _ROUNDS = 3
 _RECURSION = 20_000
 """Deeper than grandalf goes: once for every box and point at most."""

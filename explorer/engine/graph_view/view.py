@@ -368,7 +368,8 @@ def _box(tree: TreeRows, item: _Item, around: int | None) -> GraphBox:
         figures={figure: _total([one[figure] for one in figures]) for figure in FIGURES},
         status=layer.status,
     )
-    return _sized(box, 5)
+    # a third line says tiles, MACs or how many layers
+    return _sized(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] else 4)
 
 
 def _sized(box: GraphBox, height: int) -> GraphBox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from explorer.tui.commands import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
+from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.history import HISTORY_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
@@ -20,6 +21,7 @@ KEYS: tuple[Key, ...] = (
     *PLOT_KEYS,
     *COMMANDS,
     *TILE_KEYS,
+    *GRAPH_KEYS,
     *HISTORY_KEYS,
     *SWEEP_KEYS,
     *BLAME_KEYS,

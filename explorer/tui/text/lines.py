@@ -30,6 +30,15 @@ ROLES = (
     "key",
     "head",
     "mark",
+    # families of layers, as `facts.graph.families` has them, which the first paint does not wait for
+    "conv",
+    "matmul",
+    "attention",
+    "norm",
+    "activation",
+    "movement",
+    "tile",
+    "other",
 )
 BLANK: Line = ()
 

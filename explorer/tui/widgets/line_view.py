@@ -30,7 +30,7 @@ LIST_KEYS = (
     Key("page_up", ("pageup",), "PgUp", "One page up", "Move the cursor up by a page", MOVE),
     Key("page_down", ("pagedown",), "PgDn", "One page down", "Move the cursor down by a page", MOVE),
     Key("first", ("home", "g"), "Home g", "To the first row", "Move the cursor to the top", MOVE),
-    Key("last", ("end", "G"), "End G", "To the last row", "Move the cursor to the end", MOVE),
+    Key("last", ("end",), "End", "To the last row", "Move the cursor to the end", MOVE),
     Key("unfold", ("right", "l"), "→ l", "Open the row", "Open a group, or step into it", MOVE),
     Key("fold", ("left", "h"), "← h", "Close the row", "Close a group, or step out of it", MOVE),
     Key("switch", ("enter", "space"), "Enter Space", "Open or close the row", "Open or close a group", MOVE),
@@ -102,7 +102,7 @@ class LineView(_Scrolled, can_focus=True):
         Binding("pageup", "scroll_page(-1)", show=False),
         Binding("pagedown,space", "scroll_page(1)", show=False),
         Binding("home,g", "scroll_edge(0)", show=False),
-        Binding("end,G", "scroll_edge(1)", show=False),
+        Binding("end", "scroll_edge(1)", show=False),
     ]
 
     def __init__(self, *, id: str | None = None, focusable: bool = True) -> None:

@@ -37,7 +37,7 @@ class PlotView(LineView):
         Binding("pageup", "page(-1)", show=False),
         Binding("pagedown,space", "page(1)", show=False),
         Binding("home,g", "edge(0)", show=False),
-        Binding("end,G", "edge(1)", show=False),
+        Binding("end", "edge(1)", show=False),
     ]
 
     class PointSelected(Message):

@@ -1,0 +1,195 @@
+"""Graph page: a drawing of the engine's in cells, and the way from box to box along its edges.
+
+Boxes and points have their places already; what is done here is lines, corners and arrows, once for a
+drawing, and the part of it that a pane has room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
+from explorer.facts.graph.families import FAMILIES
+from explorer.report.graph.words import box_lines, cut, figure_text, notes, tensor_text
+from explorer.tui.text.lines import Line, ending, fit, safe
+
+__all__ = ["GraphCanvas", "box_line", "keys_line", "neighbour", "title_lines"]
+
+_N, _E, _S, _W = 1, 2, 4, 8
+_CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
+"""What joins the sides of a cell: the sum of those that a line leaves by."""
+_WORK = frozenset({"layer", "group", "part"})
+
+
+class GraphCanvas:
+    """A drawing in characters, each with a role; only cells that hold something are kept.
+
+    Args:
+        drawing: What is drawn.
+    """
+
+    def __init__(self, drawing: GraphDrawing) -> None:
+        self.drawing = drawing
+        self._rows: dict[int, dict[int, tuple[str, str]]] = {}
+        lines: dict[tuple[int, int], int] = {}
+        for edge in drawing.edges:
+            _route(edge, lines)
+        for (x, y), sides in lines.items():
+            self._set(x, y, _CORNERS[sides], "track")
+        self._label(drawing.edges)
+        for edge in drawing.edges:
+            if edge.points:
+                x, y = edge.points[-1]
+                self._set(x, y, "▲" if edge.back else "▼", "dim")
+        for box in drawing.boxes:
+            self._draw(box)
+
+    def lines(self, chosen: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
+        """The part from (left, top) on; the chosen box stands out."""
+        box = None if chosen is None else self.drawing.boxes[chosen]
+        return [self._line(y, box, left, width) for y in range(top, top + height)]
+
+    def _line(self, y: int, box: GraphBox | None, left: int, width: int) -> Line:
+        row = self._rows.get(y, {})
+        marked = range(0)
+        if box is not None and box.y <= y < box.y + box.height:
+            marked = range(box.x, box.x + box.width)
+        spans: list[tuple[str, str]] = []
+        for x in range(left, left + width):
+            char, role = row.get(x, (" ", "text"))
+            if x in marked:
+                role = "mark"
+            if spans and spans[-1][1] == role:
+                spans[-1] = spans[-1][0] + char, role
+            else:
+                spans.append((char, role))
+        return tuple(spans)
+
+    def _set(self, x: int, y: int, text: str, role: str) -> None:
+        row = self._rows.setdefault(y, {})
+        for at, char in enumerate(text):
+            row[x + at] = char, role
+
+    def _draw(self, box: GraphBox) -> None:
+        """A box: rounded for what is no layer, double below for what can be looked into."""
+        wide, role = box.width - 2, box.family if box.role in _WORK else "dim"
+        folded = box.role in ("group", "part")
+        letter = FAMILIES[box.family].letter if box.role in _WORK else ""
+        top = f"{'┌' if box.role in _WORK else '╭'}{letter}{'─' * (wide - len(letter))}"
+        self._set(box.x, box.y, top + ("┐" if box.role in _WORK else "╮"), role)
+        end = "╘╛═" if folded else "└┘─" if box.role in _WORK else "╰╯─"
+        self._set(box.x, box.y + box.height - 1, end[0] + end[2] * wide + end[1], role)
+        said = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
+        for at in range(1, box.height - 1):
+            self._set(box.x, box.y + at, f"│{' ' * wide}│", role)
+            if at <= len(said):
+                style = "strong" if at == 1 else "text" if box.role in _WORK else "dim"
+                self._set(box.x + 1 + (wide - len(said[at - 1])) // 2, box.y + at, said[at - 1], style)
+
+    def _label(self, edges: Sequence[GraphEdge]) -> None:
+        """What goes along the edges, where it hits nothing; the same of one box once."""
+        seen: set[tuple[int, str]] = set()
+        for edge in edges:
+            text = tensor_text(edge.tensor, edge.tensors)
+            if not edge.points or (edge.source, text) in seen:
+                continue
+            seen.add((edge.source, text))
+            x, y = edge.points[0]
+            row = self._rows.get(y, {})
+            if not any(at in row for at in range(x + 1, x + 3 + len(text))):
+                self._set(x + 2, y, text, "dim")
+
+
+def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
+    """The cells that an edge goes through, and the sides by which it leaves each."""
+    points = edge.points[::-1] if edge.back else edge.points
+    last = len(points) - 2
+    for at, ((x, y), (to_x, to_y)) in enumerate(pairwise(points)):
+        # sideways in the middle of the gap; the last point stands above its box, the others in their rank
+        turn = to_y if x == to_x else max(y, to_y - (1 if at == last else 2))
+        corners = [(x, y), (x, turn), (to_x, turn), (to_x, to_y)]
+        for (a, b), (c, d) in pairwise(corners):
+            step = ((c > a) - (c < a), (d > b) - (d < b))
+            way, back = {(1, 0): (_E, _W), (-1, 0): (_W, _E), (0, 1): (_S, _N), (0, -1): (_N, _S)}.get(
+                step, (0, 0)
+            )
+            while (a, b) != (c, d):
+                lines[a, b] = lines.get((a, b), 0) | way
+                a, b = a + step[0], b + step[1]
+                lines[a, b] = lines.get((a, b), 0) | back
+
+
+def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
+    """The box that a key leads to: down and up along the edges, the straightest first; beside in its rank."""
+    box = drawing.boxes[at]
+    if way in ("left", "right"):
+        step = 1 if way == "right" else -1
+        return next(
+            (
+                i
+                for i, b in enumerate(drawing.boxes)
+                if b.rank == box.rank and b.order == _beside(drawing, at, step)
+            ),
+            None,
+        )
+    ends = [
+        (edge.target, edge.source)[way == "up"]
+        for edge in drawing.edges
+        if (edge.source, edge.target)[way == "up"] == at
+    ]
+    middle = box.x + box.width / 2
+
+    def far(other: int) -> tuple[float, float]:
+        there = drawing.boxes[other]
+        return abs(there.rank - box.rank), abs(there.x + there.width / 2 - middle)
+
+    return min(ends, key=far, default=None)
+
+
+def _beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
+    """The place of the next box in the same rank, over the edges that pass between."""
+    box = drawing.boxes[at]
+    orders = [b.order for b in drawing.boxes if b.rank == box.rank and (b.order - box.order) * step > 0]
+    return min(orders, key=lambda order: abs(order - box.order), default=None)
+
+
+def title_lines(drawing: GraphDrawing, width: int) -> tuple[Line, ...]:
+    """What is drawn, and what is not."""
+    name = safe(drawing.path) or "the whole model"
+    said = "; ".join(notes(drawing))
+    return (
+        ((" Graph ", "head"), (ending(name, max(8, width - 8)), "strong")),
+        ((f" {len(drawing.boxes):,} boxes" + f"; {said}" * bool(said), "dim"),),
+    )
+
+
+def box_line(box: GraphBox, width: int) -> Line:
+    """The chosen box in a line."""
+    figures: Mapping[str, int | None] = box.figures
+    shown = [
+        figure_text(name, figures[name]) for name in ("macs", "params", "activations") if figures.get(name)
+    ]
+    said = " · ".join([safe(box.kind_text), *([box.tiles] if box.tiles else []), *shown])
+    room = max(10, width - len(said) - 4)
+    path = ending(safe(box.path), room)
+    return ((f" {path}", "strong"), ("  " + fit(said, max(0, width - len(path) - 3)), "dim"))
+
+
+def keys_line(width: int) -> Line:
+    """The keys, as many as there is room for."""
+    line: list[tuple[str, str]] = []
+    used = 0
+    for key, what in (
+        ("↑↓", "along the edges"),
+        ("←→", "beside"),
+        ("Enter", "to the tree"),
+        ("+", "into"),
+        ("-", "out"),
+        ("Esc", "back"),
+    ):
+        if used + len(key) + len(what) + 4 > width:
+            break
+        line += [(f" {key}", "key"), (f" {what} ", "dim")]
+        used += len(key) + len(what) + 3
+    return tuple(line)
