@@ -43,8 +43,8 @@ from explorer.facts import (
 )
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.graph.connections import Connections
-from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.drawing import GraphDrawing
+from explorer.facts.graph.edges import RowEdges
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import explorer.tui
 from explorer.base.errors import Misuse
@@ -66,6 +67,18 @@ DIAMOND = """\
 
 def test_joins_and_skips_are_drawn_as_lines_with_corners() -> None:
     assert "\n".join(cells(drawn("xa", "ab", "ac", "bd", "cd", "ad"))[7:]) == DIAMOND
+
+
+def test_wide_and_combining_characters_take_the_cells_that_they_have() -> None:
+    drawing = drawn("xa", "ab")
+    names = ("畳み込み層の名前がとても長い場合", "e\u0301tape")
+    named = iter(names)
+    boxes = tuple(replace(box, name=next(named)) if box.role == "layer" else box for box in drawing.boxes)
+    canvas = GraphCanvas(replace(drawing, boxes=boxes))
+    for left in range(8):
+        lines = canvas.lines(1, left, 0, drawing.width - left, drawing.height)
+        assert {line_width(line) for line in lines} == {drawing.width - left}
+    assert "e\u0301tape" in "\n".join(map(line_text, canvas.lines(None, 0, 0, drawing.width, drawing.height)))
 
 
 def test_arrows_walk_along_edges_the_straightest_first() -> None:

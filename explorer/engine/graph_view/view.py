@@ -144,13 +144,15 @@ def _opens(tree: TreeRows, item: _Item) -> bool:
 def _around(tree: TreeRows, row: int, hops: int) -> list[_Item]:
     """A layer and the layers that feed and read it, as far as `hops` edges away."""
     flow, found, front = tree.flow, {row}, [row]
+    # around what is folded away elsewhere stands more of it
+    seen = tree.count if tree.count(row) else lambda other: 1
     for _ in range(hops):
         further: list[int] = []
         for at in front:
             makers = [value.maker for value in flow.read.get(at, ())]
             readers = [reader for value in flow.made.get(at, ()) for reader in value.readers[:MAX_PORTS]]
             for other in (*makers, *readers):
-                if other >= 0 and other not in found and tree.ends[other] == other + 1 and tree.count(other):
+                if other >= 0 and other not in found and tree.ends[other] == other + 1 and seen(other):
                     found.add(other)
                     further.append(other)
         front = further
@@ -281,7 +283,7 @@ def _join(tree: TreeRows, joined: _Joined, items: Sequence[_Item]) -> None:
 
     spans = [range(row, tree.ends[row]) for item in items if item.call <= 1 for row in item.rows]
     for row in (row for span in spans for row in span):
-        if not tree.count(row):
+        if not tree.count(row) and items[box_of[row]].rows[0] != row:
             continue
         for at, value in enumerate(flow.read.get(row, ())):
             target = box_of[row] + (at if items[box_of[row]].call else 0)

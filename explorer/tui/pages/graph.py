@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from rich.cells import cell_len
+
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.facts.graph.families import FAMILIES
 from explorer.report.graph.words import box_lines, cut, figure_text, notes, tensor_text
@@ -58,6 +60,8 @@ class GraphCanvas:
         spans: list[tuple[str, str]] = []
         for x in range(left, left + width):
             char, role = row.get(x, (" ", "text"))
+            if (not char and x == left) or (x == left + width - 1 and cell_len(char) > 1):
+                char = " "  # half of a wide one
             if x in marked:
                 role = "mark"
             if spans and spans[-1][1] == role:
@@ -68,8 +72,13 @@ class GraphCanvas:
 
     def _set(self, x: int, y: int, text: str, role: str) -> None:
         row = self._rows.setdefault(y, {})
-        for at, char in enumerate(text):
-            row[x + at] = char, role
+        for char in text:
+            cells = cell_len(char)
+            if not cells and x - 1 in row:  # an accent of the character before
+                row[x - 1] = row[x - 1][0] + char, role
+            for at in range(cells):  # a wide one has nothing in its second cell
+                row[x + at] = "" if at else char, role
+            x += cells
 
     def _draw(self, box: GraphBox) -> None:
         """A box: rounded for what is no layer, double below for what can be looked into."""
@@ -81,11 +90,12 @@ class GraphCanvas:
         end = "╘╛═" if folded else "└┘─" if box.role in _WORK else "╰╯─"
         self._set(box.x, box.y + box.height - 1, end[0] + end[2] * wide + end[1], role)
         said = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
+        said = [line if cell_len(line) <= wide else fit(line, wide) for line in said]
         for at in range(1, box.height - 1):
             self._set(box.x, box.y + at, f"│{' ' * wide}│", role)
             if at <= len(said):
                 style = "strong" if at == 1 else "text" if box.role in _WORK else "dim"
-                self._set(box.x + 1 + (wide - len(said[at - 1])) // 2, box.y + at, said[at - 1], style)
+                self._set(box.x + 1 + (wide - cell_len(said[at - 1])) // 2, box.y + at, said[at - 1], style)
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
         """What goes along the edges, where it hits nothing; the same of one box once."""

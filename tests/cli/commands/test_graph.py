@@ -446,3 +446,33 @@ def test_a_file_of_tensors_and_a_module_say_why_they_have_none(tmp_path: Path) -
     with Session(torch.nn.Linear(4, 4), inputs=(torch.zeros(2, 4),)) as session:
         with pytest.raises(Misuse, match="knows by name"):
             session.node_figures()
+
+
+def test_node_data_of_tensorflow_lite_goes_by_the_tensors_that_model_explorer_knows(tmp_path: Path) -> None:
+    pytest.importorskip("tflite")
+    numpy = pytest.importorskip("numpy")
+    from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, build
+
+    weight = T((3, 4), data=numpy.ones((3, 4), numpy.float32), name="w")
+    tensors = [T((1, 4), name="x"), weight, T((1, 3), name="net/dense/out"), T((1, 3), name="net/act")]
+    ops = [Op("FULLY_CONNECTED", [0, 1, -1], [2]), Op("RELU", [2], [3])]
+    path = tmp_path / "m.tflite"
+    path.write_bytes(build(Sub(tensors, ops, [0], [3])))
+    with Session(str(path)) as session:
+        assert edges(session.graph()) == {
+            ("x", "net.dense"),
+            ("net.dense", "net.act"),
+            ("net.act", "net/act"),
+        }
+        values = session.node_figures("macs").values
+    assert values == {"net/dense/out": 12, "net/act": 0}
+    adapter = pytest.importorskip("ai_edge_model_explorer_adapter")
+    drawn = json.loads(adapter.ConvertFlatbufferDirectlyToJson(adapter.VisualizeConfig(), str(path)))
+    named = {
+        attribute["value"]: node["label"]
+        for node in drawn[0]["subgraphs"][0]["nodes"]
+        for made in node["outputsMetadata"]
+        for attribute in made["attrs"]
+        if attribute["key"] == "tensor_name"
+    }
+    assert {named[name] for name in values} == {"fully_connected", "relu"}
