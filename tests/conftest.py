@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -67,6 +68,7 @@ def pytest_sessionfinish() -> None:
     """Search once for garbage, for what it says as it goes: pytest does it five times at its end."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # the interpreter looks for what libraries leak
 
 
 @pytest.fixture(autouse=True, scope="module")

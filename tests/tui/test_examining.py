@@ -184,7 +184,6 @@ async def test_the_roofline_follows_the_tree_and_its_own_arrows_and_enter_leads_
         assert hands.at() == "classifier.4"
 
 
-@pytest.mark.slow
 async def test_a_machine_that_cannot_be_cannot_be_applied() -> None:
     async with screen(size=(120, 40)) as hands:
         await type_machine(hands, "4 potatoes", "100 GB/s")
@@ -213,7 +212,6 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         assert hands.main.store.machine == Machine("", 9e12, 2e10, "screen")
 
 
-@pytest.mark.slow
 async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config: Path) -> None:
     config.write_text('[machine.npu]\npeak_macs = "8T"\nbandwidth = "50 GB/s"\n')
     async with screen(size=(120, 40)) as hands:
@@ -252,7 +250,6 @@ async def test_the_values_of_a_layers_weights_come_by_a_key_and_into_view() -> N
         assert hands.main.focused is hands.main.query_one("#tree")
 
 
-@pytest.mark.slow
 async def test_values_stay_with_their_layer() -> None:
     async with screen() as hands:
         await hands.press("down", "n", "down", "down")

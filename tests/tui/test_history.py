@@ -114,7 +114,6 @@ async def test_the_command_of_a_state_is_copied() -> None:
         )
 
 
-@pytest.mark.slow
 async def test_what_is_known_of_a_state_scrolls_where_it_does_not_fit() -> None:
     async with screen(ScriptedEngine(tilings=1), size=(40, 12)) as hands:
         await hands.press("H", "tab", "end")
@@ -214,7 +213,7 @@ async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
         assert "written to" in hands.strip(Status)
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [(140, 40), (80, 24), (60, 15), (40, 12)])
 async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:

@@ -521,7 +521,6 @@ async def test_zoom_gives_a_pane_the_whole_width() -> None:
         assert hands.main.query_one("#left").size.width == 40
 
 
-@pytest.mark.slow
 async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
     async with screen(ScriptedEngine(flat(30_000))) as hands:
         await hands.press("end")

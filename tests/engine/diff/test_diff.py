@@ -700,7 +700,6 @@ def test_any_graph_equals_its_renamed_self(model: Model, seed: int, strip: bool)
     assert found.equal
 
 
-@pytest.mark.slow
 @few
 @given(graphs(), st.integers(0, 99))
 def test_an_appended_node_is_found_whatever_the_names(model: Model, seed: int) -> None:
