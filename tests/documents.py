@@ -265,7 +265,7 @@ ABOUT = {
     "columns": "With `--columns`, `--filter`, `--sort` and such: names, from left to right.",
     "table": "Beside them: of each of `layers` where it stands, and what it has in the columns.",
     "table_total": "What they add up to.",
-    "found": "With `--filter`: how many layers, without the groups around them.",
+    "found": "With `--filter`: how many layers it found, and groups without any of their layers.",
     "differences": "With `--compare`: where torchinfo's numbers are not ours.",
     "output": "The file that was written; null where nothing was.",
     "machine": "What is null is not known, and what follows from it neither.",

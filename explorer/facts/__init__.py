@@ -306,7 +306,7 @@ class LayerTable(Struct, frozen=True):
         values: What each row has in the columns.
         total: What the rows add up to, as a row; the model's totals unless a filter was given.
         totals: What that has in the columns.
-        found: How many layers a filter found; None without one.
+        found: How many layers a filter found, and groups without any of their layers; None without one.
         flat: The layers stand one below the other, whatever group they lie in.
         style: Whose heads the columns have.
     """

@@ -36,7 +36,7 @@ class Narrowed(Struct, frozen=True):
         layers: In the order of the tree, groups with the sums of what is left in them.
         total: What they add up to, as a row with the id -1.
         figures: Of those that lie beside the rows, the sums: by name, by id.
-        found: How many layers (no groups) are left.
+        found: How many layers were found, and groups without any of their layers.
     """
 
     layers: Sequence[Layer]
@@ -69,7 +69,7 @@ def narrowed(
     made = {name: {rows[at].id: sums.beside(at, name) for at in left} for name in figures}
     for name, numbers in made.items():
         numbers[whole.id] = sums.extra(sums.top, name)
-    many = sum(found[at] for at in left if not rows[at].group)
+    many = sum(found[at] and (not rows[at].group or not sums.layers_left(at)) for at in left)
     return Narrowed([sums.row(at) for at in left], whole, made, many)
 
 
@@ -124,6 +124,10 @@ class _Sums:
         return [value if name in _STORED else 0 for name, value in zip(_FIELDS, values, strict=False)] + [
             0 for _ in self._names
         ]
+
+    def layers_left(self, at: int) -> int:
+        """How many layers are left in a row."""
+        return self._left[at]
 
     def row(self, at: int) -> Layer:
         """A row as it is left."""

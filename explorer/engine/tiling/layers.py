@@ -24,7 +24,8 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
     for site, at in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
-        if at is not None:
+        # sizes that are open in the graph are examples in the plan: how full a tile is depends on them
+        if at is not None and not site.dynamic:
             tm, tk, tn = site.tile
             calls = 1 if site.calls is None else site.calls
             spent = calls * site.products * tm * tk * tn

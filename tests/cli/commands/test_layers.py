@@ -100,8 +100,9 @@ def test_groups_and_the_total_sum_what_a_filter_leaves(capsys: pytest.CaptureFix
     whole = json.loads(asked(capsys, LENET, "--json"))["layers"]
     kept = json.loads(asked(capsys, LENET, "--filter", "pool", "--json"))["layers"]
     assert kept == [row for row in whole if "pool" in row["path"]], "what is left whole is as it was"
-    groups = json.loads(asked(capsys, LENET, "--filter", "is:group", "--json"))["layers"]
-    assert groups == [row for row in whole if row["group"]]
+    groups = json.loads(asked(capsys, LENET, "--filter", "is:group", "--json"))
+    assert groups["layers"] == [row for row in whole if row["group"]]
+    assert groups["found"] == 1
 
 
 def test_time_and_utilization_add_up_over_groups(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +116,13 @@ def test_time_and_utilization_add_up_over_groups(capsys: pytest.CaptureFixture[s
     plan = {row["path"]: row["utilization"] for row in table(capsys, LENET, "--tile", "8")}
     assert not plan["/Relu"]
     assert float(plan["/conv2/Conv"]) == pytest.approx(100 * 150 * 16 / (13 * 19 * 2 * 512))
+
+
+def test_of_a_size_that_is_open_nobody_says_how_full_a_tile_is(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("sample_models/bert_tiny.onnx", "--columns", "utilization", "--tile", "32", "--flat")
+    assert not any(row["utilization"] for row in table(capsys, *words))
+    bound = table(capsys, *words, "--dim", "batch=1", "--dim", "sequence=16")
+    assert {row["utilization"] for row in bound if "query/MatMul" in row["path"]} == {"0.5"}
 
 
 @pytest.mark.parametrize(
