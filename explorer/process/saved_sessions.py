@@ -58,6 +58,7 @@ class ScreenState(Struct, frozen=True):
         turned: The tree is sorted from the smallest.
         columns: Of the tree as a table; empty for those that are shown first.
         flat: The tree shows layers without groups.
+        bookmarks: Paths of layers.
     """
 
     tab: str = "layer"
@@ -73,6 +74,7 @@ class ScreenState(Struct, frozen=True):
     turned: bool = False
     columns: tuple[str, ...] = ()
     flat: bool = False
+    bookmarks: tuple[str, ...] = ()
 
 
 class Opening(Struct, frozen=True):

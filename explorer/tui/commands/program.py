@@ -8,33 +8,19 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
 
 
-class _Menu(ScreenCommand):
-    """A list of commands."""
-
-    def run_picked(self, id: str | None) -> None:
-        """Run the command that was chosen."""
-        screen = self.context.screen
-        for action in (c.action for c in COMMANDS if c.id == id):
-            screen.run_worker(screen.run_action(action), exit_on_error=False)
-
-
-class PaletteCommand(_Menu):
-    """Every command by name."""
-
-    def run(self) -> None:
-        """Show them."""
-        choices = [MenuItem(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.id != "palette"]
-        pick = PickDialog("Commands", choices, typed=True, blink=not self.store.remote)
-        self.context.ask(pick, self.run_picked)
-
-
-class ActionsCommand(_Menu):
+class ActionsCommand(ScreenCommand):
     """What can be done to the model."""
 
     def run(self) -> None:
         """Show it."""
         choices = [MenuItem(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
-        self.context.ask(PickDialog("Actions", choices), self.run_picked)
+        self.context.ask(PickDialog("Actions", choices), self._run_picked)
+
+    def _run_picked(self, id: str | None) -> None:
+        """Run the command that was chosen."""
+        screen = self.context.screen
+        for action in (c.action for c in COMMANDS if c.id == id):
+            screen.run_worker(screen.run_action(action), exit_on_error=False)
 
 
 class CopyCommand(ScreenCommand):
@@ -59,7 +45,8 @@ class EscapeCommand(ScreenCommand):
             filter_line.close(clear=True)  # its line covers the job's: Esc means what is seen
         elif self.jobs.stop() or filter_line.close(clear=True):
             return
-        elif store.last_command or store.message:
+        elif store.last_command or store.message or store.on_demand.found:
+            store.on_demand.found = []
             store.say("")
         else:
             self.panes.zoom = ""

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
-from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, fit, middle, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import LONGEST, text_input
@@ -303,9 +303,13 @@ class _Choices(LineList):
         choice = self.rows[index]
         key = max((len(c.key) for c in self.rows), default=0)
         name = min(28, max((len(c.title) for c in self.rows), default=0))
+        if not choice.tip:
+            room = max(0, width - key - 4)
+            title = fit(middle(safe(choice.title), room), room)
+            return (" " + fit(choice.key, key), "key"), ("  " + title, "text")
         return (
             (" " + fit(choice.key, key), "key"),
-            ("  " + fit(choice.title, name), "text"),
+            ("  " + fit(safe(choice.title), name), "text"),
             ("  " + fit(choice.tip, max(0, width - key - name - 6)), "dim"),
         )
 
@@ -324,27 +328,32 @@ class PickDialog(Dialog[str]):
         super().__init__()
         self.TITLE_TEXT = title
         self.HINT = "↑↓ Enter · Esc close"
-        self._choices, self._typed, self._blink = tuple(choices), typed, blink
+        self.choices, self._typed, self._blink = tuple(choices), typed, blink
 
     def body(self) -> ComposeResult:
         """What is in the box."""
         if self._typed:
-            yield text_input(placeholder="type part of a command", blink=self._blink)
+            yield text_input(placeholder="type part of a name", blink=self._blink)
         yield _Choices()
 
     def on_mount(self) -> None:
         """Show all choices."""
         rows = self.query_one(_Choices)
-        rows.styles.height = min(len(self._choices), max(3, self.app.size.height - 8))
-        self._narrow("")
+        rows.styles.height = min(len(self.choices), max(3, self.app.size.height - 8))
+        self.narrow("")
         (self.query_one(Input) if self._typed else rows).focus()
 
-    def _narrow(self, text: str) -> None:
-        rows = self.query_one(_Choices)
+    def narrow(self, text: str) -> None:
+        """Show the choices that hold all words of a text."""
         words = text.lower().split()
-        found = [c for c in self._choices if all(w in f"{c.title} {c.tip} {c.id}".lower() for w in words)]
+        found = [c for c in self.choices if all(w in f"{c.title} {c.tip} {c.id}".lower() for w in words)]
         # a title that holds the words goes before a mere mention
-        rows.rows = sorted(found, key=lambda c: not all(w in c.title.lower() for w in words))
+        self.show_choices(sorted(found, key=lambda c: not all(w in c.title.lower() for w in words)))
+
+    def show_choices(self, choices: Sequence[MenuItem]) -> None:
+        """Show these, from the first."""
+        rows = self.query_one(_Choices)
+        rows.rows = choices
         rows.rows_changed(keep_cursor=False)
 
     def action_move(self, step: int) -> None:
@@ -354,7 +363,7 @@ class PickDialog(Dialog[str]):
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
-        self._narrow(event.value)
+        self.narrow(event.value)
 
     @on(Input.Submitted)
     @on(LineList.RowSelected)
@@ -367,7 +376,7 @@ class PickDialog(Dialog[str]):
         """A choice's own key chooses it."""
         if self._typed or not event.character:
             return
-        for choice in self._choices:
+        for choice in self.choices:
             if choice.key == event.character:
                 event.stop()
                 event.prevent_default()

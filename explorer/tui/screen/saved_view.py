@@ -88,6 +88,7 @@ class SavedView:
             turned=shape.turned,
             columns=shape.columns,
             flat=shape.flat,
+            bookmarks=tuple(store.bookmarks),
         )
 
     def _remember(self) -> None:
@@ -148,6 +149,7 @@ class SavedView:
             view.metric, view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat
         )
         tree.model.take_shape(shape)
+        store.bookmarks = list(view.bookmarks)
         store.query = view.query
         try:
             await self._filter.filter_again()

@@ -43,6 +43,7 @@ class OnDemandCache(Struct):
         training: A training step.
         weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
             there are in all.
+        found: Layers that were searched for, in the order of the tree.
         connections: By id of the layer; `connecting` is the one that is asked for, -1 for none.
     """
 
@@ -52,6 +53,7 @@ class OnDemandCache(Struct):
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
+    found: list[int] = field(default_factory=list)
     connections: dict[int, Connections] = field(default_factory=dict)
     connecting: int = -1
 
@@ -67,6 +69,7 @@ class ScreenStore:
     Attributes:
         note: Why there is no model on show.
         asked_path: The layer whose values were asked for last, until the cursor moves.
+        bookmarks: Paths of layers.
         said, last_command: A word about what was done last, or the command that does it again.
         refused_job: The job that ran when another was asked for.
         batch, optimizer: Of the training step that was asked for last, as typed.
@@ -82,6 +85,7 @@ class ScreenStore:
         self.history: History | None = None
         self.on_demand = OnDemandCache()
         self.jumps = Jumps()
+        self.bookmarks: list[str] = []
         self.machine: Machine | None = None
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None

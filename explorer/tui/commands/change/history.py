@@ -52,6 +52,10 @@ class HistoryCommand(ScreenCommand):
         }[wish.what]
         self.context.start(title, work(wish))
 
+    def go(self, at: int) -> None:
+        """Make a state the current one."""
+        self.context.start("Go there", self._go(HistoryRequest("go", at)))
+
     def _name(self, at: int) -> str:
         assert self.store.history is not None
         return f"{at} {safe(state_name(self.store.history.entries[at], at))}"

@@ -1,0 +1,105 @@
+"""One search over layers, tensors, attributes, commands and states; next and before; bookmarks."""
+
+from __future__ import annotations
+
+import time
+
+from explorer.tui.tree.search import Query, Search
+from explorer.tui.widgets.line_view import LineList
+from explorer.tui.widgets.strips import Status
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import alexnet
+
+
+def _rows(hands: Hands) -> list[tuple[str, str]]:
+    listed = hands.pilot.app.screen.query_one("_Choices", LineList)
+    return [(choice.key, choice.title) for choice in listed.rows]
+
+
+async def test_a_layer_is_found_by_a_few_letters_and_n_goes_to_the_next() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("ctrl+p", *"gemm")
+        assert [row for row in _rows(hands) if row[0] == "layer"] == [
+            ("layer", f"classifier.{n}  Gemm") for n in (1, 4, 6)
+        ]
+        await hands.press("enter")
+        assert hands.at() == "classifier.1"
+        assert "1 of 3 found" in hands.strip(Status)
+        await hands.press("n", "n")
+        assert hands.at() == "classifier.6"
+        await hands.press("n")
+        assert hands.at() == "classifier.1"
+        await hands.press("N")
+        assert hands.at() == "classifier.6"
+        # the search is over, and n means what it did
+        await hands.press("escape", "n")
+        assert "Values of the weights" in hands.text("#layer")
+        # back to where the search began
+        await hands.press("backspace")
+        assert hands.at() == "features"
+
+
+async def test_letters_with_others_between_them_are_enough() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("ctrl+p", *"clsf6", "enter")
+        assert hands.at() == "classifier.6"
+
+
+async def test_a_tensor_leads_to_who_makes_it_and_an_attribute_to_all_that_have_it() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("ctrl+p", *"features.6.weight", "enter")
+        assert hands.at() == "features.6"
+        await hands.press("ctrl+p", *"kernel_shape [3", "enter")
+        assert hands.at() == "features.6"
+        assert "1 of 3 found" in hands.strip(Status)
+        await hands.press("n", "n")
+        assert hands.at() == "features.10"
+
+
+async def test_commands_and_states_are_found_too() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("colon", *"operators", "enter")
+        assert hands.main.store.tab == "operators"
+        await hands.tile()
+        await hands.press("ctrl+p", *"opened")
+        assert ("state", "as opened") in _rows(hands)
+        await hands.press(*["down"] * [title for _, title in _rows(hands)].index("as opened"), "enter")
+        assert ("go", (0,), {}) in hands.engine.asked
+
+
+async def test_what_the_filter_shows_is_walked_along_as_well() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("slash", *"op:Gemm", "enter", "n")
+        assert hands.at() == "classifier.4"
+        await hands.press("N", "N")
+        assert hands.at() == "classifier.6"
+
+
+async def test_bookmarks_are_set_listed_and_found() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("apostrophe")
+        assert "no bookmarks yet" in hands.strip(Status)
+        await hands.press("down", "M", "end", "M", "home", "apostrophe")
+        assert _rows(hands) == [("1", "features.0"), ("2", "classifier.6")]
+        await hands.press("2")
+        assert hands.at() == "classifier.6"
+        await hands.press("M", "ctrl+p", *"features.0")
+        assert ("mark", "features.0") in _rows(hands)
+        await hands.press("escape", "escape")
+        view = hands.main.view()
+        assert view is not None
+        assert view.bookmarks == ("features.0",)
+
+
+def test_a_name_that_somebody_wrote_for_it_holds_nothing_up() -> None:
+    began = time.process_time()
+    assert Query("a" * 60 + "b").rank("a" * 100_000) is None
+    assert time.process_time() - began < 5, "every way in which the letters may lie is not tried"
+
+
+def test_words_that_are_there_go_before_letters_that_are() -> None:
+    search = Search(Query("fc"))
+    for layer in alexnet().layers:
+        search.look(layer)
+    assert {found.kind for found in search.found if found.rank < 1} == set()
+    assert any("features" in found.text and "Conv" in found.text for found in search.best())
