@@ -192,11 +192,11 @@ def keys_line(width: int) -> Line:
     used = 0
     for key, what in (
         ("↑↓", "along the edges"),
-        ("←→", "beside"),
         ("Enter", "to the tree"),
+        ("Esc", "back"),
         ("+", "into"),
         ("-", "out"),
-        ("Esc", "back"),
+        ("←→", "beside"),
     ):
         if used + len(key) + len(what) + 4 > width:
             break
