@@ -25,6 +25,7 @@ from explorer.facts import (
     training,
     values,
 )
+from explorer.host.cache_folder import CacheUsage
 
 __all__ = ["DOCUMENTS", "schema", "tables"]
 
@@ -218,6 +219,7 @@ DOCUMENTS: dict[str, Fields] = {
     },
     "settings": {**INFO, **fields(settings.Settings)},
     "history": {**HEAD, "source": str, "current": int, "states": list[HistoryEntry], "output": str | None},
+    "cache": {**HEAD, **fields(CacheUsage)},
     "convert": {
         **HEAD,
         "source": str,
@@ -253,6 +255,7 @@ MADE_OF: dict[str, type] = {
     "settings": settings.Settings,
     "weights": values.Weights,
     "activations": values.Activations,
+    "cache": CacheUsage,
 }
 """The facts whose docstrings say what is in a document."""
 

@@ -13,6 +13,8 @@ import os
 import stat
 import time
 
+from msgspec import Struct
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +37,22 @@ def home(environment: Mapping[str, str]) -> str:
     if not os.path.isabs(base):  # the specification: a relative path is to be ignored
         base = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".cache")
     return os.path.join(base, "explorer")
+
+
+class CacheUsage(Struct, frozen=True):
+    """A folder of answers that are kept.
+
+    Attributes:
+        folder: Where it is, whether there is one or not.
+        files: In it.
+        bytes: Of all of them.
+        most_bytes: Bound of `bytes`: what was used least recently goes first.
+    """
+
+    folder: str
+    files: int
+    bytes: int
+    most_bytes: int
 
 
 class CacheFolder:
@@ -105,10 +123,10 @@ class CacheFolder:
             return False
         return True
 
-    def usage(self) -> tuple[int, int]:
+    def usage(self) -> CacheUsage:
         """How many files there are, and their bytes."""
         sizes = [size for _, size, _ in self._files()]
-        return len(sizes), sum(sizes)
+        return CacheUsage(self.path, len(sizes), sum(sizes), self.most_bytes)
 
     def clear(self) -> None:
         """Removes all of them."""

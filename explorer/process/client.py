@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
 from explorer.host import child, memory_limit, output_files, scratch
-from explorer.session.rows import RowPages
+from explorer.session.kept.rows import RowPages
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -85,7 +85,7 @@ class EngineJob(Struct):
 class EngineProcess:
     """A session in a child process.
 
-    The rows of an analysis come packed (`explorer.session.rows`), and its caller takes out those that it
+    The rows of an analysis come packed (`explorer.session.kept.rows`), and its caller takes out those that it
     looks at.
 
     Args:

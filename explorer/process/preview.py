@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from explorer.base.errors import ExplorerError
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
-from explorer.session.rows import GROUP, PAGE, UNKNOWN, Structure, close, messages, narrow, pieces
+from explorer.session.kept.rows import GROUP, PAGE, UNKNOWN, Structure, close, messages, narrow, pieces
 
 if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, beyond
 from explorer.host import memory_limit, scratch
-from explorer.session.rows import RowPages
+from explorer.session.kept.rows import RowPages
 
 if TYPE_CHECKING:
     from explorer.facts import History, Progress

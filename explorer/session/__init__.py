@@ -10,11 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from explorer.session.analysis_cache import cache_usage, clear_cache
     from explorer.session.files import blame_files, compare_files, diff_files, sweep_files, verify_files
+    from explorer.session.kept.analysis_cache import cache_usage, clear_cache
     from explorer.session.session import Session
 
-_HOMES = {"Session": "session", "cache_usage": "analysis_cache", "clear_cache": "analysis_cache"}
+_HOMES = {"Session": "session", "cache_usage": "kept.analysis_cache", "clear_cache": "kept.analysis_cache"}
 __all__ = [
     "Session",
     "blame_files",

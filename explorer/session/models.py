@@ -19,9 +19,9 @@ from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names,
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import output_files, scratch
-from explorer.session import analysis_cache
 from explorer.session import history as states
-from explorer.session.rows import packed
+from explorer.session.kept import analysis_cache
+from explorer.session.kept.rows import packed
 
 if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from explorer.engine.tiling.products import Products
     from explorer.facts import Info, OpStat
     from explorer.facts.memory import Memory
-    from explorer.session.analysis_cache import AnalysisCache
+    from explorer.session.kept.analysis_cache import AnalysisCache
 
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
 

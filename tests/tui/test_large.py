@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
-from explorer.session.rows import RowPages, pack, pieces, structure_of
+from explorer.session.kept.rows import RowPages, pack, pieces, structure_of
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat

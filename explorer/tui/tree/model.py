@@ -4,7 +4,7 @@ Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row
 of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
 `-row - 1`; and below all those, a range of the children of something that has thousands of them. Rows come
 to be when what they lie in is opened, and a layer is taken out when its row is drawn: what the tree has to
-know of all of them lies in arrays (`explorer.session.rows`). No terminal is needed to test it.
+know of all of them lies in arrays (`explorer.session.kept.rows`). No terminal is needed to test it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, WIDE, RowPages, structure_of
+from explorer.session.kept.rows import (
+    ASSUMED,
+    BOUND,
+    GROUP,
+    RANGE,
+    SHARED,
+    UNKNOWN,
+    WIDE,
+    RowPages,
+    structure_of,
+)
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals

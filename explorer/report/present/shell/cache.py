@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.facts.cache import CacheUsage
+from explorer.host.cache_folder import CacheUsage
 from explorer.report.blocks import Block, Fields, Line, Paragraph, Span
 from explorer.report.present.figures import bytes_field, count_field
 

@@ -22,8 +22,9 @@ from explorer.engine.formats.onnx import file_reads, reader
 from explorer.host import memory_limit
 from explorer.host.cache_folder import CacheFolder
 from explorer.process.client import EngineProcess
-from explorer.session import analysis_cache, cache_usage, clear_cache
-from explorer.session.rows import Piece
+from explorer.session import cache_usage, clear_cache
+from explorer.session.kept import analysis_cache
+from explorer.session.kept.rows import Piece
 
 Samples = Callable[[str], Path]
 

@@ -27,11 +27,10 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from explorer.facts import Info, OpStat
-from explorer.facts.cache import CacheUsage
 from explorer.host import file_reads, memory_limit
-from explorer.host.cache_folder import SWITCH, CacheFolder, home
+from explorer.host.cache_folder import SWITCH, CacheFolder, CacheUsage, home
 from explorer.host.file_reads import FileRead
-from explorer.session.rows import Piece, RowPages, tupled
+from explorer.session.kept.rows import Piece, RowPages, tupled
 
 if TYPE_CHECKING:
     from explorer.facts.graph.flow import FlowRecord
@@ -47,6 +46,7 @@ _AT_ONCE, _A_SECOND = 16e6, 200e6
 """Bytes that are hashed in no time, and in a second at the least: what is analysed sooner is not kept."""
 _CLOCK_NS = 20_000_000
 """By how much a file system's clock may lag behind."""
+_PROGRAM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _STARTED_NS = time.time_ns()
 
 
@@ -204,7 +204,7 @@ class AnalysisCache:
         named = _is_name(self._source)
         if not named and not os.path.isfile(self._source):
             return None
-        program = _code(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        program = _code(_PROGRAM)
         if max(changed for _, _, changed in program) > _STARTED_NS:
             return None  # what runs is not what is there
         parts: list[Any] = [_VERSION, sys.version, sys.platform, sys.byteorder, program, _packages()]
@@ -224,9 +224,7 @@ class AnalysisCache:
 
 def cache_usage() -> CacheUsage:
     """Where analyses are kept, how many files that are, and their bytes."""
-    folder = _folder()
-    files, size = folder.usage()
-    return CacheUsage(folder.path, files, size, folder.most_bytes)
+    return _folder().usage()
 
 
 def clear_cache() -> CacheUsage:
