@@ -81,7 +81,9 @@ def bytes_field(label: str, value: int | None, sign: str = "", remark: Cell = ""
 def share_text(part: float | None, whole: float | None) -> str:
     """A share in percent; one that would round to nothing, or to all, says so: '<0.1 %', '>99.9 %'."""
     share = part / whole if part and whole else 0
-    return {0 < share < 0.0005: "<0.1 %", 0.9995 <= share < 1: ">99.9 %"}.get(True, percent_text(part, whole))
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return ">99.9 %" if 0.9995 <= share < 1 else percent_text(part, whole)
 
 
 def utilization(share: float | None) -> Span:
