@@ -217,3 +217,20 @@ def test_a_tiled_site_is_fed_as_the_matmul_was(sample: Sample) -> None:
             one.tensor.name for one in before.inputs
         ]
         assert [one.tensor.name for one in after.outputs] == [one.tensor.name for one in before.outputs]
+
+
+def test_a_page_tells_shapes_apart_that_are_declared_and_inferred_and_names_bound_sizes(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["layers", str(sample("bert_tiny")), "--dim", "batch=2", "--layer", "*word_embeddings/Gather"]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "[2, sequence]  int64  declared  input_ids" in text
+    assert "[2, sequence, 64]  float32  inferred" in text
+    assert "sizes that were bound: batch=2" in text
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["tensor"]["origin"] for one in (*found["inputs"], *found["outputs"])] == [
+        "declared",
+        "inferred",
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.base.errors import BadModel
 from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
@@ -58,6 +59,22 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         assert "opset" in hands.text("#model")
         await hands.press("1", "tab", "t")
         assert "one job at a time" in hands.strip(Status)
+
+
+async def test_a_model_that_fails_to_open_shows_its_outline_and_says_why_there_is_no_more() -> None:
+    broken = BadModel("the graph has a cycle: 'one' -> 'two'", where="alexnet.onnx")
+    engine = HeaderFirst(header_of(15), None, errors={"open": broken})
+    async with screen(engine) as hands:
+        assert "the graph has a cycle" in hands.dialog()
+        await hands.press("escape", "down")
+        assert hands.at() == "features.0"
+        page = " ".join(hands.text("#layer").split())
+        assert "the graph has a cycle: 'one' -> 'two'" in page
+        assert "this is what its header says" in page
+        assert "not analysed yet" not in page
+        await hands.press("2")
+        assert "the graph has a cycle" in hands.text("#model")
+        assert "on its way" not in hands.text("#model")
 
 
 async def test_the_analysis_takes_the_place_of_the_header_and_the_cursor_stays() -> None:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["header_page", "outline_page", "range_page", "run_lines"]
 
 
-def outline_page(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]:
-    """A row of a header, or a run of rows that are alike: what is known before the analysis."""
+def outline_page(model: TreeModel, row: int, width: int, exact: bool, failure: str = "") -> list[Line]:
+    """A row of a header, or a run of rows that are alike: what is known before the analysis, or without."""
     layer, many = model.layers[model.first(row)], len(model.members(row)) > 1
     blocks: list[Block] = [
         TextLine(Span(layer.path or "(unnamed)", "strong")),
         *([TextLine(Span(layer.kind, "formula"))] if layer.kind else []),
         *([_many(model, row)] if many else []),
-        Paragraph(layer.reason, "quiet", 0),
+        *(_without(failure) if failure else [Paragraph(layer.reason, "quiet", 0)]),
         TextLine(),
         _sums(model, row, stored=True),
         *tensors_blocks("Tensors", layer.weights),
@@ -48,15 +48,21 @@ def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]
     return draw([title, _sums(model, row)], width, exact)
 
 
-def header_page(header: ModelHeader, width: int) -> list[Line]:
-    """What the header says of the model."""
+def _without(failure: str) -> list[Block]:
+    """Why this is all that there is."""
+    said = "The model could not be opened; this is what its header says."
+    return [Paragraph(failure, "bad", 0), Paragraph(said, "quiet", 0)]
+
+
+def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line]:
+    """What the header says of the model, and why there is no more, if it could not be opened."""
     rows = [
         Field("format", Span(header.format)),
         Field("file", bytes_text(header.file_bytes)),
         *(Field(key, Span(text)) for key, text in header.facts),
     ]
-    wait = Paragraph("the analysis is on its way", "quiet")
-    return draw([Fields(rows), TextLine(), wait], width - 1)
+    wait: list[Block] = [Paragraph("the analysis is on its way", "quiet")]
+    return draw([Fields(rows), TextLine(), *(_without(failure) if failure else wait)], width - 1)
 
 
 def _many(model: TreeModel, row: int) -> TextLine:

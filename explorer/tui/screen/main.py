@@ -111,13 +111,13 @@ class MainScreen(Screen[None]):
         except Cancelled:
             store.note = "stopped · o opens it again"
         except ExplorerError as error:
-            store.note = "could not be opened · o tries again"
+            store.note, store.failure = "could not be opened · o tries again", str(error)
             self._lent.fail("Cannot open this model", error, hint="o tries again · y copy · Esc close")
         self._answered.set()
         store.notify("model")
 
     def _reopen(self) -> None:
-        self.store.note = "opening…"
+        self.store.note, self.store.failure = "opening…", ""
         self.store.notify("model")
         self.run_worker(self._open(), group="model", exit_on_error=False)
 

@@ -68,6 +68,7 @@ class ScreenStore:
 
     Attributes:
         note: Why there is no model on show.
+        failure: Why it could not be opened, in full; empty if it was not tried or could be.
         asked_path: The layer whose values were asked for last, until the cursor moves.
         bookmarks: Paths of layers.
         said, last_command: A word about what was done last, or the command that does it again.
@@ -97,6 +98,7 @@ class ScreenStore:
         self.query = ""
         self.asked_path = ""
         self.note = "opening…"
+        self.failure = ""
         self.message = self.last_command = ""
         self.refused_job: RunningJob | None = None
         self._watchers: dict[Topic, list[Callable[[], object]]] = {}

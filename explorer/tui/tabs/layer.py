@@ -43,8 +43,9 @@ class LayerTab(Tab[LineView]):
     def paint_outline(self) -> None:
         """The row under the cursor, as the header has it."""
         model, row, exact = self.tree.model, self.tree.current_row, self.store.exact
+        failure = self.store.failure
         if row is not None:
-            self.view.show(lambda width: outline_page(model, row, width, exact))
+            self.view.show(lambda width: outline_page(model, row, width, exact, failure))
 
     def paint(self) -> None:
         """The layer, the first block of a run, or a range."""

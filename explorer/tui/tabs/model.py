@@ -24,9 +24,9 @@ class ModelTab(Tab[LineView]):
 
     def paint_outline(self) -> None:
         """What the header says."""
-        outlined = self.store.outline
+        outlined, failure = self.store.outline, self.store.failure
         assert outlined is not None
-        self.view.show(lambda width: header_page(outlined.header, width))
+        self.view.show(lambda width: header_page(outlined.header, width, failure))
 
     def paint(self) -> None:
         """The totals, and what a training step costs if that was asked for."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import shape_text
+from explorer.base.units import dims_text, shape_text
 from explorer.facts import Info, TensorInfo
 from explorer.facts.graph.connections import Connections, InputConnection, LayerRef, OutputConnection
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
@@ -28,8 +28,12 @@ def layer(about: Info, fact: Connections) -> list[Block]:
             tables += [Line(), Heading(name, _NOTES[name]), table]
     tables += conflicts(fact)
     parts = layer_parts(found, tensors=bool(fact.unknown))
-    blocks = [*layer_title(found), *layer_blocks(found, about.totals), *tables, *unknown_blocks(fact), *parts]
-    return answer(about, blocks)
+    dims = about.assumptions.get("dims")
+    bound: list[Block] = []
+    if dims:
+        bound = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
+    figures = layer_blocks(found, about.totals)
+    return answer(about, [*layer_title(found), *figures, *tables, *bound, *unknown_blocks(fact), *parts])
 
 
 _NOTES = {"Inputs": "and who makes them", "Outputs": "and who reads them"}
@@ -62,7 +66,7 @@ def output_table(fact: Connections) -> Table:
     for one in fact.outputs:
         cells = _tensor(one.tensor, fact.layer.path)
         for place, reader in enumerate(_readers(one)):
-            rows.append((*reader, *(cells if not place else ("", "", ""))))
+            rows.append((*reader, *(cells if not place else ("", "", "", ""))))
     return _table(rows, fact.output_count - len(fact.outputs), "outputs")
 
 
@@ -91,7 +95,8 @@ def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
         Column("kind", role="kind", drop=2),
         Column("shape", role="figure"),
         Column("dtype", role="kind", drop=1),
-        Column("tensor", shrink=True, drop=3, role="kind"),
+        Column("shape is", role="kind", drop=3),
+        Column("tensor", shrink=True, drop=4, role="kind"),
     )
     if more:
         rows.append((Span(f"and {more:,} more {what}", "quiet"),))
@@ -124,7 +129,12 @@ def _beside(one: OutputConnection) -> Sequence[Cell]:
     return found or ([] if one.readers else [Span("nobody reads it", "quiet")])
 
 
-def _tensor(tensor: TensorInfo, maker: str) -> tuple[Cell, Cell, Cell]:
-    """Shape, type and name; a tensor that is called after its maker needs none."""
+def _tensor(tensor: TensorInfo, maker: str) -> tuple[Cell, Cell, Cell, Cell]:
+    """Shape, type, who said so, and name; a tensor that is called after its maker needs none."""
     shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
-    return Span(shape, "figure"), tensor.dtype or "?", "" if tensor.name == maker else tensor.name
+    said = _SAID.get(tensor.origin, tensor.origin)
+    return Span(shape, "figure"), tensor.dtype or "?", said, "" if tensor.name == maker else tensor.name
+
+
+_SAID = {"observed": "seen in a run", "bound": "an upper bound", "unknown": "not known"}
+"""Who said what a shape is, where it is not called 'declared' (in the file) or 'inferred' as in JSON."""
