@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -235,14 +235,14 @@ class Models:
             made = kept or self._analysed(at, on_progress, cancel)
             self._examined[at] = self.presented(at, made)
             if kept is None:
-                self._keep(at, "info", _said_of_bounds(made))
+                self._keep(at, "info", lambda: _said_of_bounds(made))
         return self._examined[at]
 
     def analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Totals and every layer of the model at a place of the history."""
         found = self.examined(at, on_progress, cancel).analysis
         if len(found.layers) <= _FEW + _A_SECOND * self._seconds:
-            self._keep(at, "rows", packed(found.layers))
+            self._keep(at, "rows", lambda: packed(found.layers))
         return found
 
     def pages(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
@@ -251,7 +251,7 @@ class Models:
         rows: Any = None if at or self.cache is None else self.cache.rows()
         if rows is None:
             rows = packed(examined.analysis.layers)
-            self._keep(at, "rows", rows)
+            self._keep(at, "rows", lambda: rows)
         return Analysis(examined.info, rows)
 
     def ops(self, at: int) -> tuple[OpStat, ...]:
@@ -261,7 +261,7 @@ class Models:
             from explorer.engine.costs.operator_stats import operator_stats  # not where they are kept
 
             found = operator_stats(self.examined(at).analysis)
-            self._keep(at, "ops", found)
+            self._keep(at, "ops", lambda: found)
         return found
 
     def memory(self, at: int) -> Memory:
@@ -271,7 +271,7 @@ class Models:
             from explorer.engine.costs.memory.liveness import memory  # not where it is kept
 
             found = memory(self.ordered(at))
-            self._keep(at, "memory", found)
+            self._keep(at, "memory", lambda: found)
         return found
 
     def presented(self, at: int, examined: AnalysisResult) -> AnalysisResult:
@@ -368,16 +368,16 @@ class Models:
             def flow() -> ValueFlow | None:
                 found = made()
                 if found is not None and len(found.made) <= _FEW:
-                    self._keep(0, "flow", record_of(found))
+                    self._keep(0, "flow", lambda: record_of(found))
                 return found
 
             return layers, order, functools.cache(flow)
 
         return AnalysisResult(examined.info, rows, examined.bounds)
 
-    def _keep(self, at: int, what: str, fact: Any) -> None:
-        """Keeps what was found out about the original, or made of what was kept."""
-        if at == 0 and self.cache is not None and what not in self.cache.known:
+    def _keep(self, at: int, what: str, fact: Callable[[], Any]) -> None:
+        """Keeps what was found out about the original, or made of what was kept; it is tried once."""
+        if at == 0 and self.cache is not None and what not in self.cache.tried:
             opened, files = self._original, self.cache.files
             about = files if opened is None else opened.rests_on(self._examined[0].info)
             self.cache.keep(what, fact, about, self._seconds)

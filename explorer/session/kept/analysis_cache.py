@@ -68,6 +68,7 @@ class AnalysisCache:
 
     Attributes:
         known: Which answers came from here, or went there.
+        tried: Those and what could not be kept.
         files: What these were made from.
     """
 
@@ -80,6 +81,7 @@ class AnalysisCache:
         self.files: tuple[FileRead, ...] = ()
         self._asked = False
         self.known: set[str] = set()
+        self.tried: set[str] = set()
 
     # answers, None where there is none
 
@@ -133,6 +135,7 @@ class AnalysisCache:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
         self.known.add(what)
+        self.tried.add(what)
         return fact
 
     def _found(self) -> str | None:
@@ -156,15 +159,18 @@ class AnalysisCache:
 
     # keeping
 
-    def keep(self, what: str, fact: Any, files: Sequence[FileRead] | None, seconds: float) -> None:
+    def keep(
+        self, what: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
+    ) -> None:
         """Keeps an answer: 'info', 'ops', 'memory', 'flow' or (packed) 'rows'.
 
         Args:
             what: Which.
-            fact: It.
+            fact: Makes it.
             files: What it was made from; None if nobody can say.
             seconds: That it took to be made.
         """
+        self.tried.add(what)
         limit = memory_limit.in_force()
         if (
             files is None
@@ -176,7 +182,7 @@ class AnalysisCache:
             return
         with contextlib.suppress(MemoryError, OSError):
             name = self._named(tuple(files))
-            content = None if name is None else _ENCODED.get(what, _same)(fact)
+            content = None if name is None else _ENCODED.get(what, _same)(fact())
             if content is not None and self._folder.write(f"{name}.{what}", content):
                 self.known.add(what)
 

@@ -27,6 +27,7 @@ from explorer.session.kept import analysis_cache
 from explorer.session.kept.rows import Piece
 
 Samples = Callable[[str], Path]
+TFLITE = Path(__file__).parents[2] / "engine" / "formats" / "tflite" / "models" / "batched.tflite"
 
 
 @pytest.fixture(autouse=True)
@@ -274,6 +275,35 @@ def opened_by_batch(path: Path) -> None:
     graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     settle()
+
+
+def test_a_tflite_file_is_kept_and_every_byte_of_it_counts(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    shutil.copy(TFLITE, path)
+    settle()
+    assert was_opened(path)
+    assert not was_opened(path)
+    assert answers(path) == answers(path, cache=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    settle()
+    assert was_opened(path)
+
+
+@pytest.mark.slow
+def test_an_exported_program_is_kept_and_a_checkpoint_is_described_anew(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Linear(4, 4).eval()
+    torch.export.save(torch.export.export(net, (torch.zeros(1, 4),)), tmp_path / "net.pt2")
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    settle()
+    assert was_opened(tmp_path / "net.pt2")
+    assert not was_opened(tmp_path / "net.pt2")
+    assert answers(tmp_path / "net.pt2") == answers(tmp_path / "net.pt2", cache=False)
+    for _ in range(2):
+        with Session(tmp_path / "net.pt") as session:
+            session.analysis()
+            assert session._models._original is not None
 
 
 def test_every_way_to_open_it_has_an_answer_of_its_own(tmp_path: Path) -> None:
