@@ -68,7 +68,8 @@ def test_over_ssh_every_key_costs_little_and_idling_nothing(
         assert terminal.settle(idle) == 0
         before = len(terminal.sent)
         tile(terminal)
-        assert len(terminal.sent) - before <= 36_000, "a job with its dialogs, live figures in them"
+        # what dialogs cover and give back is a tree of full rows
+        assert len(terminal.sent) - before <= 38_000, "a job with its dialogs, live figures in them"
 
 
 # what a terminal can show
