@@ -83,6 +83,8 @@ class ModelLoader:
         if analysis is None:
             analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
         assert analysis is not None
+        # a tree with a rail is painted once with the next one, not before and after it is known
+        edges = await store.jobs.ask("edges") if tree.rail is not None else None
         model = TreeModel(analysis.layers)
         same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
         ids = {} if same else await store.jobs.locate(analysis.layers, tree.paths)
@@ -95,6 +97,8 @@ class ModelLoader:
             model.take_shape(shape, ids)
         store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()
         store.outline = None
+        if edges is not None:
+            store.on_demand.answers["edges"] = edges
         tree.set_model(model, analysis.info.totals, keep_cursor=same)
         await self._filter.filter_again()
         if before is not None and row is not None and not same:
