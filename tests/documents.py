@@ -232,6 +232,18 @@ DOCUMENTS: dict[str, Fields] = {
             if k not in ("source", "source_format", "format", "output")
         },
     },
+    "rebatch": {
+        **HEAD,
+        "source": str,
+        "from": str,
+        "to": str,
+        "output": str | None,
+        **{
+            k: t
+            for k, t in fields(conversion.Conversion).items()
+            if k not in ("source", "source_format", "format", "output")
+        },
+    },
     "verify": {**HEAD, **fields(facts.Verification)},
     "blame": {**HEAD, **fields(blame.Blame), "unpaired": list[Unpaired]},
     "diff": {
@@ -251,6 +263,7 @@ MADE_OF: dict[str, type] = {
     "diff": facts.Diff,
     "compare": comparison.Comparison,
     "convert": conversion.Conversion,
+    "rebatch": conversion.Conversion,
     "sweep": sweep.Sweep,
     "settings": settings.Settings,
     "weights": values.Weights,

@@ -80,6 +80,7 @@ def test_no_command_stands_where_nothing_runs_it(topic: str) -> None:
         "settings lenet.onnx --tile 32",
         "sweep lenet.onnx --tile 16,32 --machine npu.toml --verify",
         "convert lenet.onnx -o lenet.pt",
+        "rebatch lenet.onnx 8 -o lenet_8.onnx",
         "outline lenet.onnx",
         "formats",
     ],

@@ -20,7 +20,7 @@ from explorer.session import history as states
 from explorer.session import scripts
 from explorer.session.models import Models, OnProgress, stem
 from explorer.settings import tiling
-from explorer.settings.parse import dynamic_words, opening_words, path_word
+from explorer.settings.parse import dynamic_words, opening_words, option_words, path_word
 
 if TYPE_CHECKING:
     from explorer.session.tiling import Tiler
@@ -89,6 +89,35 @@ class Exporter:
         return replace(
             fact, command=shlex.join([*words, *convert.words(request), *opening_words(models.options)])
         )
+
+    def rebatch(
+        self,
+        batch: int | str,
+        output: str,
+        *,
+        axes: Mapping[str, int],
+        overwrite: bool,
+        on_progress: OnProgress,
+        **how: Any,
+    ) -> Conversion:
+        """Writes the current model for another batch; `how` as for `engine.convert.ConversionJob`."""
+        models = self._models
+        models.check_target(output, overwrite)
+        model = models.graph(models.current, on_progress)
+        job = convert.ConversionJob(
+            target=output,
+            source=models.label(models.current),
+            dims=dims_of(model, models.options["dims"]),
+            on_progress=on_progress,
+            **how,
+        )
+        fact = convert.rebatch(model, batch, job, axes=axes, overwrite=overwrite)
+        if models.module is not None or models.current:
+            return fact
+        words = ["explorer", "rebatch", path_word(models.source), str(batch), "-o", path_word(output)]
+        for name, axis in axes.items():
+            words += option_words("--axis", f"{name}:{axis}")
+        return replace(fact, command=shlex.join([*words, *opening_words(models.options)]))
 
     def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What the opened model can become."""

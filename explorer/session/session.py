@@ -901,6 +901,52 @@ class Session:
             cancel=cancel,
         )
 
+    def rebatch(
+        self,
+        batch: int | str,
+        output: str,
+        *,
+        axes: Mapping[str, int] | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: int = 3,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Conversion:
+        """Writes the current model, whose batch is fixed, for another batch, and compares each row.
+
+        The original is run alone on every slice of the inputs; the result has to give the same rows within
+        rounding. One that does not is not kept: then `Conversion.output` is empty.
+
+        Args:
+            batch: The new size; or a name, which leaves it open.
+            output: The ONNX file.
+            axes: Input to the axis that is its batch; None takes the first axis of every input.
+            overwrite: Whether an existing `output` may be replaced.
+            verify: Compare before the result gets its name.
+            draws: Random inputs to run both on.
+            seed: Of the first draw.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: The batch cannot be rewritten safely, or `output` cannot be written.
+            BadModel: One of the two cannot be run.
+            Cancelled: `cancel` said so.
+        """
+        return self._exporter.rebatch(
+            batch,
+            output,
+            axes=dict(axes or {}),
+            overwrite=overwrite,
+            verify=verify,
+            draws=draws,
+            seed=seed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
     def command(self, spec: TileSpec, output: str | None = None) -> str:
         """The command that does headless what `tile` does to the opened model.
 

@@ -307,6 +307,36 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
     return dynamic
 
 
+def parse_axes(texts: Iterable[str], where: str = "--axis") -> dict[str, int]:
+    """One axis of each input that is named: 'x:1'. A name may itself hold colons.
+
+    Raises:
+        Misuse: No input, no axis, or an input that stands there twice.
+    """
+    axes: dict[str, int] = {}
+    for text in texts:
+        name, colon, axis = (part.strip() for part in text.rpartition(":"))
+        if not colon or not name or not _INTEGER.fullmatch(axis):
+            raise Misuse(f"'{text}' names no axis of an input", where=where, hint="write x:1")
+        if axes.setdefault(name, int(axis)) != int(axis):
+            raise Misuse(f"the axis of '{name}' is {axes[name]} and {axis}", where=where)
+    return axes
+
+
+def parse_batch(text: str, where: str) -> int | str:
+    """A batch: a number of examples, or a name for one that is left open.
+
+    Raises:
+        Misuse: It is neither.
+    """
+    if re.fullmatch(r"\d{1,9}", text, re.ASCII) and int(text) > 0:
+        return int(text)
+    if not text.isidentifier() or not text.isascii():
+        hint = "write 8, or a name such as N to leave it open"
+        raise Misuse(f"'{text}' is no batch", where=where, hint=hint)
+    return text
+
+
 def option_words(flag: str, value: str) -> list[str]:
     """An option and its value as they are typed, also where the value looks like an option."""
     return [f"{flag}={value}"] if value.startswith("-") else [flag, value]

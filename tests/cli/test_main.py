@@ -73,7 +73,10 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "b"], "b: one word too many"),
         (["info", ""], "the name of a model is empty"),
         (["info", "a", "--jsn"], "did you mean '--json'?"),
-        (["info", "a", "--draws", "3"], "it belongs to explorer tile, sweep, convert, verify, blame"),
+        (
+            ["info", "a", "--draws", "3"],
+            "it belongs to explorer tile, sweep, convert, rebatch, verify, blame",
+        ),
         (
             ["info", "a", "-o", "b"],
             "-o: explorer info has no such option; it belongs to explorer activations, graph, plot, report,",

@@ -126,6 +126,8 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
     elif len(models) < wanted:
         what = f"needs a {command.subject}" if wanted == 1 else "needs two models"
+        if command.models[-1] == "BATCH":
+            what = "needs a model and a batch"
         hint = " ".join(["type", command.prog, *command.models])
         raise Misuse(what, where=command.name, hint=hint)
     elif len(models) > most and not many:

@@ -34,6 +34,7 @@ _ORDER = (
         "settings",
         "history",
         "convert",
+        "rebatch",
     ),
     *("verify", "blame", "diff"),
 )

@@ -24,9 +24,20 @@ from explorer.host.optional_packages import require
 from explorer.settings.parse import dynamic_words, option_words
 
 if TYPE_CHECKING:
+    from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import OpenedModel
 
-__all__ = ["CONVERTERS", "ConversionJob", "ConversionOptions", "Converter", "find", "kinds", "words", "write"]
+__all__ = [
+    "CONVERTERS",
+    "ConversionJob",
+    "ConversionOptions",
+    "Converter",
+    "find",
+    "kinds",
+    "rebatch",
+    "words",
+    "write",
+]
 
 
 _MADE: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -197,6 +208,14 @@ def write(
     opened, converter = _opened(opening, path, job.target, job.asked, overwrite=overwrite)
     job = replace(job, opened=opened, source=opened.source)
     return _written(converter, job, started, overwrite=overwrite)
+
+
+def rebatch(
+    model: Model, batch: int | str, job: ConversionJob, *, axes: Mapping[str, int], overwrite: bool = False
+) -> Conversion:
+    """Writes an ONNX model for another batch; as `engine.convert.rebatching.write`, which is imported now."""
+    write: Callable[..., Conversion] = require(f"{__name__}.rebatching", job.target).write
+    return write(model, batch, job, axes=axes, overwrite=overwrite)
 
 
 def _written(converter: Converter, job: ConversionJob, started: float, *, overwrite: bool) -> Conversion:

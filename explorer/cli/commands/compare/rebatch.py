@@ -1,0 +1,67 @@
+"""`explorer rebatch`: a model with a fixed batch for another one, each row proved to be the original's."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.exit_codes import OF_VERDICT
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.settings.parse import parse_batch
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    batch = parse_batch(given.models[1], where="rebatch")
+    with explorer.Session(given.models[0], **given.opening) as session:
+        fact = session.rebatch(
+            batch,
+            given.output,
+            axes=given.axis,
+            overwrite=given.force,
+            verify=not given.no_verify,
+            draws=given.draws or 3,
+            seed=given.seed,
+            on_progress=progress,
+        )
+    return Answer(
+        OF_VERDICT[fact.verdict_kind],
+        lambda: document().conversion(fact, tool()),
+        lambda: present("compare.convert").conversion(fact),
+    )
+
+
+COMMAND = Command(
+    "rebatch",
+    "write a model with a fixed batch for another one, and compare each row",
+    ("MODEL", "BATCH"),
+    (
+        "--output",
+        Option(
+            "--axis",
+            "which axis of an input is its batch, such as x:1; repeatable (default: the first of each)",
+            "NAME:AXIS",
+            many=True,
+            reads="axes",
+            manual="which axis of an input is its batch: `x:1`; repeatable; then inputs that are not named"
+            " have none (default: the first axis of every input)",
+        ),
+        "--force",
+        "--no-verify",
+        "--draws",
+        "--seed",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer rebatch model.onnx 8 -o model_8.onnx",
+        "explorer rebatch model.onnx N -o model_any.onnx            (leaves the batch open)",
+        "explorer rebatch lstm.onnx 4 -o lstm_4.onnx --axis x:1     (sequence first)",
+    ),
+    _run,
+    usage="rebatch MODEL BATCH -o FILE",
+    manual="writes a model whose batch is fixed in the file for another batch (a name leaves it open), with"
+    " the Reshapes, Expands, constants and declared shapes that carry it; each row is compared with the"
+    " original run alone",
+    needs=("--output",),
+)

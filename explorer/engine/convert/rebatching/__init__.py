@@ -1,0 +1,182 @@
+"""Rebatching: a model with a fixed batch written for another one, and the rows compared with the original's.
+
+The original runs on each slice of the inputs by itself, as often as its own batch asks; the result runs once
+on all of them. What mixes examples (statistics of a batch, say) gives other rows then, and is not kept.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.verdicts import weakest
+from explorer.engine.convert.comparison import Feeds, compare_runs
+from explorer.engine.convert.job import ConversionJob, tensor_infos
+from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
+from explorer.engine.convert.rebatching.rewrite import Rebatched, rebatched
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.outputs import run
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.random_inputs import draw, plan_inputs
+from explorer.engine.shapes import infer
+from explorer.engine.tiling.tile import bind_dims
+from explorer.facts import Verification
+from explorer.facts.conversion import Conversion
+from explorer.host import output_files
+
+_OPEN = 8, 1, 3
+"""Batches at which an open one is tried."""
+
+_ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
+
+
+def write(
+    model: Model,
+    batch: int | str,
+    job: ConversionJob,
+    *,
+    axes: Mapping[str, int],
+    overwrite: bool = False,
+) -> Conversion:
+    """Writes a model for another batch, all or nothing.
+
+    Args:
+        model: The original.
+        batch: The new size, or a name for an open one.
+        job: Where to, how often to compare, whom to tell.
+        axes: Which axis of which input is the batch; empty: the first of every input.
+        overwrite: Whether an existing file may be replaced.
+
+    Returns:
+        What was written; a result whose rows are not the original's is not kept, and its `output` is empty.
+
+    Raises:
+        Misuse: The batch cannot be rewritten safely.
+        BadModel: One of the two cannot be run.
+        Cancelled: `job.cancel` said so.
+    """
+    started = time.perf_counter()
+    job.tell("rewriting the batch")
+    if isinstance(batch, int) and batch < 1:
+        raise Misuse(f"a batch cannot be {batch}", where="rebatch")
+    if job.draws < 1:
+        raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
+    if job.dims:
+        model = bind_dims(model, infer(model, job.dims).values)
+    made = rebatched(model, batch, axes)
+    evidence, size = None, None
+    with output_files.atomic_write(job.target, overwrite=overwrite) as temporary:
+        writer.write(made.model, temporary, on_progress=job.on_progress, cancel=job.cancel)
+        if job.verify:
+            evidence = _evidence(model, made, validate(reader.read(temporary)), batch, job)
+            if not evidence.passed:
+                raise output_files.Discard
+        size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
+    names = ", ".join(made.changed[:_NAMED])
+    more = f" and {len(made.changed) - _NAMED:,} more" if len(made.changed) > _NAMED else ""
+    return Conversion(
+        source=job.source,
+        source_format="onnx",
+        format="onnx",
+        output="" if size is None else job.target,
+        file_bytes=size,
+        how=f"rewriting its batch from {made.old} to {batch}",
+        opset=model.opset,
+        inputs=tensor_infos(made.model.graph.feeds),
+        outputs=tensor_infos(made.model.graph.outputs),
+        verification=evidence,
+        notes=(f"rewritten: {names}{more}",) if names else (),
+        seconds=time.perf_counter() - started,
+    )
+
+
+_NAMED = 4
+"""Rewritten nodes that a note lists."""
+
+
+def _evidence(
+    model: Model, made: Rebatched, written: Model, batch: int | str, job: ConversionJob
+) -> Verification:
+    """The rows of the result against those of the original, at every size that is tried."""
+    sizes = (batch,) if isinstance(batch, int) else _OPEN
+    found = []
+    for size in sizes:
+        dims = {} if isinstance(batch, int) else {batch: size}
+        found.append(_at_size(model, made, written, size, dims, job))
+    if len(found) == 1:
+        return found[0]
+    outputs = [
+        replace(one, name=f"{one.name} with {batch}={size}")
+        for each, size in zip(found, sizes, strict=True)
+        for one in each.outputs
+    ]
+    worst = weakest([each.verdict_kind for each in found])
+    first = next(each for each in found if each.verdict_kind == worst)
+    return replace(first, outputs=tuple(outputs), seconds=sum(each.seconds for each in found))
+
+
+def _at_size(
+    model: Model, made: Rebatched, written: Model, size: int, dims: Mapping[str, int], job: ConversionJob
+) -> Verification:
+    whole = RuntimeSession(written, what="the file that was written")
+    single = RuntimeSession(model, what="the original")
+    names = [value.name for value in model.graph.outputs]
+
+    def after(feeds: Feeds) -> list[Array]:
+        results = whole.run(feeds)
+        return [results[name] for name in names]
+
+    def before(feeds: Feeds) -> list[Array]:
+        parts = [single.run(part) for part in _parts(feeds, made, size)]
+        return [
+            _stacked([part[name] for part in parts], made.batched.get(name), made.old, size) for name in names
+        ]
+
+    layers = sum(n.op in _ROUNDING for n in model.graph.nodes) if run.quantises(model) else None
+    drawn = plan_inputs(written, dims)
+    evidence = compare_runs(job, written, before, after, drawn, layers)
+    again = draw(drawn, job.seed)
+    if all(run.identical(a, b) for a, b in zip(before(again), before(again), strict=True)):
+        return evidence
+    # what draws at random, or keeps a state between runs, has no rows to compare with
+    kind = weakest(["unproven", evidence.verdict_kind])
+    if kind == evidence.verdict_kind:
+        return evidence
+    what = "not proved: the original gives other rows each time it is run on the same inputs"
+    return replace(evidence, passed=False, verdict_kind=kind, verdict=what)
+
+
+def _parts(feeds: Feeds, made: Rebatched, size: int) -> Sequence[Feeds]:
+    """The inputs in slices of the original's batch; the last is filled up with the first examples."""
+    places = [np.arange(at, at + made.old) % size for at in range(0, size, made.old)]
+    return [
+        {
+            name: np.ascontiguousarray(value.take(rows, made.batched[name].axis))
+            if name in made.batched
+            else value
+            for name, value in feeds.items()
+        }
+        for rows in places
+    ]
+
+
+def _stacked(parts: Sequence[Any], lane: BatchAxis | None, old: int, size: int) -> Any:
+    """The original's outputs as one with the whole batch."""
+    if lane is None:
+        return parts[0]
+    if any(
+        part.ndim <= lane.axis or part.shape[lane.axis] != lane.outer * old * lane.inner for part in parts
+    ):
+        raise BadModel("an output of the original has not the shape that was inferred", where="rebatch")
+    front, behind = parts[0].shape[: lane.axis], parts[0].shape[lane.axis + 1 :]
+    apart = [part.reshape(*front, lane.outer, old, lane.inner, *behind) for part in parts]
+    rows = np.concatenate(apart, axis=lane.axis + 1).take(np.arange(size), lane.axis + 1)
+    return rows.reshape(*front, lane.outer * size * lane.inner, *behind)

@@ -1,0 +1,197 @@
+"""Batch rewriting: a graph whose batch is written into it, for another batch or an open one.
+
+The batch is followed from the inputs, node by node (`rules`). A target shape that holds it is written anew;
+a stored value that has to grow with it (a class token, the first state of an LSTM) is expanded. Where a
+Reshape of a batch of 1 leaves several axes that could be it, the likeliest that all nodes behind agree with
+is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.base.units import printable
+from explorer.engine.convert.rebatching.batch_axis import BatchAxis, Refused, Rewriting, first_axes
+from explorer.engine.convert.rebatching.rules import RULES
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, subgraphs, tensor_from_array
+from explorer.engine.shapes import captured_names, infer
+
+_TRIES = 400
+"""Ways through ambiguous Reshapes that are tried."""
+
+_SIZES = ("Shape", "Size")
+_DOMAINS = ("", "com.microsoft")
+
+
+class Rebatched(Struct, frozen=True):
+    """A model for another batch.
+
+    Attributes:
+        model: It.
+        old: The batch that it had.
+        batched: Where the batch stands in inputs, values and outputs.
+        changed: Nodes and values that were rewritten.
+    """
+
+    model: Model
+    old: int
+    batched: Mapping[str, BatchAxis]
+    changed: tuple[str, ...]
+
+
+def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = None) -> Rebatched:
+    """The model for another batch.
+
+    Args:
+        model: The original.
+        batch: The new size, or a name for an open one.
+        axes: Which axis of which input is the batch; empty: the first axis of every input.
+
+    Raises:
+        Misuse: It cannot be rewritten safely; the message says which node, and why.
+    """
+    feeds = {value.name: value.shape for value in model.graph.feeds}
+    first, old = first_axes(feeds, axes or {})
+    declared = {
+        d for v in (*model.graph.feeds, *model.graph.values, *model.graph.outputs) for d in v.shape or ()
+    }
+    if batch in declared and isinstance(batch, str):
+        raise Misuse(f"a dimension is called '{batch}' already", where="rebatch", hint="take another name")
+    shapes = infer(model)
+    choices: list[int] = []
+    deepest: Refused | None = None
+    for _ in range(_TRIES):
+        work = _Pass(model, Rewriting(
+            old, batch, shapes, dict(first), dict(model.graph.initializers), _names(model.graph), choices,
+            source=next(iter(first)), opset=model.opset,
+        ))  # fmt: skip
+        try:
+            return work.run()
+        except Refused as refused:
+            if deepest is None or refused.place > deepest.place:
+                deepest = refused
+        ways = work.rewriting.ways
+        choices = [*choices, *[0] * (len(ways) - len(choices))][: len(ways)]
+        while choices and choices[-1] + 1 >= ways[len(choices) - 1]:
+            choices.pop()
+        if not choices:
+            break
+        choices[-1] += 1
+    assert deepest is not None
+    hint = "" if axes else "if the batch is another axis of an input, name it: --axis INPUT:AXIS"
+    raise Misuse(f"the batch cannot be rewritten: {deepest.why}", where="rebatch", hint=hint)
+
+
+class _Pass(Struct):
+    """One way through the graph."""
+
+    model: Model
+    rewriting: Rewriting
+
+    def run(self) -> Rebatched:
+        """The whole graph rewritten.
+
+        Raises:
+            Refused: It cannot be.
+        """
+        graph, r = self.model.graph, self.rewriting
+        for place, node in enumerate(graph.nodes):
+            try:
+                r.nodes.append(self._written(node))
+            except Refused as refused:
+                raise Refused(f"{node.op} '{printable(node.label)}': {refused.why}", place) from None
+        for value in graph.outputs:
+            if value.name in r.sized:
+                raise Refused(
+                    f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
+                )
+        nodes, initializers = _used(r.nodes, r.initializers, graph)
+        made = Graph(
+            name=graph.name,
+            nodes=nodes,
+            inputs=tuple(self._value(value) for value in graph.inputs),
+            outputs=tuple(self._value(value) for value in graph.outputs),
+            initializers=initializers,
+            values=tuple(self._value(value) for value in graph.values),
+            extra=graph.extra,
+        )
+        model = replace(self.model, graph=made, path="")
+        return Rebatched(model, r.old, r.batched, tuple(dict.fromkeys(r.changed)))
+
+    def _written(self, node: Node) -> Node:
+        """The node for the new batch; what it makes is followed."""
+        r = self.rewriting
+        captured = {n for _, body in subgraphs(node) for n in captured_names(body)}
+        if captured & (r.batched.keys() | r.sized):
+            r.refuse("a body reads values of the batch")
+        if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
+            r.sized.update(node.outputs)
+            return node
+        node = self._frozen(node)
+        if not any(name in r.batched for name in node.inputs):
+            if any(name in r.sized for name in node.inputs):
+                r.sized.update(node.outputs)
+            return node
+        rule = RULES.get(node.op) if node.domain in _DOMAINS else None
+        if rule is None or node.key in self.model.functions:
+            r.refuse("where its batch goes is not known")
+        return rule(r, node)
+
+    def _frozen(self, node: Node) -> Node:
+        """A node that reads sizes computed from the batch: with the numbers that they are, to be rewritten.
+
+        What goes on computing sizes stays as it is, as far as its result is known.
+        """
+        r = self.rewriting
+        if not any(name in r.sized for name in node.inputs):
+            return node
+        known = all(r.contents(name) is not None for name in node.outputs if name)
+        if known and not any(name in r.batched for name in node.inputs):
+            return node
+        inputs = list(node.inputs)
+        for at, name in enumerate(inputs):
+            if name in r.sized:
+                found = r.contents(name)
+                if found is None:
+                    r.refuse(f"'{name}' is computed from the size of the batch")
+                inputs[at] = r.fresh(name)
+                r.initializers[inputs[at]] = tensor_from_array(inputs[at], found)
+        return node.with_values(inputs, node.outputs)
+
+    def _value(self, value: Value) -> Value:
+        shape = None if value.shape is None else self.rewriting.declared(value.name, value.shape)
+        return value if shape == value.shape else Value(value.name, value.dtype, shape)
+
+
+def _names(graph: Graph) -> set[str]:
+    found = {value.name for value in (*graph.inputs, *graph.outputs)} | set(graph.initializers)
+    for node in graph.nodes:
+        found.update(node.outputs)
+        found.add(node.name)
+        for _, body in subgraphs(node):
+            found |= _names(body)
+    return found
+
+
+def _used(
+    nodes: Sequence[Node], initializers: Mapping[str, Tensor], graph: Graph
+) -> tuple[list[Node], dict[str, Tensor]]:
+    """Without what only computed shapes that are written down now."""
+    wanted = {value.name for value in graph.outputs} | {value.name for value in graph.inputs}
+    before = {name for node in graph.nodes for name in node.inputs}
+    # what nothing read before stays as it was
+    idle = {id(node) for node in graph.nodes if before.isdisjoint(node.outputs)}
+    kept = []
+    for node in reversed(nodes):
+        if id(node) in idle or any(name in wanted for name in node.outputs):
+            kept.append(node)
+            wanted.update(node.inputs)
+            for _, body in subgraphs(node):
+                wanted |= captured_names(body)
+    unread = {name for name in graph.initializers if name not in before and name not in wanted}
+    stays = {name: tensor for name, tensor in initializers.items() if name in wanted or name in unread}
+    return kept[::-1], stays

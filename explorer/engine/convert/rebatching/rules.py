@@ -1,0 +1,469 @@
+"""Rules by operator: where the batch stands behind a node, and what of the node is written for one batch.
+
+An operator that is not here is refused. Whether each example is really worked on by itself shows in the
+proof, which runs both models: a rule says where the batch goes, not that nothing mixes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from explorer.engine.convert.rebatching.batch_axis import BatchAxis, Rewriting
+from explorer.engine.costs.decode.position_roles import ROLES
+from explorer.engine.graph.model import Node
+from explorer.facts import Dim
+
+Rule = Callable[[Rewriting, Node], Node]
+
+
+def _state(r: Rewriting, node: Node, at: int) -> BatchAxis | None:
+    return r.batched.get(node.inputs[at]) if at < len(node.inputs) else None
+
+
+def _whole(r: Rewriting, node: Node, at: int, axis: int) -> BatchAxis:
+    """The batch of an input, which has to be an axis of its own, in its place."""
+    found = _state(r, node, at)
+    if found is None or found.axis != axis or not found.whole:
+        r.refuse(f"the batch of '{node.inputs[at]}' would have to be axis {axis}, alone")
+    return found
+
+
+def _alone(r: Rewriting, node: Node, *allowed: int) -> None:
+    """Refuses a batch in other inputs than these."""
+    for at, name in enumerate(node.inputs):
+        if name in r.batched and at not in allowed:
+            r.refuse(f"input {at} ('{name}') must not depend on the batch")
+
+
+def _set(r: Rewriting, node: Node, *states: BatchAxis | None) -> Node:
+    for name, state in zip(node.outputs, states, strict=False):
+        if name and state is not None:
+            r.batched[name] = state
+    return node
+
+
+def _axis(node: Node, rank: int, default: int, name: str = "axis") -> int:
+    found: int = node.attributes.get(name, default)
+    return found % max(rank, 1)
+
+
+def _with(node: Node, at: int, name: str) -> Node:
+    inputs = [name if i == at else old for i, old in enumerate(node.inputs)]
+    return node.with_values(inputs, node.outputs)
+
+
+def _each(r: Rewriting, node: Node) -> Node:
+    """Element by element: the batches meet on the same axis from behind, and nothing else does there."""
+    rank = max(len(r.shape(name)) for name in node.inputs if name)
+    lanes = {
+        found.at(found.axis + rank - len(r.shape(n)))
+        for n in node.inputs
+        if n and (found := r.batched.get(n))
+    }
+    if len(lanes) != 1:
+        r.refuse("two batches meet on different axes")
+    lane = lanes.pop()
+    for at, name in enumerate(node.inputs):
+        if not name or name in r.batched:
+            continue
+        shape = r.shape(name)
+        own = lane.axis - rank + len(shape)
+        if own < 0 or shape[own] == 1:
+            continue
+        if not lane.whole or shape[own] != r.old:
+            r.refuse(f"'{name}' meets the batch with an axis of {shape[own]}")
+        node = _with(node, at, r.one_row(name, own))
+    return _set(r, node, *(lane for _ in node.outputs))
+
+
+def _first(r: Rewriting, node: Node) -> Node:
+    """Images and the like: the batch is the first axis of the first input and of what comes out."""
+    _alone(r, node, 0)
+    found = _state(r, node, 0)
+    if found is None or found.axis != 0:
+        r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
+    return _set(r, node, found)
+
+
+def _rows(r: Rewriting, node: Node) -> Node:
+    """Fused operators: the batch is the first axis of all that holds one."""
+    for at, name in enumerate(node.inputs):
+        if name in r.batched:
+            _whole(r, node, at, 0)
+    return _set(r, node, *(BatchAxis(0) for _ in node.outputs))
+
+
+def _along(default: int, *, coerced: int = 0) -> Rule:
+    """Over one axis (before operator set `coerced` those behind it too), which must not be the batch."""
+
+    def rule(r: Rewriting, node: Node) -> Node:
+        _alone(r, node, 0)
+        found = _state(r, node, 0)
+        assert found is not None
+        rank = len(r.shape(node.inputs[0]))
+        old = r.opset < coerced
+        axis = _axis(node, rank, 1 if old else default)
+        behind = node.op in _NORMALISE or old
+        if found.axis == axis or (behind and found.axis > axis):
+            r.refuse("it works along the batch")
+        return _set(r, node, *(found for _ in node.outputs))
+
+    return rule
+
+
+def _reduced(r: Rewriting, node: Node) -> Node:
+    _alone(r, node, 0)
+    found = _state(r, node, 0)
+    assert found is not None
+    rank = len(r.shape(node.inputs[0]))
+    said = node.attributes.get("axes")
+    if said is None and len(node.inputs) > 1:
+        said = r.numbers(node.inputs[1])
+    if not said and node.attributes.get("noop_with_empty_axes"):
+        return _set(r, node, found)
+    if node.op in ("ArgMax", "ArgMin"):
+        said = [node.attributes.get("axis", 0)]
+    axes = {axis % rank for axis in said or range(rank)}
+    if found.axis in axes:
+        r.refuse("it reduces over the batch")
+    gone = 0 if node.attributes.get("keepdims", 1) else sum(axis < found.axis for axis in axes)
+    return _set(r, node, found.at(found.axis - gone))
+
+
+def _matmul(r: Rewriting, node: Node) -> Node:
+    second = _SECOND.get(node.op, 1)
+    _alone(r, node, 0, second)
+    ranks = [len(r.shape(node.inputs[at])) for at in (0, second)]
+    rank = max(*ranks, 2)
+    lanes: set[BatchAxis] = set()
+    for at, own, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
+        found = _state(r, node, at)
+        if found is None:
+            continue
+        if own == 1 or found.axis - own == depth:
+            r.refuse("it multiplies over the batch")
+        lanes.add(found.at(found.axis + rank - own))
+        other, theirs = (second, ranks[1]) if at == 0 else (0, ranks[0])
+        beside = found.axis - own + theirs
+        if found.axis - own < -2 and beside >= 0 and _state(r, node, other) is None:
+            shape = r.shape(node.inputs[other])
+            if shape[beside] != 1 and (shape[beside] != r.old or not found.whole):
+                r.refuse(f"'{node.inputs[other]}' meets the batch with an axis of {shape[beside]}")
+            if shape[beside] != 1:
+                node = _with(node, other, r.one_row(node.inputs[other], beside))
+    if len(lanes) != 1 or (all(_state(r, node, at) for at in (0, second)) and min(lanes).axis >= rank - 2):
+        r.refuse("two batches meet on different axes")
+    lane = lanes.pop()
+    # a vector on one side leaves no axis of its own behind
+    if ranks[1] == 1 and ranks[0] > 1:
+        return _set(r, node, lane)
+    if ranks[0] == 1 and lane.axis == rank - 1:
+        lane = lane.at(lane.axis - 1)
+    return _set(r, node, lane)
+
+
+def _gemm(r: Rewriting, node: Node) -> Node:
+    lanes = set()
+    for at, depth in (
+        (0, 0 if node.attributes.get("transA", 0) else 1),
+        (1, 1 if node.attributes.get("transB", 0) else 0),
+    ):
+        found = _state(r, node, at)
+        if found is not None and found.axis == depth:
+            r.refuse("it multiplies over the batch")
+        if found is not None:
+            lanes.add(found.at(at))
+    if len(lanes) != 1:
+        r.refuse("two batches meet on different axes")
+    lane = lanes.pop()
+    if len(node.inputs) > 2 and node.inputs[2]:
+        shape, own = r.shape(node.inputs[2]), _state(r, node, 2)
+        beside = lane.axis - 2 + len(shape)
+        if own is not None and own.at(own.axis + 2 - len(shape)) != lane:
+            r.refuse("two batches meet on different axes")
+        if own is None and beside >= 0 and shape[beside] != 1:
+            if not lane.whole or shape[beside] != r.old:
+                r.refuse(f"'{node.inputs[2]}' meets the batch with an axis of {shape[beside]}")
+            node = _with(node, 2, r.one_row(node.inputs[2], beside))
+    return _set(r, node, lane)
+
+
+def _transpose(r: Rewriting, node: Node) -> Node:
+    found = _state(r, node, 0)
+    assert found is not None
+    rank = len(r.shape(node.inputs[0]))
+    order = list(node.attributes.get("perm") or range(rank)[::-1])
+    return _set(r, node, found.at(order.index(found.axis)))
+
+
+def _places(r: Rewriting, found: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]) -> list[BatchAxis]:
+    """Where the batch may stand in a new shape of the same elements, likeliest first.
+
+    The elements before it are as many as before; with a batch of 1 that may leave several axes.
+    """
+    before = r.product(source[: found.axis]) * found.outer
+    made, front = [], 1
+    for axis, size in enumerate(target):
+        if not isinstance(size, int):
+            break  # what is open stands behind the batch
+        if before % front == 0 and size and size % (before // front * r.old) == 0:
+            outer = before // front
+            made.append(BatchAxis(axis, outer, size // (outer * r.old)))
+        front *= size
+    return sorted(made, key=lambda one: (not one.whole, one.axis != found.axis, one.outer != 1, one.axis))
+
+
+def _chosen(r: Rewriting, places: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
+    if not places:
+        r.refuse(f"the batch is mixed with another axis: no axis of {list(shape)} can hold it")
+    if len(places) == 1:
+        return places[0]
+    turn = len(r.ways)
+    r.ways.append(len(places))
+    return places[r.ambiguous[turn] if turn < len(r.ambiguous) else 0]
+
+
+def _reshape(r: Rewriting, node: Node) -> Node:
+    _alone(r, node, 0)
+    found = _state(r, node, 0)
+    assert found is not None
+    source, made = r.shape(node.inputs[0]), r.shape(node.outputs[0])
+    lane = _chosen(r, _places(r, found, source, made), made)
+    _set(r, node, lane)
+    said = list(node.attributes.get("shape") or ()) or r.numbers(node.inputs[1]) or []
+    copied = {at for at, one in enumerate(said) if one == 0 and not node.attributes.get("allowzero", 0)}
+    follows = said[lane.axis] == -1 or (lane.axis in copied and found == lane)
+    if follows and copied <= {lane.axis, *(at for at in copied if at != found.axis)}:
+        return node
+    # what was left open or copied is a number from now on, where it is one
+    sizes: list[Dim] = [made[at] if one == -1 or at in copied else one for at, one in enumerate(said)]
+    times = lane.outer * lane.inner
+    sizes[lane.axis] = r.new * times if isinstance(r.new, int) else -1
+    numbers = [size if isinstance(size, int) else 0 if at in copied else -1 for at, size in enumerate(sizes)]
+    if numbers.count(-1) > 1:
+        r.refuse("a size beside the batch is open (--dim binds it)")
+    r.changed.append(node.label)
+    if "shape" in node.attributes:
+        return node.with_attributes({**node.attributes, "shape": tuple(numbers)})
+    return _with(node, 1, r.store(numbers, node.label))
+
+
+def _flatten(r: Rewriting, node: Node) -> Node:
+    found = _state(r, node, 0)
+    assert found is not None
+    source = r.shape(node.inputs[0])
+    axis = node.attributes.get("axis", 1)
+    axis = axis + len(source) if axis < 0 else axis
+    start, stop, to = (0, axis, 0) if found.axis < axis else (axis, len(source), 1)
+    outer = r.product(source[start : found.axis]) * found.outer
+    inner = found.inner * r.product(source[found.axis + 1 : stop])
+    return _set(r, node, BatchAxis(to, outer, inner))
+
+
+def _moved(r: Rewriting, node: Node) -> Node:
+    """Squeeze, Unsqueeze."""
+    found = _state(r, node, 0)
+    assert found is not None
+    axes = node.attributes.get("axes")
+    if axes is None and len(node.inputs) > 1:
+        axes = r.numbers(node.inputs[1])
+    shape = r.shape(node.inputs[0])
+    if node.op == "Unsqueeze":
+        rank = len(shape) + len(axes or ())
+        new = {axis % rank for axis in axes or ()}
+        free = [axis for axis in range(rank) if axis not in new]
+        return _set(r, node, found.at(free[found.axis]))
+    if not axes:
+        axes = [at for at, size in enumerate(shape) if size == 1]
+    gone = {axis % len(shape) for axis in axes}
+    if found.axis in gone:
+        r.refuse("it drops the axis of the batch")
+    return _set(r, node, found.at(found.axis - sum(axis < found.axis for axis in gone)))
+
+
+def _concat(r: Rewriting, node: Node) -> Node:
+    lanes = {r.batched[name] for name in node.inputs if name in r.batched}
+    if len(lanes) != 1:
+        r.refuse("two batches meet on different axes")
+    lane = lanes.pop()
+    if lane.axis == _axis(node, len(r.shape(node.outputs[0])), 0):
+        r.refuse("it puts something behind the batch, along its axis")
+    for at, name in enumerate(node.inputs):
+        if name not in r.batched:
+            if not lane.whole:
+                r.refuse(f"'{name}' has no batch, and stands beside one that is mixed with another axis")
+            node = _with(node, at, r.spread(name, lane.axis))
+    return _set(r, node, lane)
+
+
+def _slice(r: Rewriting, node: Node) -> Node:
+    _alone(r, node, 0)
+    found = _state(r, node, 0)
+    assert found is not None
+    rank = len(r.shape(node.inputs[0]))
+    said = node.attributes
+    if "starts" in said:
+        starts, ends, steps = list(said["starts"]), list(said["ends"]), [1] * len(said["starts"])
+        axes = list(said.get("axes") or range(len(starts)))
+    else:
+        starts, ends = r.numbers(node.inputs[1]) or [], r.numbers(node.inputs[2]) or []
+        axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(len(starts)))
+        steps = (r.numbers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(starts)
+    at = next((i for i, axis in enumerate(axes) if axis % rank == found.axis), None)
+    if at is not None:
+        size = r.shape(node.inputs[0])[found.axis]
+        if starts[at] != 0 or steps[at] != 1 or not isinstance(size, int) or ends[at] < size:
+            r.refuse("it takes a part of the batch")
+        if ends[at] < _END:
+            ends[at] = _END
+            r.changed.append(node.label)
+            if "starts" in said:
+                node = node.with_attributes({**said, "ends": tuple(ends)})
+            else:
+                node = _with(node, 2, r.store(ends, node.label))
+    return _set(r, node, found)
+
+
+def _split(r: Rewriting, node: Node) -> Node:
+    found = _state(r, node, 0)
+    assert found is not None
+    if found.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
+        r.refuse("it splits the batch")
+    return _set(r, node, *(found for _ in node.outputs))
+
+
+def _gather(r: Rewriting, node: Node) -> Node:
+    data, indices = _state(r, node, 0), _state(r, node, 1)
+    axis = _axis(node, len(r.shape(node.inputs[0])), 0)
+    if data is not None and indices is not None:
+        r.refuse("table and indices both hold the batch")
+    if indices is not None:
+        return _set(r, node, indices.at(indices.axis + axis))
+    assert data is not None
+    if data.axis == axis:
+        r.refuse("it takes rows out of the batch")
+    rank = len(r.shape(node.inputs[1]))
+    return _set(r, node, data.at(data.axis + (rank - 1 if data.axis > axis else 0)))
+
+
+def _pad(r: Rewriting, node: Node) -> Node:
+    found = _state(r, node, 0)
+    assert found is not None
+    _alone(r, node, 0)
+    rank = len(r.shape(node.inputs[0]))
+    pads = list(node.attributes.get("pads") or ()) or r.numbers(node.inputs[1]) or []
+    axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
+    for at, axis in enumerate(axes):
+        if axis % rank == found.axis and (pads[at] or pads[at + len(axes)]):
+            r.refuse("it pads the batch")
+    return _set(r, node, found)
+
+
+def _tile(r: Rewriting, node: Node) -> Node:
+    found = _state(r, node, 0)
+    assert found is not None
+    _alone(r, node, 0)
+    if (r.numbers(node.inputs[1]) or [])[found.axis] != 1:
+        r.refuse("it repeats the batch")
+    return _set(r, node, found)
+
+
+def _expand(r: Rewriting, node: Node) -> Node:
+    _alone(r, node, 0)
+    found = _state(r, node, 0)
+    assert found is not None
+    target, rank = r.numbers(node.inputs[1]) or [], len(r.shape(node.inputs[0]))
+    shift = max(len(target) - rank, 0)
+    own = found.axis - rank + len(target)
+    if own >= 0 and target[own] != 1:
+        if target[own] != r.shape(node.inputs[0])[found.axis]:
+            r.refuse("it repeats the batch")
+        r.changed.append(node.label)
+        # an axis of 1 stays what it is
+        node = _with(node, 1, r.store([1 if at == own else v for at, v in enumerate(target)], node.label))
+    return _set(r, node, found.at(found.axis + shift))
+
+
+def _resize(r: Rewriting, node: Node) -> Node:
+    _alone(r, node, 0)
+    found = _whole(r, node, 0, 0)
+    sizes = r.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
+    said = node.attributes.get("axes")
+    axes = [axis % len(r.shape(node.inputs[0])) for axis in said] if said else None
+    if sizes is not None and (axes is None or 0 in axes):
+        at = 0 if axes is None else axes.index(0)
+        if sizes[at] != r.old:
+            r.refuse("it resizes the batch")
+        r.changed.append(node.label)
+        node = _with(node, 3, r.sizes([None if i == at else v for i, v in enumerate(sizes)], 1, node.label))
+    return _set(r, node, found)
+
+
+def _recurrent(r: Rewriting, node: Node) -> Node:
+    """RNN, GRU, LSTM: sequence, batch, features; or the batch first, where `layout` says so."""
+    first = bool(node.attributes.get("layout", 0))
+    _alone(r, node, 0, 4, 5, 6)
+    _whole(r, node, 0, 0 if first else 1)
+    for at, axis in ((4, 0), (5, 0 if first else 1), (6, 0 if first else 1)):
+        if at < len(node.inputs) and node.inputs[at]:
+            if node.inputs[at] in r.batched:
+                _whole(r, node, at, axis)
+            else:
+                node = _with(node, at, r.spread(node.inputs[at], axis))
+    state = BatchAxis(0 if first else 1)
+    return _set(r, node, BatchAxis(0 if first else 2), state, state)
+
+
+def _einsum(r: Rewriting, node: Node) -> Node:
+    equation = node.attributes["equation"].replace(" ", "")
+    left, _, out = equation.partition("->")
+    terms = left.split(",")
+    if "..." in equation or "->" not in equation:
+        r.refuse("its equation does not name all axes")
+    found = {terms[at][s.axis]: s for at, n in enumerate(node.inputs) if (s := r.batched.get(n))}
+    if len(found) != 1 or next(iter(found)) not in out:
+        r.refuse("it sums over the batch, or mixes two")
+    letter, lane = next(iter(found.items()))
+    if any(letter in term and name not in r.batched for term, name in zip(terms, node.inputs, strict=True)):
+        r.refuse("something without a batch stands beside it")
+    return _set(r, node, lane.at(out.index(letter)))
+
+
+_END = (1 << 63) - 1
+_SECOND = {"QLinearMatMul": 3}
+_NORMALISE = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+
+_SHARED: Mapping[Rule, str] = {
+    _first: "Conv ConvTranspose ConvInteger QLinearConv FusedConv AveragePool MaxPool LpPool"
+    " GlobalAveragePool GlobalMaxPool GlobalLpPool BatchNormalization InstanceNormalization"
+    " GroupNormalization LRN DepthToSpace SpaceToDepth QLinearAveragePool QLinearGlobalAveragePool",
+    _rows: "Attention MultiHeadAttention GroupQueryAttention RotaryEmbedding SkipLayerNormalization"
+    " SkipSimplifiedLayerNormalization EmbedLayerNormalization",
+    _reduced: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"
+    " ReduceProd ReduceSum ReduceSumSquare",
+    _matmul: "MatMul MatMulInteger QLinearMatMul",
+    _moved: "Squeeze Unsqueeze",
+    _recurrent: "RNN GRU LSTM",
+    _along(-1, coerced=13): "Softmax LogSoftmax Hardmax",
+    _along(-1): " ".join((*_NORMALISE, "LpNormalization", "TopK")),
+    _along(0): "CumSum",
+}
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys((op for op, role in ROLES.items() if role == "each"), _each),
+    **{op: rule for rule, ops in _SHARED.items() for op in ops.split()},
+    "Gemm": _gemm,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Flatten": _flatten,
+    "Concat": _concat,
+    "Slice": _slice,
+    "Split": _split,
+    "Gather": _gather,
+    "Pad": _pad,
+    "Tile": _tile,
+    "Expand": _expand,
+    "Resize": _resize,
+    "Einsum": _einsum,
+}
+"""By operator."""
