@@ -359,7 +359,6 @@ class Models:
 
     def _keeping_flow(self, examined: AnalysisResult) -> AnalysisResult:
         """The analysis of the original, whose edges are kept as soon as they are made."""
-        from explorer.engine.costs.memory.liveness import AnalysisResult
         from explorer.engine.costs.value_flow import record_of
 
         def rows() -> MadeRows:
@@ -373,7 +372,7 @@ class Models:
 
             return layers, order, functools.cache(flow)
 
-        return AnalysisResult(examined.info, rows, examined.bounds)
+        return type(examined)(examined.info, rows, examined.bounds)
 
     def _keep(self, at: int, what: str, fact: Callable[[], Any]) -> None:
         """Keeps what was found out about the original, or made of what was kept; it is tried once."""
@@ -401,20 +400,16 @@ class Models:
         model = self.graph(at)
         own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         bound = {name: size for name, size in (sizes or {}).items() if name in own}
-        from explorer.engine.models.onnx import OnnxModel  # the engine, which a kept answer needs not
-
-        opened = OnnxModel(model.path, self._state_options({**bound, **self.options["dims"]}), model)
+        opened = _onnx(model.path, self._state_options({**bound, **self.options["dims"]}), model)
         return opened.examine(on_progress=on_progress, cancel=cancel)
 
     def _state(self, at: int) -> OnnxModel:
         """The file of a state, read; whoever only reads the graph has nothing of the user's run."""
         if at not in self._states:
-            from explorer.engine.models.onnx import OnnxModel  # as above
-
             path = self.history.entries[at].path
             if path is None or not os.path.exists(path):
                 raise Misuse("this state of the session is gone", where=path or "history")
-            self._states[at] = OnnxModel(path, OpenOptions())
+            self._states[at] = _onnx(path, OpenOptions())
         return self._states[at]
 
     def _open(self, on_progress: OnProgress) -> OpenedModel:
@@ -464,6 +459,12 @@ class Models:
         folder = os.path.dirname(self.source)
         tensors = self.graph(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
+
+
+def _onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxModel:
+    from explorer.engine.models.onnx import OnnxModel  # the engine, which a kept answer needs not
+
+    return OnnxModel(path, options, model)
 
 
 def _said_of_bounds(examined: AnalysisResult) -> Info:

@@ -18,7 +18,7 @@ from grandalf.graphs import Edge, Vertex, graph_core
 from grandalf.layouts import Layer, SugiyamaLayout
 from msgspec import Struct
 
-__all__ = ["Layout", "Place", "laid_out"]
+__all__ = ["Layout", "BoxPlace", "laid_out"]
 
 MAX_CHAIN = 4_000
 """Points of long edges in all; the longest edges beyond it are not routed."""
@@ -28,7 +28,7 @@ _RECURSION = 20_000
 """Deeper than grandalf goes: once for every box and point at most."""
 
 
-class Place(Struct, frozen=True):
+class BoxPlace(Struct, frozen=True):
     """Where a box stands."""
 
     rank: int
@@ -40,7 +40,7 @@ class Place(Struct, frozen=True):
 class Layout(Struct, frozen=True):
     """Places of the boxes, the points of the edges (none: no room), and the size of all."""
 
-    places: tuple[Place, ...]
+    places: tuple[BoxPlace, ...]
     routes: tuple[tuple[tuple[int, int], ...], ...]
     width: int
     height: int
@@ -86,7 +86,7 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
     middles, orders = _placed(items, at_rank, [*links])
     tops, bottoms, height = _levels(items, at_rank)
     places = tuple(
-        Place(ranks[at], orders[at], round(middles[at] - sizes[at][0] / 2), tops[ranks[at]])
+        BoxPlace(ranks[at], orders[at], round(middles[at] - sizes[at][0] / 2), tops[ranks[at]])
         for at in range(len(sizes))
     )
     routes: list[tuple[tuple[int, int], ...]] = []

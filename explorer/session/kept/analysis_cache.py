@@ -27,13 +27,13 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from explorer.facts import Info, OpStat
+from explorer.facts.graph.flow import FlowRecord
 from explorer.host import file_reads, memory_limit
 from explorer.host.cache_folder import SWITCH, CacheFolder, CacheUsage, home
 from explorer.host.file_reads import FileRead
 from explorer.session.kept.rows import Piece, RowPages, tupled
 
 if TYPE_CHECKING:
-    from explorer.facts.graph.flow import FlowRecord
     from explorer.facts.memory import Memory
 
 _VERSION = 1
@@ -104,8 +104,6 @@ class AnalysisCache:
 
     def flow(self) -> FlowRecord | None:
         """The edges between the rows."""
-        from explorer.facts.graph.flow import FlowRecord  # likewise
-
         found: FlowRecord | None = self._decoded("flow", FlowRecord, lambda fact: fact)
         return found
 
