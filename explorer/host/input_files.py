@@ -10,6 +10,7 @@ import tomllib
 from typing import Any
 
 from explorer.base.errors import Misuse
+from explorer.host import confinement
 
 MOST_BYTES = 16 << 20
 QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
@@ -19,12 +20,19 @@ _DEEP = re.compile(r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}")
 _AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
-def content(path: str) -> bytes:
+def content(path: str, *, own: bool = False) -> bytes:
     """All of a file.
 
+    Args:
+        path: Its path.
+        own: It is the program's own configuration, which nobody typed.
+
     Raises:
+        Misuse: It lies where this process reads nothing (`confinement`).
         OSError: It cannot be read, is no regular file, or is larger than anybody would write.
     """
+    if not own:
+        confinement.check(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from explorer.base.errors import Misuse
-from explorer.host import scratch
+from explorer.host import confinement, scratch
 
 
 def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
@@ -26,8 +26,10 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
         weights: Files that hold the weights of those.
 
     Raises:
-        Misuse: `path` is one of them, is no regular file, or exists and may not be replaced.
+        Misuse: `path` is one of them, is no regular file, exists and may not be replaced, or lies where this
+            process writes nothing (`confinement`).
     """
+    _check_confined(path)
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
     beside = f"{path}.data"
@@ -44,6 +46,11 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
     if not overwrite:
         raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+def _check_confined(path: str) -> None:
+    if not scratch.is_private(path):
+        confinement.check(path)
 
 
 def _same_file(a: str, b: str) -> bool:
@@ -71,6 +78,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         Misuse: The folder does not exist, `path` is a directory, it or a file that comes with it would
             replace another, somebody else is writing it, or writing failed (permission, space).
     """
+    _check_confined(path)
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
     folder, name = os.path.split(os.path.abspath(path))

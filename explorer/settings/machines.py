@@ -290,14 +290,14 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
     """The same with all that is known of each machine, and complete."""
     path = config or config_path()
     try:
-        return _machines(_content(path), path)
+        return _machines(_content(path, own=config is None), path)
     except FileNotFoundError:
         return {}
 
 
-def _content(path: str) -> dict[str, Any]:
+def _content(path: str, *, own: bool = False) -> dict[str, Any]:
     try:
-        return input_files.toml(input_files.content(path), path)[1]
+        return input_files.toml(input_files.content(path, own=own), path)[1]
     except FileNotFoundError:
         raise
     except OSError as error:

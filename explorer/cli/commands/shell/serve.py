@@ -1,0 +1,96 @@
+"""`explorer serve`: the screen in a browser, for who has the link."""
+
+from __future__ import annotations
+
+import os
+
+from explorer.base.errors import Misuse
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import Option
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.printing import print_pieces
+from explorer.session import headers
+
+_LOOPBACK = "127.0.0.1"
+_SERVE = "pip install 'explorer-nn[serve]'"
+
+
+def _run(given: ParsedArgs, progress: object) -> Answer:
+    # the help reads this file, which needs none of these
+    import asyncio
+
+    from explorer.host.optional_packages import require
+    from explorer.process.saved_sessions import Opening
+
+    source = given.models[0]
+    if ":" in source and not os.path.exists(source):
+        raise Misuse("code is not served to a browser", where=source, hint="serve a file of the model")
+    headers.check(source)
+    require("textual_serve", "serve", install=_SERVE)
+    from explorer.web import screen
+    from explorer.web.server import ScreenServer
+
+    folder, name = _place(source)
+    opening = Opening(
+        weights=given.weights,
+        dims=given.dim,
+        input_shapes=given.input_shape,
+        observe=given.observe,
+        past=given.past,
+    )
+    server = ScreenServer(
+        screen.command(name, opening),
+        folder,
+        title=f"explorer {os.path.basename(folder if name == '.' else name)}",
+        host=given.host,
+        port=given.port,
+    )
+
+    def ready(link: str) -> None:
+        print_pieces([f"{link}\n", f"serves {folder} to who has this link; Ctrl+C ends it\n"])
+
+    asyncio.run(server.run(ready))
+    return Answer(DONE, pieces=tuple)
+
+
+def _place(source: str) -> tuple[str, str]:
+    """The folder that is served, and what a model in it is called there."""
+    if os.path.isdir(source):
+        folder = os.path.realpath(source)
+        return folder, folder if headers.choices(source) is None else "."
+    if os.path.exists(source):
+        folder, name = os.path.split(os.path.realpath(source))
+        return folder, name
+    return os.getcwd(), source
+
+
+COMMAND = Command(
+    "serve",
+    "the screen in a browser, for who has the link that is printed",
+    ("MODEL",),
+    (
+        Option(
+            "--port",
+            "port to listen at (default 8000; 0 for one that is free)",
+            "N",
+            "8000",
+            least=0,
+            manual="`serve`: port to listen at; 0 for one that is free",
+        ),
+        Option(
+            "--host",
+            "address to listen at (default 127.0.0.1: this machine alone)",
+            "ADDRESS",
+            _LOOPBACK,
+            manual="`serve`: address to listen at; without it only this machine is answered",
+        ),
+        *("--dim", "--input-shape", "--weights", "--observe", "--past", "--version", "--help"),
+    ),
+    ("explorer serve model.onnx", "explorer serve models/ --port 0"),
+    _run,
+    usage="serve MODEL",
+    manual="the screen in a browser, for who has the link that is printed; files only below the model's"
+    " folder",
+    instant=True,
+)

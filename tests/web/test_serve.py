@@ -1,0 +1,319 @@
+"""`explorer serve`: who has the link sees the screen, others nothing, and no name leads out of the folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pyte
+import pytest
+
+from explorer import Session
+from explorer.base.errors import Misuse
+from explorer.facts import TileSpec
+from explorer.facts.sweep import SweepSpec
+from explorer.settings import machines
+from explorer.settings import tiling as tilings
+from tests.terminal import ROOT
+
+PATHS = (
+    "/",
+    "/ws",
+    "/static/js/textual.js",
+    "/static/",
+    "/download/x",
+    "/nowhere",
+    "/%2e%2e/%2e%2e/etc/passwd",
+)
+CELLS = (100, 30)
+
+
+class Served:
+    """A running `explorer serve`, its link, and the address without the token."""
+
+    def __init__(self, source: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "explorer", "serve", str(source), "--port", "0"],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.link = self.process.stdout.readline().strip()
+        self.said = self.process.stdout.readline()
+        self.address, _, self.token = self.link.partition("/?token=")
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def programs(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("served")
+    shutil.copy(ROOT / "sample_models" / "lenet.onnx", made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    running = Served(folder / "lenet.onnx")
+    yield running
+    running.end()
+
+
+def visitor() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+
+
+async def let_in(client: aiohttp.ClientSession, served: Served) -> None:
+    async with client.get(served.link) as answer:
+        assert answer.status == 200
+
+
+class Browser:
+    """A page: what the web socket brings is drawn on a terminal."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.screen = pyte.Screen(*CELLS)
+        self._stream = pyte.ByteStream(self.screen)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    async def keys(self, typed: str) -> None:
+        await self.socket.send_str(json.dumps(["stdin", typed]))
+
+    async def until(self, seen: Callable[[str], bool], seconds: float = 20.0) -> str:
+        end = time.monotonic() + seconds
+        while not seen(self.text):
+            assert time.monotonic() < end, self.text
+            try:
+                message = await self.socket.receive(timeout=1)
+            except TimeoutError:
+                continue
+            assert message.type is aiohttp.WSMsgType.BINARY, (message, self.text)
+            self._stream.feed(message.data)
+        return self.text
+
+
+def line(client: aiohttp.ClientSession, served: Served) -> aiohttp.client._WSRequestContextManager:
+    columns, rows = CELLS
+    return client.ws_connect(f"{served.address}/ws?width={columns}&height={rows}")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=%C3%A9"])
+async def test_without_the_token_no_path_answers(served: Served, path: str, query: str) -> None:
+    async with visitor() as client, client.get(served.address + path + query) as answer:
+        assert answer.status == 403
+        assert "Set-Cookie" not in answer.headers
+        assert "lenet" not in await answer.text()
+
+
+@pytest.mark.parametrize("cookie", [None, "wrong"])
+async def test_without_the_cookie_the_web_socket_does_not_open(served: Served, cookie: str | None) -> None:
+    port = served.address.rpartition(":")[2]
+    headers = {} if cookie is None else {"Cookie": f"explorer-{port}={cookie}"}
+    async with visitor() as client:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.ws_connect(f"{served.address}/ws", headers=headers)
+    assert refused.value.status == 403
+
+
+async def test_the_page_of_another_server_does_not_get_the_web_socket(served: Served) -> None:
+    async with visitor() as client:
+        await let_in(client, served)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.ws_connect(f"{served.address}/ws", origin="http://127.0.0.1:1")
+    assert refused.value.status == 403
+
+
+async def test_the_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(
+    served: Served,
+) -> None:
+    async with visitor() as client:
+        async with client.get(served.link) as answer:
+            cookie = answer.headers["Set-Cookie"]
+            assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+            assert served.token not in cookie + await answer.text()
+        async with client.get(served.address) as answer:
+            page = await answer.text()
+            assert "lenet.onnx" in page
+            assert served.token not in page
+        async with client.get(f"{served.address}/static/js/textual.js") as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../server.py", "/static/%2e%2e/server.py", "/lenet.onnx", "/static//etc/hosts"]
+)
+async def test_who_is_let_in_reads_no_file_through_a_path(served: Served, path: str) -> None:
+    from yarl import URL
+
+    async with visitor() as client:
+        await let_in(client, served)
+        async with client.get(URL(served.address + path, encoded=True)) as answer:
+            assert answer.status in {403, 404}
+
+
+async def test_a_visitor_tiles_the_model_and_finds_the_verdict_again_after_a_reload(served: Served) -> None:
+    async with visitor() as client:
+        await let_in(client, served)
+        async with line(client, served) as socket:
+            page = Browser(socket)
+            await page.until(lambda text: "conv1" in text and "q quit" in text and "MACs 416" in text)
+            await page.keys("t")
+            await page.until(lambda text: "Enter apply" in text and "Lower bound" in text)
+            await page.keys("\r")
+            await page.until(lambda text: "Proven equal" in text)
+        async with line(client, served) as socket:
+            again = await Browser(socket).until(lambda text: "Proven equal" in text and "lenet.onnx" in text)
+            assert "39 tile matmuls" in again
+
+    async with visitor() as other:
+        await let_in(other, served)
+        async with line(other, served) as socket:
+            theirs = await Browser(socket).until(lambda text: "MACs 416" in text and "conv1" in text)
+            assert "tile 64" not in theirs
+
+
+@pytest.mark.parametrize("way", ["up", "absolute", "link"])
+def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
+    folder: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "out").unlink(missing_ok=True)
+    (folder / "out").symlink_to(tmp_path)
+    start = {"up": folder / ".." / "x", "absolute": tmp_path / "x", "link": folder / "out" / "x"}[way]
+    monkeypatch.setenv("EXPLORER_SERVED", str(folder))
+    with Session(str(folder / "lenet.onnx")) as session:
+        session.tile(TileSpec())
+        for name in (
+            lambda: session.save(f"{start}.onnx"),
+            lambda: session.save(f"{start}.onnx", overwrite=True),
+            lambda: session.script(f"{start}.sh"),
+            lambda: session.sweep(SweepSpec(((8, 8, 8),)), output=f"{start}.db"),
+            lambda: tilings.read(f"{start}.toml"),
+            lambda: machines.hardware(f"{start}.toml", where="machine"),
+        ):
+            with pytest.raises(Misuse, match="outside the folder that is served"):
+                name()
+        session.save(str(folder / "tiled.onnx"))
+    assert not list(tmp_path.iterdir())
+    (folder / "tiled.onnx").unlink()
+    (folder / "out").unlink()
+
+
+@pytest.mark.parametrize(
+    "message", ["{", "[]", "7", '["resize", {"width": "x"}]', '["stdin"]', '["resize", 5]']
+)
+async def test_a_message_that_no_page_sends_ends_that_line_alone(served: Served, message: str) -> None:
+    async with visitor() as client:
+        await let_in(client, served)
+        async with line(client, served) as socket:
+            await socket.send_str(message)
+            async for _ in socket:
+                pass
+            assert socket.closed
+        async with client.get(served.address) as answer:
+            assert answer.status == 200
+
+
+async def test_a_size_that_no_page_has_costs_no_memory(served: Served) -> None:
+    async with visitor() as client:
+        await let_in(client, served)
+        async with client.ws_connect(f"{served.address}/ws?width=999999999&height=999999999") as socket:
+            await socket.send_str('["resize", {"width": 999999999, "height": -5}]')
+            await socket.receive(timeout=20)
+        largest = max(program.memory_info().rss for program in served.programs())
+    assert largest < 1 << 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_everything_ends_with_the_server(folder: Path, number: int) -> None:
+    served = Served(folder)
+    async with visitor() as client:
+        await let_in(client, served)
+        async with line(client, served) as socket:
+            page = Browser(socket)
+            await page.until(lambda text: "lenet.onnx" in text)
+            await page.keys("\r")  # the list of models gives way to the screen
+            await page.until(lambda text: "MACs 416" in text)
+            programs = served.programs()
+            assert len(programs) >= 2
+            code = await asyncio.to_thread(served.end, number)
+    assert code == (-number if number == signal.SIGKILL else 0)
+    assert not psutil.wait_procs(programs, timeout=10)[1]
+
+
+async def test_who_leaves_the_screen_begins_anew(served: Served) -> None:
+    async with visitor() as client:
+        await let_in(client, served)
+        async with line(client, served) as socket:
+            page = Browser(socket)
+            await page.until(lambda text: "MACs 416" in text)
+            await page.keys("q")
+            async for _ in socket:
+                pass
+        async with line(client, served) as socket:
+            await Browser(socket).until(lambda text: "MACs 416" in text)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("lenet.onnx", "--trust"), "no such option"),
+        (("lenet.onnx", "--rules", "rules.py"), "no such option"),
+        (("package.module:callable",), "code is not served"),
+        (("model.py:build",), "code is not served"),
+        (("nowhere.onnx",), "no such file"),
+    ],
+)
+def test_what_runs_code_or_is_no_model_is_refused(folder: Path, words: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "explorer", "serve", *words],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+def test_a_port_that_is_taken_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [sys.executable, "-m", "explorer", "serve", str(folder), "--port", str(port)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_it_listens_to_this_machine_alone_unless_asked(served: Served) -> None:
+    addresses = {
+        c.laddr.ip for c in psutil.Process(served.process.pid).net_connections() if c.status == "LISTEN"
+    }
+    assert addresses == {"127.0.0.1"}
