@@ -383,6 +383,51 @@ def one_pair(length: int, a: int, b: int) -> np.ndarray:
     return order
 
 
+def first_rows_twice(made: Model, pair: tuple[int, int]) -> Model:
+    """The first tile of each block of rows is carried in two states, one for the left and one for the right
+    half of the columns. Both begin as the same rows; of the left one two later blocks are exchanged.
+    """
+    later = np.minimum(np.arange(64) + 1, 63)
+    other = later.copy()
+    other[[*pair]] = other[[*pair[::-1]]]
+    arrays = {"zero": 0, "from": [0], "to": [8], "axis": [2], "later": later, "other": other}
+    tensors = {name: tensor_from_array(name, np.array(a, np.int64)) for name, a in arrays.items()}
+
+    def carried(node: Node) -> Node:
+        _, column, depth = node.name.rsplit("_", 2) if "/p_" in node.name else ("", "0", "")
+        half = "left" if int(column) < 2 else "right"
+        return t.node_like(node, inputs=[half, *node.inputs[1:]]) if depth == "0" else node
+
+    nodes: list[Node] = []
+    for node in made.graph.nodes:
+        if node.op != "Scan":
+            nodes.append(node)
+            continue
+        body, blocks = node.attributes["body"], node.inputs[0]
+        nodes.append(Node("Slice", [blocks, "from", "to", "axis"], ["tiles"]))
+        cuts = {"begin": "zero", "lefts": "other", "rights": "later"}
+        nodes += [Node("Gather", ["tiles", index], [made_of]) for made_of, index in cuts.items()]
+        value = {n: replace(body.inputs[0], name=n, shape=(4, 8)) for n in ("left", "right", "l", "r")}
+        grown = replace(
+            body,
+            nodes=(
+                *map(carried, body.nodes),
+                Node("Identity", ["l"], ["next_left"]),
+                Node("Identity", ["r"], ["next_right"]),
+            ),
+            inputs=(value["left"], value["right"], *body.inputs, value["l"], value["r"]),
+            outputs=(
+                replace(value["l"], name="next_left"),
+                replace(value["r"], name="next_right"),
+                *body.outputs,
+            ),
+        )
+        inputs, outputs = ["begin", "begin", blocks, "lefts", "rights"], ["end_l", "end_r", *node.outputs]
+        attributes = {**node.attributes, "body": grown, "num_scan_inputs": 3}
+        nodes.append(t.node_like(node, inputs=inputs, outputs=outputs, attributes=attributes))
+    return t.with_graph(made, nodes=tuple(nodes), initializers={**made.graph.initializers, **tensors})
+
+
 LATE: dict[str, tuple[Spoil, str]] = {
     "two rows exchanged": (lambda m: moved(m, "fc/x_blocks", one_pair(256, 170, 171)), "not a block of the"),
     "two blocks exchanged": (lambda m: moved(m, "fc/rows", one_pair(64, 40, 41)), "takes rows 164"),
@@ -391,6 +436,10 @@ LATE: dict[str, tuple[Spoil, str]] = {
         "not where they bel",
     ),
     "another bias for one row": (rows_bias, "the bias is not the original's at (168"),
+    "another tile for half the columns": (
+        lambda m: first_rows_twice(m, (40, 41)),
+        "product (41, 0, 0) takes rows 168 of the input instead of 164",
+    ),
     "another tile for one block": (lambda m: tile_by_rows(m, 42), "tile of product (42, 0, 0) is not its"),
 }
 
@@ -408,4 +457,5 @@ def test_blocks_of_rows_that_are_handed_the_same_tile_each_are_proved(tmp_path: 
     source = t.linear(tmp_path / "m.onnx", 256, 24, 32)
     spec = TileSpec(tile=(4, 8, 8), form="scan")
     assert t.prove(source, spec, lambda made: tile_by_rows(made, -1)).passed
+    assert t.prove(source, spec, lambda made: first_rows_twice(made, (40, 40))).passed
     assert t.prove(source, spec).sites[0].tiles == 64 * 3 * 4

@@ -7,7 +7,7 @@ adds, once. What is repeated is a block of codes (`blocks.Repeat`) that says whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,7 @@ class BodyRepeats:
         parts = self._parts[id(body)]
         interpreter.run(parts.moving, scope)
         values = [scope[name] for name in parts.read]
-        shapes = (("activation", v.shape) if isinstance(v, Symbol) else id(v) for v in values)
-        key = (*map(id, interpreter.calls), *shapes)
+        key = (*map(id, interpreter.calls), *_alike(values))
         if known is not None and known.key == key:
             results = self._again(known, values)
             scope.update(zip(parts.made, results, strict=True))
@@ -106,6 +105,14 @@ class BodyRepeats:
         block = self.ledger.repeat(known.first, known.size, instead)
         shift = np.asarray(block.base - known.first, np.int32 if self.ledger.next < 1 << 31 else np.int64)
         return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in known.results]
+
+
+def _alike(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
+    """What has to be the same of values: of activations the shape, and which of them are one and the same."""
+    first: dict[int, int] = {}
+    for at, value in enumerate(values):
+        here = first.setdefault(id(value), at)
+        yield (here, value.shape) if isinstance(value, Symbol) else ("number", id(value))
 
 
 def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
