@@ -220,6 +220,7 @@ DOCUMENTS: dict[str, Fields] = {
     "settings": {**INFO, **fields(settings.Settings)},
     "history": {**HEAD, "source": str, "current": int, "states": list[HistoryEntry], "output": str | None},
     "cache": {**HEAD, **fields(CacheUsage)},
+    "machines": {**HEAD, **fields(roofline.Machines)},
     "convert": {
         **HEAD,
         "source": str,
@@ -269,6 +270,7 @@ MADE_OF: dict[str, type] = {
     "weights": values.Weights,
     "activations": values.Activations,
     "cache": CacheUsage,
+    "machines": roofline.Machines,
 }
 """The facts whose docstrings say what is in a document."""
 

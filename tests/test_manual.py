@@ -83,6 +83,7 @@ def test_no_command_stands_where_nothing_runs_it(topic: str) -> None:
         "rebatch lenet.onnx 8 -o lenet_8.onnx",
         "outline lenet.onnx",
         "formats",
+        "machines",
     ],
     ids=lambda words: words.split()[0],
 )

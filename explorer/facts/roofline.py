@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["Machine", "Roofline", "RooflinePoint"]
+from explorer.facts.cost import Hardware
+
+__all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]
 
 Limit = Literal["compute", "memory", "unknown"]
 
@@ -25,6 +27,36 @@ class Machine(Struct, frozen=True):
     peak_macs: float
     bandwidth: float
     origin: str = "command line"
+
+
+class NamedMachine(Struct, frozen=True):
+    """A machine that `--machine` takes by name.
+
+    Attributes:
+        name: For `--machine`.
+        about: What it is; empty for the user's own.
+        dtype: Of the numbers that the peak multiplies, where that is known; dense, without sparsity.
+        hardware: All that is known of it.
+        source: The datasheet, or the file, that has the figures.
+    """
+
+    name: str
+    about: str
+    dtype: str
+    hardware: Hardware
+    source: str
+
+
+class Machines(Struct, frozen=True):
+    """The machines that have a name.
+
+    Attributes:
+        config: The file in which a user names his own, there or not.
+        machines: His own, then the presets.
+    """
+
+    config: str
+    machines: tuple[NamedMachine, ...]
 
 
 class RooflinePoint(Struct, frozen=True):

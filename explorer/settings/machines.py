@@ -16,12 +16,15 @@ The file is $EXPLORER_CONFIG, else explorer/config.toml in $XDG_CONFIG_HOME or ~
     array = "64x64"           # rows and columns of a systolic array
     double_buffered = true    # the next tiles arrive while these are worked on
 
+Presets (`machine_presets`) are known without it.
+
 A profile may also be a file of its own, with these settings in a table [profile] or in none; the tables of a
 tiling, which `--config` reads, may stand beside them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -32,8 +35,9 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts.cost import Hardware
-from explorer.facts.roofline import Machine
+from explorer.facts.roofline import Machine, Machines, NamedMachine
 from explorer.host import input_files
+from explorer.settings.machine_presets import PRESETS
 from explorer.settings.parse import parse_bytes
 
 Unit = Literal["macs", "bytes", "hertz"]
@@ -273,10 +277,42 @@ def profiles(config: str | None = None) -> dict[str, Machine]:
     return {name: _machine(each) for name, each in found if None not in rates[name] or not _has_cycles(each)}
 
 
+@functools.cache
+def presets() -> Mapping[str, Hardware]:
+    """The machines that are known without a config file, complete."""
+    return {
+        row.name: _profile(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
+        for row in PRESETS
+    }
+
+
+def known_hardware(config: str | None = None) -> dict[str, Hardware]:
+    """All that `--machine` takes by name: the user's own, then the presets; his win where names are alike."""
+    own = hardware_profiles(config)
+    return {**own, **{name: one for name, one in presets().items() if name not in own}}
+
+
+def known_machines(config: str | None = None) -> dict[str, Machine]:
+    """The same as a roofline sees them."""
+    own, named = profiles(config), hardware_profiles(config)
+    return {**own, **{name: _machine(one) for name, one in presets().items() if name not in named}}
+
+
+def listed(config: str | None = None) -> Machines:
+    """Every machine that has a name, with its source."""
+    rows = {row.name: row for row in PRESETS}
+    found = []
+    for name, one in known_hardware(config).items():
+        row = rows[name] if presets().get(name) == one else None
+        about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", one.origin)
+        found.append(NamedMachine(name, about, dtype, one, source))
+    return Machines(config or config_path(), tuple(found))
+
+
 def as_hardware(machine: Machine) -> Hardware:
     """All that is known of a machine of which a roofline knows its rates."""
     try:
-        known = hardware_profiles().get(machine.name)
+        known = known_hardware().get(machine.name)
     except Misuse:
         known = None
     if known is not None and (known.peak_macs, known.bandwidth) == (machine.peak_macs, machine.bandwidth):
@@ -359,7 +395,7 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     if not colon or not path.endswith(".toml"):
         path, name = named, ""
     if not path.endswith(".toml") and os.sep not in path:
-        return _named(named, hardware_profiles(config), config or config_path(), where)
+        return _named(named, known_hardware(config), config or config_path(), where)
     try:
         content = _content(path)
     except FileNotFoundError:
@@ -387,7 +423,12 @@ def _named(
 ) -> Hardware:
     if name in known:
         return known[name]
-    hint = nearest(name, known) or f"write one into {path}: [machine.NAME] {settings}"
+    own = {each: one for each, one in known.items() if presets().get(each) != one}
+    close = nearest(name, known)
+    if not close.startswith("did you mean"):
+        close = nearest(name, own)
+    listed = "explorer machines lists presets; " if len(own) < len(known) else ""
+    hint = close or f"{listed}write one into {path}: [machine.NAME] {settings}"
     raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)
 
 
@@ -415,7 +456,7 @@ def find(
     known: Machine | None = None
     if name is not None:
         path = config or config_path()
-        known = _machine(_named(name, hardware_profiles(path), path, "--machine", "peak_macs, bandwidth"))
+        known = _machine(_named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth"))
     peak, width = given["peak_macs"], given["bandwidth"]
     if known is not None:
         typed = "" if peak is None and width is None else ", command line"

@@ -214,9 +214,13 @@ def test_every_example_in_the_help_can_be_typed() -> None:
             words.read(typed[1:], VERBS)
 
 
+WITHOUT_A_MODEL = ("cache", "completion", "help", "machines", "man", "serve")
+"""Verbs that open none; each visitor of `serve` has a session of his own."""
+
+
 def test_every_verb_and_the_screen_take_a_limit_of_memory() -> None:
     for verb in (SCREEN, *VERBS.values()):
-        assert "--memory" in verb.options or verb.name in ("cache", "completion", "help", "man")
+        assert "--memory" in verb.options or verb.name in WITHOUT_A_MODEL
 
 
 def test_a_resumed_session_has_its_own_options_and_only_trust_is_asked_again() -> None:

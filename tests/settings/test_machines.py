@@ -300,3 +300,23 @@ def test_a_setting_that_is_typed_wrong_is_named() -> None:
         machines.parse_setting("buffer", "x")
     with pytest.raises(Misuse, match="no setting 'cache'"):
         machines.parse_setting("cache", "x")
+
+
+def test_presets_are_known_by_name_and_say_their_type_and_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    monkeypatch.setenv("EXPLORER_CONFIG", str(config))
+    named = {one.name: one for one in machines.listed().machines}
+    # half of the FLOPS that the datasheets have, without sparsity
+    assert machines.find("a100") == Machine("a100", 156e12, 2.039e12, "preset, dense bfloat16")
+    assert machines.hardware("h100").peak_macs == pytest.approx(494.7e12)
+    assert machines.hardware("array-64").macs_per_cycle == 4096
+    assert all(one.dtype and one.source and one.about for one in named.values())
+    assert all(one.hardware.peak_macs and one.hardware.bandwidth for one in named.values())
+    config.write_text('[machine.a100]\npeak_macs = "1T"\nbandwidth = "1 GB/s"\n[machine.mine]\nclock = 1\n')
+    assert machines.find("a100").peak_macs == 1e12, "what a user calls so is his"
+    first = machines.listed().machines[:2]
+    assert [(one.name, one.source) for one in first] == [("a100", str(config)), ("mine", str(config))]
+    with pytest.raises(Misuse, match=r"did you mean 'h100'"):
+        machines.find("h10")

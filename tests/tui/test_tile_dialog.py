@@ -276,7 +276,7 @@ async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> Non
 async def test_where_there_is_no_machine_to_choose_a_key_types_one_and_it_holds_everywhere() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")
-        assert any("m types a machine" in line for line in figures(hands))
+        assert any("m types one" in line for line in figures(hands))
         await hands.press("m", *"4T", "down", *"100GB", "enter")
         assert option(hands, "machine").value == "as typed"
         assert any(line.strip().startswith("Time") and " ms" in line for line in figures(hands))
@@ -375,3 +375,14 @@ async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> No
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
         assert spec.tile == (64, 64, 16)
+
+
+async def test_presets_stand_among_the_machines_of_the_dialogs() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("t")
+        await to(hands, "machine")
+        await hands.press("right")
+        assert option(hands, "machine").value == "a100"
+        assert any(line.strip().startswith("Time") and " s" not in line[:4] for line in figures(hands))
+        await hands.press("escape", "6")
+        assert "a100" in hands.text("#roofline")

@@ -204,7 +204,7 @@ OPTIONS: dict[str, Option] = {
             default="sgd",
             choices=("sgd", "momentum", "adam"),
         ),
-        Option("--machine", "a machine of the config file", "NAME"),
+        Option("--machine", "a machine of the config file, or a preset (explorer machines)", "NAME"),
         Option("--peak-macs", "its MACs (multiply-accumulates) per second, such as 4T", "RATE"),
         Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
         Option(
@@ -261,7 +261,8 @@ SEVERAL_SIZES = Option(
 )
 HARDWARE = Option(
     "--machine",
-    "the machine that the cost is for: a name in the config file, or a TOML file of its own",
+    "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"
+    "or a TOML file of its own",
     "FILE|NAME",
     old="--profile",
 )

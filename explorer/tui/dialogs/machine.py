@@ -32,16 +32,18 @@ class MachineDialog(FormDialog[Machine]):
         super().__init__(blink=blink)
         self._machine = machine
         self._profiles: dict[str, Machine] = {}
+        self._own: dict[str, Machine] = {}
         self._complaint = ""
         try:
-            self._profiles = machines.profiles()
+            self._profiles = machines.known_machines()
+            self._own = machines.profiles()
         except ExplorerError as error:
             self._complaint = str(error)
         self._names = (_TYPED, *self._profiles)
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        first = self._machine or next(iter(self._profiles.values()), None)
+        first = self._machine or next(iter(self._own.values()), None)
         options = OptionField("profile", [safe(name) for name in self._names], id="profile")
         if first is not None and self._profiles.get(first.name) == first:
             options.index = self._names.index(first.name)
@@ -52,7 +54,7 @@ class MachineDialog(FormDialog[Machine]):
 
     def first(self) -> Widget:
         """The first field in which something is to be done."""
-        return self.query_one(OptionField) if self._profiles else super().first()
+        return self.query_one(OptionField) if self._own else super().first()
 
     @on(OptionField.OptionChanged)
     def _take_profile(self) -> None:
@@ -99,8 +101,8 @@ class MachineDialog(FormDialog[Machine]):
             lines.append((str(error), "dim" if empty else "bad"))
         if self._complaint:
             lines.append((self._complaint, "warn"))
-        elif not self._profiles:
-            lines.append((f"Machines with a name are read from {machines.config_path()}.", "dim"))
+        elif not self._own:
+            lines.append((f"More machines with a name are read from {machines.config_path()}.", "dim"))
         return lines
 
 

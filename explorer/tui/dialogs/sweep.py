@@ -122,9 +122,9 @@ _TYPED = "as typed"
 def _machine(used: Hardware | None) -> str:
     """What the field says of the machine in use; else that of the configuration file, if it has but one."""
     try:
-        known = machines.hardware_profiles()
+        known, own = machines.known_hardware(), machines.hardware_profiles()
     except ExplorerError:
-        known = {}
+        known, own = {}, {}
     if used is not None:
         return used.name if known.get(used.name) == used else _TYPED
-    return next(iter(known)) if len(known) == 1 else ""
+    return next(iter(own)) if len(own) == 1 else ""

@@ -140,14 +140,16 @@ class TileDialog(Dialog[TileSpec]):
         self._example: SiteCost | None = None
         self._complaint = ""
         self._machines: dict[str, Hardware | None] = {"none": None}
+        own: list[Hardware] = []
         try:
-            self._machines.update(machines.hardware_profiles())
+            self._machines.update(machines.known_hardware())
+            own = list(machines.hardware_profiles().values())
         except ExplorerError as error:
             self._complaint = str(error)
         if hardware is not None and hardware not in self._machines.values():
             self._machines["as typed"] = hardware
         known = list(self._machines.values())
-        one = known[-1] if hardware is None and len(known) == 2 else hardware
+        one = own[0] if hardware is None and len(own) == 1 else hardware
         self._first_machine = known.index(one) if one in known else 0
 
     def body(self) -> ComposeResult:
@@ -226,7 +228,7 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#plan", LineView).show(
             lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
         )
-        missing = "choose a machine above" if len(self._machines) > 1 else "m types a machine"
+        missing = "choose a machine above; m types one"
         self._show_rows(cost_rows(plan, cost, self._example, missing))
 
     async def _explained(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:

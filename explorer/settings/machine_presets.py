@@ -1,0 +1,72 @@
+"""Machine presets: machines that `--machine` knows by name, each figure from its maker's public datasheet.
+
+Peaks are dense, without sparsity, of one type of number, which stands beside them: a machine does more of a
+narrower type and less of a wider one. A peak counts multiply-accumulates: half the FLOPS or TOPS of the
+datasheet, or lanes x cores x clock where a datasheet gives those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class PresetRow(Struct, frozen=True):
+    """One machine.
+
+    Attributes:
+        name: For `--machine`.
+        about: What it is.
+        dtype: Of the numbers that the peak multiplies.
+        settings: As in the config file.
+        source: Where the figures stand.
+    """
+
+    name: str
+    about: str
+    dtype: str
+    settings: Mapping[str, str | float]
+    source: str
+
+
+def _row(name: str, about: str, dtype: str, peak: str, bandwidth: str, source: str) -> PresetRow:
+    return PresetRow(name, about, dtype, {"peak_macs": peak, "bandwidth": bandwidth}, source)
+
+
+PRESETS: tuple[PresetRow, ...] = (
+    _row("a100", "NVIDIA A100 80GB SXM", "bfloat16", "312 TFLOPS", "2039 GB/s", "NVIDIA A100 datasheet"),
+    _row("h100", "NVIDIA H100 SXM", "bfloat16", "989.4 TFLOPS", "3.35 TB/s",
+         "NVIDIA H100 datasheet, Hopper white paper"),
+    _row("h200", "NVIDIA H200 SXM", "bfloat16", "989.4 TFLOPS", "4.8 TB/s",
+         "NVIDIA H200 datasheet; cores as of H100"),
+    _row("b200", "NVIDIA B200, one of the 8 of a DGX B200", "float8", "4.5 PFLOPS", "8 TB/s",
+         "NVIDIA DGX B200 datasheet: 72 PFLOPS with sparsity, 64 TB/s"),
+    _row("l4", "NVIDIA L4", "float16", "121 TFLOPS", "300 GB/s", "NVIDIA L4 datasheet: 242 with sparsity"),
+    _row("orin", "NVIDIA Jetson AGX Orin 64GB, its GPU", "int8", "85 TFLOPS", "204.8 GB/s",
+         "Jetson AGX Orin technical brief: 170 TOPS with sparsity"),
+    _row("tpu-v4", "Google TPU v4, a chip", "bfloat16", "275 TFLOPS", "1200 GB/s",
+         "Google Cloud TPU v4 page"),
+    _row("tpu-v5p", "Google TPU v5p, a chip", "bfloat16", "459 TFLOPS", "2765 GB/s",
+         "Google Cloud TPU v5p page"),
+    _row("edge-tpu", "Coral M.2 accelerator; bytes over PCIe", "int8", "4 TFLOPS", "500 MB/s",
+         "Coral M.2 Accelerator datasheet: PCIe Gen2 x1"),
+    _row("m1", "Apple M1, its GPU of 8 cores", "float32", "2.6 TFLOPS", "68.25 GB/s",
+         "Apple newsroom, November 2020; LPDDR4X-4266 on 128 bits"),
+    _row("m1-max", "Apple M1 Max, its GPU of 32 cores", "float32", "10.4 TFLOPS", "400 GB/s",
+         "Apple newsroom, October 2021"),
+    _row("m2", "Apple M2, its GPU of 10 cores", "float32", "3.6 TFLOPS", "100 GB/s",
+         "Apple newsroom, June 2022"),
+    PresetRow("epyc-9654", "AMD EPYC 9654: 96 cores x 16 lanes at base clock, 12 x DDR5-4800", "float32",
+              {"macs_per_cycle": 1536, "clock": "2.4 GHz", "bandwidth": "460.8 GB/s"},
+              "AMD EPYC 9654 product page; Zen 4 optimization guide"),
+    PresetRow("ryzen-7840u", "AMD Ryzen 7 7840U: 8 cores x 16 lanes at base clock, LPDDR5X-7500", "float32",
+              {"macs_per_cycle": 128, "clock": "3.3 GHz", "bandwidth": "120 GB/s"},
+              "AMD Ryzen 7 7840U product page; Zen 4 optimization guide"),
+    PresetRow("pi5", "Raspberry Pi 5: 4 cores x 8 lanes, LPDDR4X-4267 on 32 bits", "float32",
+              {"macs_per_cycle": 32, "clock": "2.4 GHz", "bandwidth": "17.068 GB/s"},
+              "Raspberry Pi 5 product brief; Cortex-A76 optimization guide"),
+    PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle: no product", "int8",
+              {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
+)  # fmt: skip
+"""In the order in which they are listed."""
