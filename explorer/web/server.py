@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import html
 import os
+import re
 import secrets
 import signal
 import socket
@@ -45,6 +46,7 @@ _POLICY = (
     " img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws://{host} wss://{host};"
     " frame-ancestors 'none'"
 )
+_ELSEWHERE = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
 """The page loads nothing from elsewhere; its template would ask Google for a font."""
 _FOCUS = (
     "<script>addEventListener('load', () => "
@@ -166,7 +168,7 @@ class ScreenServer(Server):
             "application": {"name": self.title},
         }
         page = aiohttp_jinja2.render_template("app_index.html", request, context)
-        page.text = (page.text or "").replace("</body>", f"{_FOCUS}</body>")
+        page.text = _ELSEWHERE.sub("", page.text or "").replace("</body>", f"{_FOCUS}</body>")
         return page
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:

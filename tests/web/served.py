@@ -1,0 +1,38 @@
+"""A running `explorer serve`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tests.terminal import ROOT
+
+
+class Served:
+    """A running `explorer serve`, its link, and the address without the token."""
+
+    def __init__(self, source: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "explorer", "serve", str(source), "--port", "0"],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.link = self.process.stdout.readline().strip()
+        self.said = self.process.stdout.readline()
+        self.address, _, self.token = self.link.partition("/?token=")
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def programs(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)

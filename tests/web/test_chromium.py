@@ -1,0 +1,84 @@
+"""The screen in a real browser, headless Chromium: what it is sent is drawn on a terminal and read."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pyte
+import pytest
+
+from tests.terminal import ROOT
+from tests.web.served import Served
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    shutil.copy(ROOT / "sample_models" / "lenet.onnx", tmp_path)
+    running = Served(tmp_path / "lenet.onnx")
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_page(viewport={"width": 1100, "height": 700})
+        browser.close()
+
+
+class Shown:
+    """What the page's web sockets brought; a new one begins with an empty terminal."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        page.on("websocket", self._begin)
+
+    def _begin(self, socket: Any) -> None:
+        size = {name: int(value) for name, (value,) in parse_qs(urlsplit(socket.url).query).items()}
+        screen = self.screen = pyte.Screen(size["width"], size["height"])
+        stream = pyte.ByteStream(screen)
+        socket.on("framereceived", lambda data: isinstance(data, bytes) and stream.feed(data))
+
+    def until(self, seen: Callable[[str], bool], seconds: float = 40.0) -> None:
+        end = time.monotonic() + seconds
+        while not seen(text := "\n".join(self.screen.display)):
+            assert time.monotonic() < end, text
+            self.page.wait_for_timeout(100)
+
+
+def test_a_colleague_opens_the_link_tiles_the_model_and_reloads_the_verdict(
+    served: Served, page: Any
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    shown = Shown(page)
+    page.goto(served.link)
+    page.wait_for_url(f"{served.address}/")
+    page.wait_for_selector("body.-first-byte")
+    shown.until(lambda text: "MACs 416" in text and "conv1" in text)
+    page.keyboard.press("t")
+    shown.until(lambda text: "Enter apply" in text and "Lower bound" in text)
+    page.keyboard.press("Enter")
+    shown.until(lambda text: "Proven equal" in text)
+    page.set_viewport_size({"width": 900, "height": 600})
+    page.reload()
+    page.wait_for_selector("body.-first-byte")
+    shown.until(lambda text: "Proven equal" in text and "lenet.onnx" in text and "39 tile matmuls" in text)
+    assert not page.query_selector("body.-closed")
+    assert all(url.startswith(served.address) for url in asked if not url.startswith("data:"))
+
+
+def test_without_the_token_the_browser_shows_no_screen(served: Served, page: Any) -> None:
+    assert page.goto(served.address).status == 403
+    assert "lenet" not in page.content()
+    assert not served.programs()
