@@ -159,9 +159,19 @@ def test_a_sequence_that_stands_first_is_named_by_an_option(
         rows_alike(source, made, 4, axis=1)
 
 
-@pytest.mark.parametrize(("alike", "code", "says"), [(False, 1, "different"), (True, 3, "other rows each")])
+@pytest.mark.parametrize(
+    ("alike", "old", "new", "code", "says"),
+    [
+        (False, 2, "8", 1, "different"),
+        (True, 2, "8", 3, "other rows each"),
+        (False, 4, "2", 1, "different"),
+        (False, 4, "1", 1, "different"),
+    ],
+)
 def test_statistics_of_a_batch_are_found_out_by_running_it(
     alike: bool,
+    old: int,
+    new: str,
     code: int,
     says: str,
     model: Callable[..., str],
@@ -171,14 +181,15 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
     """Rows that depend on their neighbours are other rows in another batch.
 
     onnxruntime shares stored tensors that are alike and writes the running statistics into them: then the
-    model itself gives other rows each time, which shows nothing.
+    model itself gives other rows each time, which shows nothing. The mean of a few rows is also that of
+    the same rows said twice: what fills up the original's batch has to be other rows.
     """
     nodes = [node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "m2", "v2"], training_mode=1)]
     few = np.abs(drawn(3, 4)).T.copy() + 1
     some = dict(zip("sbmv", few[:, :3] if alike is False else few[[0] * 4, :3], strict=True))
-    source = model({"x": (2, 3, 4)}, nodes, (2, 3, 4), **some)
+    source = model({"x": (old, 3, 4)}, nodes, (old, 3, 4), **some)
     made = tmp_path / "made.onnx"
-    assert main(["rebatch", source, "8", "-o", str(made)]) == code
+    assert main(["rebatch", source, new, "-o", str(made)]) == code
     assert says in capsys.readouterr().out.lower()
     assert not made.exists()
 
@@ -198,9 +209,10 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
             {"w": [[1.0]] * 6},
             "disagree",
         ),
+        ({"x": (0, 6)}, [node("Relu", ["x"], ["y"])], (0, 6), {}, "holds no example"),
         ({"x": ("N", 6)}, [node("Relu", ["x"], ["y"])], ("N", 6), {}, "open already"),
     ],
-    ids=["mixed", "reduced", "softmax", "stacked", "picked", "inputs", "open"],
+    ids=["mixed", "reduced", "softmax", "stacked", "picked", "inputs", "none", "open"],
 )
 def test_what_is_not_safe_is_one_line_and_nothing_is_written(
     inputs: Any, nodes: Any, out: Any, stored: Any, says: str,

@@ -135,13 +135,14 @@ def _at_size(
         return [results[name] for name in names]
 
     def before(feeds: Feeds) -> list[Array]:
-        parts = [single.run(part) for part in _parts(feeds, made, size)]
+        parts = [single.run(part) for part in _parts(feeds, others, made, size)]
         return [
             _stacked([part[name] for part in parts], made.batched.get(name), made.old, size) for name in names
         ]
 
     layers = sum(n.op in _ROUNDING for n in model.graph.nodes) if run.quantises(model) else None
     drawn = plan_inputs(written, dims)
+    others = draw(drawn, job.seed + job.draws)
     evidence = compare_runs(job, written, before, after, drawn, layers)
     again = draw(drawn, job.seed)
     if all(run.identical(a, b) for a, b in zip(before(again), before(again), strict=True)):
@@ -154,14 +155,17 @@ def _at_size(
     return replace(evidence, passed=False, verdict_kind=kind, verdict=what)
 
 
-def _parts(feeds: Feeds, made: Rebatched, size: int) -> Sequence[Feeds]:
-    """The inputs in slices of the original's batch; the last is filled up with the first examples."""
-    places = [np.arange(at, at + made.old) % size for at in range(0, size, made.old)]
+def _parts(feeds: Feeds, others: Feeds, made: Rebatched, size: int) -> Sequence[Feeds]:
+    """The inputs in slices of the original's batch; the last is filled up with examples of `others`.
+
+    Not with its own: the mean of a few examples is also that of the same ones said twice.
+    """
+    places = [np.arange(at, at + made.old) % (2 * size) for at in range(0, size, made.old)]
+    lanes = {name: made.batched[name].axis for name in feeds if name in made.batched}
+    more = {name: np.concatenate((feeds[name], others[name]), axis) for name, axis in lanes.items()}
     return [
         {
-            name: np.ascontiguousarray(value.take(rows, made.batched[name].axis))
-            if name in made.batched
-            else value
+            name: np.ascontiguousarray(more[name].take(rows, lanes[name])) if name in lanes else value
             for name, value in feeds.items()
         }
         for rows in places

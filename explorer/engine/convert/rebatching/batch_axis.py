@@ -226,7 +226,7 @@ def first_axes(
         named: Axes as the user says; of inputs that he does not name there is none. Empty: the first of all.
 
     Raises:
-        Misuse: There is no such axis, it is open already, or the inputs disagree.
+        Misuse: There is no such axis, it is open already or empty, or the inputs disagree.
     """
     axes = dict(named) or {name: 0 for name, shape in feeds.items() if shape}
     sizes: dict[str, Dim] = {}
@@ -249,4 +249,6 @@ def first_axes(
         said = ", ".join(f"{name} {size}" for name, size in sizes.items())
         what = f"the first axes of the inputs disagree ({said})" if found else "no input has an axis"
         raise Misuse(what, where="rebatch", hint="say which are the batch: --axis INPUT:AXIS")
+    if 0 in found:
+        raise Misuse("a batch of 0 holds no example to compare with", where="rebatch")
     return {name: BatchAxis(axis) for name, axis in axes.items()}, found.pop()
