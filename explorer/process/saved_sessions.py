@@ -58,6 +58,7 @@ class ScreenState(Struct, frozen=True):
         turned: The tree is sorted from the smallest.
         columns: Of the tree as a table; empty for those that are shown first.
         flat: The tree shows layers without groups.
+        constants: The tree shows constants and shape arithmetic among the others.
         bookmarks: Paths of layers.
     """
 
@@ -74,6 +75,7 @@ class ScreenState(Struct, frozen=True):
     turned: bool = False
     columns: tuple[str, ...] = ()
     flat: bool = False
+    constants: bool = False
     bookmarks: tuple[str, ...] = ()
 
 

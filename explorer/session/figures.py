@@ -14,6 +14,7 @@ from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import connections, row_edges
+from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Info, Layer, LayerTable, Plan
 from explorer.facts.graph.connections import Connections
@@ -79,7 +80,9 @@ class ModelFigures:
         """Which rows feed which."""
         examined = self._models.examined(self._models.at(index))
         flow = examined.flow
-        return row_edges(flow, _no_edges(examined) if flow is None else "")
+        if flow is None:
+            return row_edges(flow, _no_edges(examined))
+        return replace(row_edges(flow), constants=TreeRows(examined.analysis.layers, flow).constants)
 
     def table(
         self,

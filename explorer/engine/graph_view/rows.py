@@ -50,6 +50,11 @@ class TreeRows:
         """How many leaves in it, or it itself, are to be drawn."""
         return self.shown[self.ends[row]] - self.shown[row]
 
+    @property
+    def constants(self) -> tuple[int, ...]:
+        """The rows that have nothing to draw: in them are constants and shape arithmetic only."""
+        return tuple([row for row in range(len(self.ends)) if not self.count(row)])
+
     def children(self, row: int | None) -> Iterator[int]:
         """The rows in a group that have something to draw; of the model for None."""
         at, end = (0, len(self.layers)) if row is None else (row + 1, self.ends[row])

@@ -14,6 +14,7 @@ class RowEdges(Struct, frozen=True):
         makers, readers: Ids of the two rows of every edge that passes over another row, by makers.
         nodes: Rows that make or read anything: groups only where they do so themselves, as a loop does.
         followers: Those of `nodes` that read what the one before them makes.
+        constants: Rows with nothing in them but constants and shape arithmetic: a drawing leaves them out.
         unknown: Why the edges are not known; empty if they are.
     """
 
@@ -21,4 +22,5 @@ class RowEdges(Struct, frozen=True):
     readers: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
     followers: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
     unknown: str = ""

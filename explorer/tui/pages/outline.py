@@ -68,7 +68,9 @@ def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line
 def _many(model: TreeModel, row: int) -> TextLine:
     count = len(model.members(row))
     said = f"first of {count:,} that are built alike"
-    if model.is_range(row):
+    if model.is_constants(row):
+        said = f"{model.layers_in(row):,} constants and shape arithmetic; the row opens, . shows all"
+    elif model.is_range(row):
         said = f"{count:,} of very many side by side; the row opens"
     return TextLine(Span(said, "formula"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,13 @@ from explorer.tui.tree.model import METRICS, TreeModel
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat, Totals
+    from explorer.facts.graph.edges import RowEdges
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
+
+_PATIENCE = 0.1
+"""Seconds that the first tree of a model waits for what it can stand without."""
 
 
 class ModelLoader:
@@ -71,6 +76,15 @@ class ModelLoader:
         rows: Any = seen.rows.amended(next(iter(info.model.notes), ""))
         return Analysis(info, rows)
 
+    async def _edges(self) -> RowEdges | None:
+        """What folds constants and makes the rail: the tree is painted once with them, if they come soon."""
+        # in place of a tree that has them one is waited for
+        patience = _PATIENCE if self._store.on_demand.answers.get("edges") is None else None
+        with suppress(TimeoutError):
+            found: RowEdges = await asyncio.wait_for(self._store.jobs.ask("edges"), patience)
+            return found
+        return None
+
     async def reload(self) -> None:
         """Ask for everything that is known of the current model, and show it.
 
@@ -83,8 +97,7 @@ class ModelLoader:
         if analysis is None:
             analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
         assert analysis is not None
-        # a tree with a rail is painted once with the next one, not before and after it is known
-        edges = await store.jobs.ask("edges") if tree.rail is not None else None
+        edges = await self._edges()
         model = TreeModel(analysis.layers)
         same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
         ids = {} if same else await store.jobs.locate(analysis.layers, tree.paths)
@@ -95,6 +108,8 @@ class ModelLoader:
             model.grow_from(tree.model)
         elif shape.open_rows or not tree.model.count:
             model.take_shape(shape, ids)
+        if edges is not None:
+            model.set_constants(edges.constants)
         store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()
         store.outline = None
         if edges is not None:

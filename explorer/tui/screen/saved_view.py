@@ -88,6 +88,7 @@ class SavedView:
             turned=shape.turned,
             columns=shape.columns,
             flat=shape.flat,
+            constants=shape.constants,
             bookmarks=tuple(store.bookmarks),
         )
 
@@ -145,9 +146,8 @@ class SavedView:
             await self._screen.app.run_action("theme")
         store.machine = view.machine or store.machine
         store.exact = view.exact
-        shape = TreeShape(
-            view.metric, view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat
-        )
+        order = (view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat, view.constants)
+        shape = TreeShape(view.metric, *order)
         tree.model.take_shape(shape)
         store.bookmarks = list(view.bookmarks)
         store.query = view.query

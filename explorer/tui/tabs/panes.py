@@ -170,8 +170,9 @@ class Panes(Horizontal):
     def _lay_rail(self) -> None:
         """The strip that shows what feeds what, if it is wanted and there are edges."""
         edges: RowEdges | None = self._store.on_demand.answers.get("edges")
-        wanted = self._store.rail and self._store.analysis is not None
-        if wanted and edges is None:
+        known = self._store.analysis is not None
+        wanted = self._store.rail and known
+        if known and edges is None:
             self.run_worker(self._fetch_edges(self._store.on_demand), group="rail", exit_on_error=False)
         rail = Rail(edges) if wanted and edges is not None and edges.makers else None
         if rail is not None or self.layer_tree.rail is not None:
@@ -183,7 +184,13 @@ class Panes(Horizontal):
         with suppress(ExplorerError):
             seen.answers["edges"] = await self._store.jobs.ask("edges")
             if seen is self._store.on_demand:
+                self._fold_constants(seen.answers["edges"])
                 self._lay_rail()
+
+    def _fold_constants(self, edges: RowEdges) -> None:
+        """The constants of each group as one row, from when it is known which they are."""
+        if edges.constants:
+            self.rearrange(lambda model: model.set_constants(edges.constants))
 
     def _draw_head(self) -> None:
         tree, outlined = self.layer_tree, self._store.outline

@@ -4,7 +4,8 @@ Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row
 of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
 `-row - 1`; and below all those, a range of the children of something that has thousands of them. Rows come
 to be when what they lie in is opened, and a layer is taken out when its row is drawn: what the tree has to
-know of all of them lies in arrays (`explorer.session.kept.rows`). No terminal is needed to test it.
+know of all of them lies in arrays (`explorer.session.kept.rows`). The constants of a group, once it is known
+which those are, are one row of the same kind as a range. No terminal is needed to test it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ def metric_of(column: str) -> Metric | None:
 _OPEN_AT_FIRST = 60
 
 
+_CONSTANTS = -1
+"""Place, among the ranges of what it lies in, of the row of its constants."""
+
+
 MATCHES = 2_000
 """Layers found by a filter that are shown; what is found beyond is counted."""
 
@@ -73,6 +78,7 @@ class TreeShape(Struct, frozen=True):
         turned: Sorted from the smallest.
         columns: Of the table, from left to right; empty for those that are shown first.
         flat: Layers without the groups around them.
+        constants: Constants and shape arithmetic are shown among the others.
     """
 
     metric: str
@@ -81,6 +87,7 @@ class TreeShape(Struct, frozen=True):
     turned: bool = False
     columns: tuple[str, ...] = ()
     flat: bool = False
+    constants: bool = False
 
 
 class TreeModel:
@@ -92,6 +99,7 @@ class TreeModel:
     Attributes:
         matches: Of a filter, those that are shown; None without one.
         found: How many layers it has found so far.
+        constants: Constants and shape arithmetic are shown among the others, not as one row a group.
         growing: Rows are still being read, so that a group may hold more than is known of it.
     """
 
@@ -108,6 +116,9 @@ class TreeModel:
         self.turned = False
         self.columns: tuple[str, ...] = ()
         self.flat = False
+        self.constants = False
+        self._constants = self._folds = b""
+        self._gathered_in: dict[int, list[int]] = {}
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.found = 0
@@ -128,7 +139,9 @@ class TreeModel:
         """The layer of a row; the first one of a run or a range."""
         if row >= 0:
             return row
-        return -row - 1 if row >= -self.count else self._span(row)[0]
+        if row >= -self.count:
+            return -row - 1
+        return self._gathered_in[row][0] if self.is_constants(row) else self._span(row)[0]
 
     def members(self, row: int) -> Sequence[int]:
         """The layers behind a row: itself, every block of its run, or the children of its range."""
@@ -139,12 +152,27 @@ class TreeModel:
             size = self.end[first] - first
             # blocks that are built alike have as many rows each
             return range(first, first + size * self.structure.repeat[first], size)
+        if self.is_constants(row):
+            return self._gathered_in[row]
         first, stop = self._span(row)
         return range(first, stop) if self._is_flat(row) else [*self._hop(first, stop)]
 
     def is_range(self, row: int) -> bool:
         """Whether the row stands for children that need not be alike."""
         return row < -self.count
+
+    def is_constants(self, row: int) -> bool:
+        """Whether the row stands for the constants of a group."""
+        return row < -self.count and self._ranges[-row - self.count - 1][1] == _CONSTANTS
+
+    def is_gathered(self, layer: int) -> bool:
+        """Whether a layer lies in the row of a group's constants."""
+        return bool(self._folds) and self._folds[layer] == 1
+
+    def layers_in(self, row: int) -> int:
+        """How many layers, without groups, a row stands for."""
+        flags, end = self.structure.flags, self.end
+        return sum(not flags[at] & GROUP for first in self.members(row) for at in range(first, end[first]))
 
     def _span(self, row: int) -> tuple[int, int]:
         """The first layer of a range, and the one behind its last."""
@@ -248,13 +276,15 @@ class TreeModel:
             found = self._within.get(-1 if row is None else row, ())
         elif row is None or row >= 0:
             found = self._under(row)
+        elif self.is_constants(row):
+            found = self._folded(self.members(row))
         elif row >= -self.count:
             members = self.members(row)
             found = self._in_ranges(row) if len(members) > WIDE else members
         elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
             found = self.members(row)
         else:
-            found = self._folded(self._hop(*self._span(row)))
+            found = self._gathered(row, self._folded(self._hop(*self._span(row))))
         if self.by_cost:
             sign = 1 if self.turned else -1
             # what is not known comes last, whichever way
@@ -279,7 +309,34 @@ class TreeModel:
         if (-1 if row is None else row) in self.structure.wide:
             return self._in_ranges(row)
         start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
-        return self._folded(self._hop(start, stop))
+        return self._gathered(row, self._folded(self._hop(start, stop)))
+
+    def _gathered(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
+        """Rows under `above`, its constants as one where the first of them stands."""
+        folds, place = self._folds, None
+        within = -1 if above is None else above if above >= 0 else self.structure.parent[self.first(above)]
+        if not folds or (within >= 0 and folds[within]):
+            yield from rows
+            return
+        for row in rows:
+            if not folds[row if row >= 0 else -row - 1]:
+                yield row
+                continue
+            if place is None:
+                yield (place := self._constants_row(above))
+            # who stood on it finds the row that it lies in
+            self._above[row] = place
+
+    def _constants_row(self, above: int | None) -> int:
+        """The row of the constants under another."""
+        row = self._range(above, _CONSTANTS)
+        if row not in self._gathered_in:
+            if above is None:
+                start, stop = 0, self.count
+            else:
+                start, stop = (above + 1, self.end[above]) if above >= 0 else self._span(above)
+            self._gathered_in[row] = [at for at in self._hop(start, stop) if self._folds[at]]
+        return row
 
     def _in_ranges(self, above: int | None) -> list[int]:
         return [self._range(above, place) for place in range(len(self._starts(above)))]
@@ -411,7 +468,8 @@ class TreeModel:
         opened = frozenset(
             (self._path(self.first(row)), row < 0) for row in self.open_rows if not self.is_range(row)
         )
-        return TreeShape(self._metric_id, self.by_cost, opened, self.turned, self.columns, self.flat)
+        order = (self.by_cost, opened, self.turned, self.columns, self.flat, self.constants)
+        return TreeShape(self._metric_id, *order)
 
     @property
     def _metric_id(self) -> str:
@@ -440,6 +498,7 @@ class TreeModel:
         self.metric = wanted if self._chosen else self._first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns
         self.flat = shape.flat
+        self._show_constants(shape.constants)
         opened: set[int] = set()
         if shape.open_rows:
             if ids is None:
@@ -464,7 +523,8 @@ class TreeModel:
             for row in before.open_rows
             if row >= 0 or (not before.is_range(row) and repeat[before.first(row)] > 1)
         }
-        self._ranges, self._range_of = [], {}
+        self._ranges, self._range_of, self._gathered_in = [], {}, {}
+        self._show_constants(before.constants)
         self.rebuild()
 
     def index_of(self, layer: int | None, otherwise: int, *, run: bool = False) -> int:
@@ -488,6 +548,24 @@ class TreeModel:
         """Layers one below the other, whatever group they lie in; or the tree again."""
         self.flat = flat
         self.rebuild()
+
+    def set_constants(self, rows: Iterable[int]) -> None:
+        """Which rows hold constants and shape arithmetic only."""
+        marks = bytearray(self.count)
+        for row in rows:
+            marks[row] = 1
+        self._constants = bytes(marks) if 1 in marks else b""
+        self._gathered_in.clear()
+        self.show_constants(self.constants)
+
+    def show_constants(self, shown: bool) -> None:
+        """Show constants and shape arithmetic among the others, or as one row a group."""
+        self._show_constants(shown)
+        self.rebuild()
+
+    def _show_constants(self, shown: bool) -> None:
+        self.constants = shown
+        self._folds = b"" if shown else self._constants
 
     def next_order(self) -> None:
         """From as executed to the largest first, to the smallest first, and back."""
@@ -538,5 +616,9 @@ class TreeModel:
                 self.open_rows.add(self._range(run, place // RANGE))
         parent = self.structure.parent[layer]
         starts = self.structure.wide.get(parent)
+        above = None if parent < 0 else parent
         if starts:
-            self.open_rows.add(self._range(None if parent < 0 else parent, bisect_right(starts, head) - 1))
+            above = self._range(above, bisect_right(starts, head) - 1)
+            self.open_rows.add(above)
+        if self.is_gathered(head) and not (parent >= 0 and self.is_gathered(parent)):
+            self.open_rows.add(self._constants_row(above))

@@ -2,6 +2,7 @@
 
 The trunk runs where a row reads what the row before it makes. What passes over rows (a skip, a residual)
 runs beside it in a lane of its own and joins where it is read. A closed group stands for all that is in it.
+What is folded away as a constant has no line.
 No terminal is needed to test it.
 """
 
@@ -60,8 +61,12 @@ class Rail:
     def _draw(self, model: TreeModel, start: int, stop: int) -> None:
         """Work out the strip of the rows from `start` to before `stop`."""
         rows = model.rows[start:stop]
-        nodes = [at for at, row in enumerate(rows) if not (model.expandable(row) and model.is_open(row))]
-        skips, below = self._joined([model.first(rows[at]) for at in nodes])
+        nodes = [
+            at
+            for at, row in enumerate(rows)
+            if not (model.expandable(row) and model.is_open(row)) and not model.is_gathered(model.first(row))
+        ]
+        skips, below = self._joined(model, [model.first(rows[at]) for at in nodes])
         lanes, count = _lanes(skips)
         self.width = 1 + min(count, LANES) if lanes else 0
         cells = [[0] * self.width for _ in rows] if lanes else []
@@ -72,10 +77,11 @@ class Rail:
                 _lane(cells, nodes[maker], [nodes[end] for end in ends], lane)
         self._lines = {start + at: _said(row) for at, row in enumerate(cells)}
 
-    def _joined(self, begins: Sequence[int]) -> tuple[dict[int, set[int]], set[int]]:
+    def _joined(self, model: TreeModel, begins: Sequence[int]) -> tuple[dict[int, set[int]], set[int]]:
         """Which rows' values skip others, and after which rows comes one that reads what they make.
 
         Args:
+            model: The tree.
             begins: The first layer of every row that is no open group.
         """
         skips: dict[int, set[int]] = {}
@@ -84,11 +90,15 @@ class Rail:
         for place in range(1, len(begins)):
             at = bisect_left(ordered, begins[place])
             first = ordered[at] if at < len(ordered) else -1
+            if at and model.is_gathered(ordered[at - 1]):
+                continue
             if first in self._followers and (place + 1 == len(begins) or first < begins[place + 1]):
                 below.add(place - 1)
         low = bisect_left(edges.makers, begins[0]) if begins else 0
         high = min(low + _MOST, len(edges.makers))
         for maker, reader in zip(edges.makers[low:high], edges.readers[low:high], strict=True):
+            if model.is_gathered(maker) or model.is_gathered(reader):
+                continue
             one, other = bisect_right(begins, maker) - 1, bisect_right(begins, reader) - 1
             if other == one + 1:
                 below.add(one)

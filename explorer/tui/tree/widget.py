@@ -87,8 +87,8 @@ class LayerTree(LineList):
     @property
     def span(self) -> tuple[int, int]:
         """First and last id of the layers under the cursor and of what lies in them; there are some."""
-        layers = self.cursor_layers
-        return layers[0].id, self.model.end[layers[-1].id] - 1
+        first, stop = self.cursor_range
+        return first, stop - 1
 
     @property
     def cursor_range(self) -> tuple[int, int]:
@@ -97,7 +97,9 @@ class LayerTree(LineList):
         if row is None:
             return 0, 0
         members = self.model.members(row)
-        return members[0], self.model.end[members[-1]]
+        # between the constants of a group stand others
+        last = members[0] if self.model.is_constants(row) else members[-1]
+        return members[0], self.model.end[last]
 
     def to_layer(self, layer: int) -> None:
         """Put the cursor on a layer, whatever it lies in."""
@@ -217,11 +219,24 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
     return middle(name, room)
 
 
-def _name_of(model: TreeModel, first: Layer, members: Sequence[int], room: int) -> str:
-    """What a row is called: without its groups around it by its path."""
+def _name_of(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
+    """What a row is called: without its groups around it by its path; constants by how many there are."""
+    if model.is_constants(row):
+        return fit(f"+{model.layers_in(row):,} constant", room).rstrip()
     if model.flat:
         return ending(safe(first.path or first.name), room)
     return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+
+
+def _times(model: TreeModel, row: int, members: Sequence[int]) -> str:
+    """How many layers a row stands for, where its name does not say it."""
+    return f" ×{len(members):,}" if len(members) > 1 and not model.is_constants(row) else ""
+
+
+def _name_role(model: TreeModel, row: int, first: Layer) -> str:
+    """Dim is what a filter shows for what lies in it, and what makes constants only."""
+    besides = model.matches is not None and first.id not in model.matches
+    return "dim" if besides or model.is_constants(row) else "text"
 
 
 def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: bool) -> Line:
@@ -240,11 +255,11 @@ def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: boo
     # one step for the whole tree: where levels differ by it, names line up under their parent's
     indent = ("  " if name_width - 2 * model.deepest >= _NAME else " ") * model.depth(row)
 
-    times = f" ×{len(members):,}" if len(members) > 1 else ""
+    times = _times(model, row, members)
     room = max(1, name_width - len(indent) - 2 - len(times))
-    name = _name_of(model, first, members, room)
+    name = _name_of(model, row, first, members, room)
     kind = "" if model.is_range(row) else safe(first.kind) + _TILED * first.tiled
-    name_role = "dim" if model.matches is not None and first.id not in model.matches else "text"
+    name_role = _name_role(model, row, first)
     if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
         tail = "  " + fit(kind, room - len(name) - 2)
     else:
@@ -277,10 +292,10 @@ def table_line(
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = laid.name - taken
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
-    times = f" ×{len(members):,}" if len(members) > 1 else ""
+    times = _times(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
-    name = _name_of(model, first, members, room)
-    role = "dim" if model.matches is not None and first.id not in model.matches else "text"
+    name = _name_of(model, row, first, members, room)
+    role = _name_role(model, row, first)
     pad = " " * max(0, room - cell_len(name))
     return (
         (indent, "text"),

@@ -31,6 +31,16 @@ class FlatCommand(ScreenCommand):
         self.panes.rearrange(lambda model: model.set_flat(not model.flat))
 
 
+class ConstantsCommand(ScreenCommand):
+    """Constants and shape arithmetic among the other rows, or as one row a group."""
+
+    def run(self) -> None:
+        """Change between them."""
+        self.panes.rearrange(lambda model: model.show_constants(not model.constants))
+        shown = self.tree.model.constants
+        self.store.say("constants are shown" if shown else "constants are one row a group")
+
+
 class FoldAllCommand(ScreenCommand):
     """Closes every group."""
 
