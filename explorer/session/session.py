@@ -263,7 +263,7 @@ class Session:
         return self._figures.connections(layer, index)
 
     def edges(self, index: int | None = None) -> RowEdges:
-        """Which rows of the layer tree feed which, by their ids."""
+        """Which rows of the layer tree feed which further down, by their ids."""
         return self._figures.edges(index)
 
     def roofline(self, machine: Machine, index: int | None = None) -> Roofline:

@@ -156,7 +156,7 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
 
 
 def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
-    """The edges between rows; what leads back, as in a loop, is left out."""
+    """The edges between rows; what leads up the tree is left out, as `RowEdges` says."""
     if flow is None:
         return RowEdges(unknown=unknown)
     places = {row: place for place, row in enumerate(sorted({*flow.made, *flow.read}))}

@@ -8,7 +8,10 @@ __all__ = ["RowEdges"]
 
 
 class RowEdges(Struct, frozen=True):
-    """Which rows feed which.
+    """Which rows feed which, downwards.
+
+    Where names put rows in another order than they run in, an edge may lead up: it is not among these, as
+    what leads back in a loop is not. `Session.connections` has every edge of a layer.
 
     Attributes:
         makers, readers: Ids of the two rows of every edge that passes over another row, by makers.

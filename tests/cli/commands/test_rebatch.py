@@ -200,6 +200,13 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
         ({"x": (2, 6)}, [node("Reshape", ["x", "to"], ["y"])], (3, 4), {"to": [3, 4]}, "mixed"),
         ({"x": (2, 6)}, [node("ReduceMean", ["x"], ["y"], axes=[0])], (1, 6), {}, "reduces over"),
         ({"x": (2, 6)}, [node("Softmax", ["x"], ["y"], axis=0)], (2, 6), {}, "along the batch"),
+        (
+            {"x": (2, 6)},
+            [node("Resize", ["x", "", "by"], ["y"], mode="linear")],
+            (3, 6),
+            {"by": np.array([1.5, 1], np.float32)},
+            "resizes the batch",
+        ),
         ({"x": (2, 6)}, [node("Concat", ["x", "x"], ["y"], axis=0)], (4, 6), {}, "behind the batch"),
         ({"x": (2, 6)}, [node("Gather", ["x", "to"], ["y"])], (1, 6), {"to": [1]}, "out of the batch"),
         (
@@ -212,15 +219,21 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
         ({"x": (0, 6)}, [node("Relu", ["x"], ["y"])], (0, 6), {}, "holds no example"),
         ({"x": ("N", 6)}, [node("Relu", ["x"], ["y"])], ("N", 6), {}, "open already"),
     ],
-    ids=["mixed", "reduced", "softmax", "stacked", "picked", "inputs", "none", "open"],
+    ids=["mixed", "reduced", "softmax", "resized", "stacked", "picked", "inputs", "none", "open"],
 )
 def test_what_is_not_safe_is_one_line_and_nothing_is_written(
     inputs: Any, nodes: Any, out: Any, stored: Any, says: str,
     model: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    arrays = {n: np.array(v, np.float32 if isinstance(v[0], list) else np.int64) for n, v in stored.items()}
+    arrays = {
+        n: v if isinstance(v, np.ndarray) else np.array(v, np.float32 if isinstance(v[0], list) else np.int64)
+        for n, v in stored.items()
+    }
     source = model(inputs, nodes, out, **arrays)
-    assert main(["rebatch", source, "8", "-o", str(tmp_path / "made.onnx")]) == 2
+    made = str(tmp_path / "made.onnx")
+    assert main(["rebatch", source, "8", "-o", made, "--no-verify"]) == 2, "no run is needed to see it"
+    capsys.readouterr()
+    assert main(["rebatch", source, "8", "-o", made]) == 2
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1

@@ -390,8 +390,12 @@ def _resize(r: Rewriting, node: Node) -> Node:
     sizes = r.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
     said = node.attributes.get("axes")
     axes = [axis % len(r.shape(node.inputs[0])) for axis in said] if said else None
-    if sizes is not None and (axes is None or 0 in axes):
-        at = 0 if axes is None else axes.index(0)
+    at = 0 if axes is None else axes.index(0) if 0 in axes else None
+    if at is not None and sizes is None:
+        scales = r.contents(node.inputs[2 if len(node.inputs) > 2 else 1])
+        if scales is None or scales.size <= at or scales.reshape(-1)[at] != 1:
+            r.refuse("it resizes the batch")
+    elif at is not None and sizes is not None:
         if sizes[at] != r.old:
             r.refuse("it resizes the batch")
         r.changed.append(node.label)
