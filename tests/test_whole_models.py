@@ -98,7 +98,7 @@ def test_keys_alone_tile_prove_and_compare(
         terminal.press("\r")
         terminal.wait_for("nothing else changed")
         # the last row of the diff is a product: into its tiles and back
-        terminal.press("G")
+        terminal.press("\x1b[F")
         terminal.settle()
         terminal.press("i")
         terminal.wait_for("Output")
