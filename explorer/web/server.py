@@ -23,7 +23,7 @@ from textual_serve.server import Server, to_int
 
 from explorer.base.errors import Misuse
 from explorer.host import scratch
-from explorer.web.visitor import Page, VisitorSession
+from explorer.web.visitor import BrowserPage, VisitorSession
 
 __all__ = ["ScreenServer"]
 
@@ -181,7 +181,7 @@ class ScreenServer(Server):
             await websocket.send_bytes(b"explorer: too many sessions are open here; come back later\r\n")
             await websocket.close()
             return websocket
-        page = Page(websocket.send_bytes, websocket.send_str, websocket.close)
+        page = BrowserPage(websocket.send_bytes, websocket.send_str, websocket.close)
         try:
             await visitor.show(page, width, height)
             with contextlib.suppress(*_BROKEN):

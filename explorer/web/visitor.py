@@ -34,7 +34,7 @@ _OF_THE_SERVER = ("SSH_", "TMUX", "STY", "TERM", "NO_COLOR", "COLORTERM", "COLUM
 """Beginnings of the names of variables about the terminal of the server, which is not the visitor's."""
 
 
-class Page:
+class BrowserPage:
     """The page that shows a session.
 
     Args:
@@ -68,7 +68,7 @@ class VisitorSession(AppService):
             download_manager=DownloadManager(),
         )
         self._words, self._folder, self._state = words, folder, state
-        self._page: Page | None = None
+        self._page: BrowserPage | None = None
         self._last: asyncio.TimerHandle | None = None
 
     @property
@@ -81,7 +81,7 @@ class VisitorSession(AppService):
         """Whether a page shows it."""
         return self._page is not None
 
-    async def show(self, page: Page, width: int, height: int) -> None:
+    async def show(self, page: BrowserPage, width: int, height: int) -> None:
         """Shows the session on a page, in place of the one that did; starts the program if there is none."""
         if self._last is not None:
             self._last.cancel()
@@ -96,7 +96,7 @@ class VisitorSession(AppService):
         await self.set_terminal_size(width, height)
         await self.send_meta({"type": REPAINT})
 
-    def leave(self, page: Page, seconds: float) -> None:
+    def leave(self, page: BrowserPage, seconds: float) -> None:
         """A page is gone; if no other comes in so many seconds, the program ends."""
         if self._page is page:
             self._page = None
