@@ -77,11 +77,9 @@ class ModelLoader:
         return Analysis(info, rows)
 
     async def _edges(self) -> RowEdges | None:
-        """What folds constants and makes the rail: the tree is painted once with them, if they come soon."""
-        # in place of a tree that has them one is waited for
-        patience = _PATIENCE if self._store.on_demand.answers.get("edges") is None else None
+        """What folds constants and makes the rail, if it comes soon: the tree is painted once then."""
         with suppress(TimeoutError):
-            found: RowEdges = await asyncio.wait_for(self._store.jobs.ask("edges"), patience)
+            found: RowEdges = await asyncio.wait_for(self._store.jobs.ask("edges"), _PATIENCE)
             return found
         return None
 
@@ -97,10 +95,13 @@ class ModelLoader:
         if analysis is None:
             analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
         assert analysis is not None
-        edges = await self._edges()
-        model = TreeModel(analysis.layers)
+        # in place of a tree that has edges one is waited for
+        edges = await store.jobs.ask("edges") if store.on_demand.answers.get("edges") is not None else None
         same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
         ids = {} if same else await store.jobs.locate(analysis.layers, tree.paths)
+        if edges is None:
+            edges = await self._edges()  # of a large model they take long, and what is asked next waits
+        model = TreeModel(analysis.layers)
         # what was pressed meanwhile is kept, too: nothing is waited for from here on
         before, at, row = tree.current_layer, tree.cursor, tree.current_row
         shape = tree.model.shape
