@@ -6,6 +6,7 @@ it is, the manual lists it, and what is really printed is held against it.
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any, Literal, get_type_hints
 
@@ -331,11 +332,12 @@ def schema(verb: str) -> Schema:
 
 def _meanings(doc: str) -> tuple[str, dict[str, str]]:
     """What a docstring says of the whole, and of each attribute."""
+    doc = inspect.cleandoc(doc)  # as Python 3.13 leaves it
     for python, name in (("None", "null"), ("True", "true"), ("False", "false")):
         doc = re.sub(rf"\b{python}\b", name, doc)
     about, _, listed = doc.partition("Attributes:")
     found = {}
-    for names, text in re.findall(r"^ {8}(\w[\w, \n]*?): (.*?)(?=^ {8}\w|\Z)", f"{listed}\n", re.M | re.S):
+    for names, text in re.findall(r"^ {4}(\w[\w, \n]*?): (.*?)(?=^ {4}\w|\Z)", f"{listed}\n", re.M | re.S):
         found.update(dict.fromkeys(re.split(r",\s*", names), " ".join(text.split())))
     return " ".join(about.split()), found
 
