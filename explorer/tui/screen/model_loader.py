@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -76,12 +75,11 @@ class ModelLoader:
         rows: Any = seen.rows.amended(next(iter(info.model.notes), ""))
         return Analysis(info, rows)
 
-    async def _edges(self) -> RowEdges | None:
+    async def _edges(self) -> asyncio.Task[RowEdges]:
         """What folds constants and makes the rail, if it comes soon: the tree is painted once then."""
-        with suppress(TimeoutError):
-            found: RowEdges = await asyncio.wait_for(self._store.jobs.ask("edges"), _PATIENCE)
-            return found
-        return None
+        asked: asyncio.Task[RowEdges] = asyncio.ensure_future(self._store.jobs.ask("edges"))
+        await asyncio.wait({asked}, timeout=_PATIENCE)
+        return asked
 
     async def reload(self) -> None:
         """Ask for everything that is known of the current model, and show it.
@@ -99,8 +97,11 @@ class ModelLoader:
         edges = await store.jobs.ask("edges") if store.on_demand.answers.get("edges") is not None else None
         same = ops is None and tree.model.count > 0  # rows that are on show already, or more of them
         ids = {} if same else await store.jobs.locate(analysis.layers, tree.paths)
+        late: asyncio.Task[RowEdges] | None = None
         if edges is None:
-            edges = await self._edges()  # of a large model they take long, and what is asked next waits
+            late = await self._edges()  # of a large model they take long, and what is asked next waits
+            if late.done():
+                edges, late = late.result(), None
         model = TreeModel(analysis.layers)
         # what was pressed meanwhile is kept, too: nothing is waited for from here on
         before, at, row = tree.current_layer, tree.cursor, tree.current_row
@@ -115,6 +116,7 @@ class ModelLoader:
         store.outline = None
         if edges is not None:
             store.on_demand.answers["edges"] = edges
+        store.on_demand.edges = late
         tree.set_model(model, analysis.info.totals, keep_cursor=same)
         await self._filter.filter_again()
         if before is not None and row is not None and not same:

@@ -7,7 +7,7 @@ watch draw again. No terminal is needed to read or to set it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from explorer.facts import Analysis, Diff, History, OpStat, TileSpec
     from explorer.facts.cost import Hardware
     from explorer.facts.graph.connections import Connections
+    from explorer.facts.graph.edges import RowEdges
     from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
@@ -45,6 +46,7 @@ class OnDemandCache(Struct):
             there are in all.
         found: Layers that were searched for, in the order of the tree.
         connections: By id of the layer; `connecting` is the one that is asked for, -1 for none.
+        edges: Those of the model while they are on their way and nobody waits for them.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class OnDemandCache(Struct):
     found: list[int] = field(default_factory=list)
     connections: dict[int, Connections] = field(default_factory=dict)
     connecting: int = -1
+    edges: Awaitable[RowEdges] | None = None
 
 
 class ScreenStore:

@@ -5,7 +5,7 @@ Only the tab on show is drawn; another is drawn when it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,6 @@ from explorer.base.errors import ExplorerError
 from explorer.tui.state.store import OnDemandCache, ScreenStore
 from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
-from explorer.tui.terminal.slices import after_paint
 from explorer.tui.tree.model import METRICS, TreeModel, metric_of
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.widget import LayerTree, tree_head
@@ -169,20 +168,20 @@ class Panes(Horizontal):
 
     def _lay_rail(self) -> None:
         """The strip that shows what feeds what, if it is wanted and there are edges."""
-        edges: RowEdges | None = self._store.on_demand.answers.get("edges")
-        known = self._store.analysis is not None
-        wanted = self._store.rail and known
-        if known and edges is None:
-            self.run_worker(self._fetch_edges(self._store.on_demand), group="rail", exit_on_error=False)
+        seen = self._store.on_demand
+        edges: RowEdges | None = seen.answers.get("edges")
+        wanted = self._store.rail and self._store.analysis is not None
+        if seen.edges is not None:
+            late, seen.edges = seen.edges, None
+            self.run_worker(self._await_edges(seen, late), group="rail", exit_on_error=False)
         rail = Rail(edges) if wanted and edges is not None and edges.makers else None
         if rail is not None or self.layer_tree.rail is not None:
             self.layer_tree.rail = rail
             self.layer_tree.refresh()
 
-    async def _fetch_edges(self, seen: OnDemandCache) -> None:
-        await after_paint(self)
+    async def _await_edges(self, seen: OnDemandCache, late: Awaitable[RowEdges]) -> None:
         with suppress(ExplorerError):
-            seen.answers["edges"] = await self._store.jobs.ask("edges")
+            seen.answers["edges"] = await late
             if seen is self._store.on_demand:
                 self._fold_constants(seen.answers["edges"])
                 self._lay_rail()

@@ -86,16 +86,12 @@ class BodyRepeats:
             results = self._again(known, values)
             scope.update(zip(parts.made, results, strict=True))
             return
-        if known is not None:
-            self._known[id(body)] = None
-            interpreter.run(parts.making, scope)
-            return
         first, before = self.ledger.next, len(self.ledger.blocks)
         interpreter.run(parts.making, scope)
         results = [scope[name] for name in parts.made]
         read = {id(v) for v in values if isinstance(v, Symbol)}
-        alone = _only_of(self.ledger.blocks[before:], read, first) and all(_behind(r, first) for r in results)
-        size = self.ledger.next - first
+        made, size = self.ledger.blocks[before:], self.ledger.next - first
+        alone = known is None and _only_of(made, read, first) and all(_behind(r, first) for r in results)
         self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
 
     def _again(self, known: _Template, values: Sequence[Value | None]) -> list[Value]:
