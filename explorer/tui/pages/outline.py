@@ -11,7 +11,8 @@ from explorer.report.present.figures import count, size
 from explorer.report.present.look.info import tensors_blocks
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line
-from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.rows import METRICS
 
 if TYPE_CHECKING:
     from explorer.process.preview import ModelHeader

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.tui.state.store import OnDemandCache
 from explorer.tui.terminal.slices import after_paint
-from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.rows import METRICS
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat, Totals

@@ -18,8 +18,9 @@ from explorer.base.errors import ExplorerError
 from explorer.tui.state.store import OnDemandCache, ScreenStore
 from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
-from explorer.tui.tree.model import METRICS, TreeModel, metric_of
+from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rail import Rail
+from explorer.tui.tree.rows import METRICS, metric_of
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView

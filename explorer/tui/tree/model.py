@@ -1,17 +1,12 @@
 """Tree model: which rows of the layer tree are on show, in which order.
 
-Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row is an integer: the id
-of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
-`-row - 1`; and below all those, a range of the children of something that has thousands of them. Rows come
-to be when what they lie in is opened, and a layer is taken out when its row is drawn: what the tree has to
-know of all of them lies in arrays (`explorer.session.kept.rows`). The constants of a group, once it is known
-which those are, are one row of the same kind as a range. No terminal is needed to test it.
+Rows come to be when what they lie in is opened. No terminal is needed to test it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
 from itertools import islice
@@ -19,52 +14,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.kept.rows import (
-    ASSUMED,
-    BOUND,
-    GROUP,
-    RANGE,
-    SHARED,
-    UNKNOWN,
-    WIDE,
-    RowPages,
-    structure_of,
-)
+from explorer.session.kept.rows import GROUP, RANGE, WIDE
+from explorer.tui.tree.rows import METRICS, FoldedRows, Metric
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer, Totals
-
-
-class Metric(Struct, frozen=True):
-    """A column of the tree: its heading, the figure of a layer and of the whole model, and its unit."""
-
-    id: str
-    title: str
-    of: str
-    total: Callable[[Totals], int | None]
-    in_bytes: bool = False
-
-
-METRICS = (
-    Metric("macs", "MACs", "macs", lambda t: t.macs),
-    Metric("params", "params", "params", lambda t: t.params),
-    Metric("weights", "weights", "weight_bytes", lambda t: t.weight_bytes, True),
-    Metric("activations", "activations", "activation_bytes", lambda t: t.activation_bytes_sum, True),
-)
-
-
-def metric_of(column: str) -> Metric | None:
-    """What the tree can be sorted by of a column; None for one that it knows of the rows on show only."""
-    return next((metric for metric in METRICS if metric.id == {"share": "macs"}.get(column, column)), None)
+    from explorer.facts import Layer
 
 
 _OPEN_AT_FIRST = 60
-
-
-_CONSTANTS = -1
-"""Place, among the ranges of what it lies in, of the row of its constants."""
-
-
 MATCHES = 2_000
 """Layers found by a filter that are shown; what is found beyond is counted."""
 
@@ -90,7 +47,7 @@ class TreeShape(Struct, frozen=True):
     constants: bool = False
 
 
-class TreeModel:
+class TreeModel(FoldedRows):
     """The visible rows of a tree of layers.
 
     Args:
@@ -100,16 +57,10 @@ class TreeModel:
         matches: Of a filter, those that are shown; None without one.
         found: How many layers it has found so far.
         constants: Constants and shape arithmetic are shown among the others, not as one row a group.
-        growing: Rows are still being read, so that a group may hold more than is known of it.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.layers = layers
-        self.structure = layers.structure if isinstance(layers, RowPages) else structure_of(layers)
-        self.end = self.structure.end
-        self.count = len(self.end)
-        self.deepest = self.structure.deepest
-        self.growing = False
+        super().__init__(layers)
         self._chosen = False
         self.metric = self._first_metric()
         self.by_cost = False
@@ -117,13 +68,10 @@ class TreeModel:
         self.columns: tuple[str, ...] = ()
         self.flat = False
         self.constants = False
-        self._constants = self._folds = b""
-        self._gathered_in: dict[int, list[int]] = {}
+        self._constants = b""
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.found = 0
-        self._ranges: list[tuple[int | None, int]] = []
-        self._range_of: dict[tuple[int | None, int], int] = {}
         self._within: dict[int, list[int]] = {}
         self._closed: set[int] = set()
         self._above: dict[int, int | None] = {}
@@ -133,78 +81,7 @@ class TreeModel:
         self._open_first_levels()
         self.rebuild()
 
-    # what a row is
-
-    def first(self, row: int) -> int:
-        """The layer of a row; the first one of a run or a range."""
-        if row >= 0:
-            return row
-        if row >= -self.count:
-            return -row - 1
-        return self._gathered_in[row][0] if self.is_constants(row) else self._span(row)[0]
-
-    def members(self, row: int) -> Sequence[int]:
-        """The layers behind a row: itself, every block of its run, or the children of its range."""
-        if row >= 0:
-            return (row,)
-        if row >= -self.count:
-            first = -row - 1
-            size = self.end[first] - first
-            # blocks that are built alike have as many rows each
-            return range(first, first + size * self.structure.repeat[first], size)
-        if self.is_constants(row):
-            return self._gathered_in[row]
-        first, stop = self._span(row)
-        return range(first, stop) if self._is_flat(row) else [*self._hop(first, stop)]
-
-    def is_range(self, row: int) -> bool:
-        """Whether the row stands for children that need not be alike."""
-        return row < -self.count
-
-    def is_constants(self, row: int) -> bool:
-        """Whether the row stands for the constants of a group."""
-        return row < -self.count and self._ranges[-row - self.count - 1][1] == _CONSTANTS
-
-    def is_gathered(self, layer: int) -> bool:
-        """Whether a layer lies in the row of a group's constants."""
-        return bool(self._folds) and self._folds[layer] == 1
-
-    def layers_in(self, row: int) -> int:
-        """How many layers, without groups, a row stands for."""
-        flags, end = self.structure.flags, self.end
-        return sum(not flags[at] & GROUP for first in self.members(row) for at in range(first, end[first]))
-
-    def _span(self, row: int) -> tuple[int, int]:
-        """The first layer of a range, and the one behind its last."""
-        above, place = self._ranges[-row - self.count - 1]
-        starts = self._starts(above)
-        if place + 1 < len(starts):
-            return starts[place], starts[place + 1]
-        if above is None:
-            return starts[place], self.count
-        if above >= 0:
-            return starts[place], self.end[above]
-        last = self.members(above)[-1]
-        return starts[place], self.end[last]
-
-    def _starts(self, above: int | None) -> Sequence[int]:
-        """Where the ranges under a row begin."""
-        if above is not None and above < 0:
-            return self.members(above)[::RANGE]
-        return self.structure.wide.get(-1 if above is None else above, ())
-
-    def _is_flat(self, row: int) -> bool:
-        """Whether nothing lies in the children of a range: then they are as many as its layers."""
-        first, stop = self._span(row)
-        above, place = self._ranges[-row - self.count - 1]
-        listed = above is None or above >= 0
-        return listed and stop - first == RANGE and place + 1 < len(self._starts(above))
-
-    def _hop(self, at: int, stop: int) -> Iterator[int]:
-        end = self.end
-        while at < stop:
-            yield at
-            at = end[at]
+    # which rows there are
 
     def depth(self, row: int) -> int:
         """Steps of indentation of a row that is on show: runs and ranges that are open count as a level."""
@@ -225,47 +102,6 @@ class TreeModel:
     def value(self, row: int) -> tuple[int | None, str]:
         """The row's figure in the current column, and '≤' or '≥' if it is a bound only."""
         return self.figure(row, self.metric)
-
-    def figure(self, row: int, metric: Metric) -> tuple[int | None, str]:
-        """The row's figure in a column, and '≤' or '≥' if it is a bound only, '≈' if something was assumed.
-
-        The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
-        A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
-        """
-        flags, column = self.structure.flags, self.structure.columns[metric.of]
-        members = self.members(row)
-        stored = metric.id in ("params", "weights")
-        flag = flags[members[0]] if members else 0
-        bound = ""
-        if flag & GROUP and (self.growing if stored else flag & UNKNOWN):
-            bound = "≥"
-        elif flag & BOUND and metric.id == "macs":
-            bound = "≤"
-        elif flag & ASSUMED and metric.id == "macs":
-            bound = "≈"
-        if row >= 0:
-            value = column[row]
-            return (None if value < 0 else value), bound
-        if isinstance(members, range):
-            at = slice(members.start, members.stop, members.step)
-            values, marks = column[at], list(flags[at])
-        else:
-            values, marks = [column[i] for i in members], [flags[i] for i in members]
-        known: Sequence[int] = values
-        if min(values) < 0:
-            known = [value for value in values if value >= 0]
-            if not known or not self.is_range(row):
-                return None, ""
-            bound = "≥"
-        elif self.is_range(row) and not stored and any(mark & UNKNOWN for mark in marks):
-            bound = "≥"
-        if stored and self.growing and any(mark & GROUP for mark in marks):
-            bound = "≥"
-        elif stored and any(mark & SHARED for mark in marks):
-            bound = "≤"
-        return sum(known), bound
-
-    # which rows there are
 
     def children(self, row: int | None) -> Iterator[int]:
         """The rows right under `row` (None: the top), in the order shown."""
@@ -326,37 +162,6 @@ class TreeModel:
                 yield (place := self._constants_row(above))
             # who stood on it finds the row that it lies in
             self._above[row] = place
-
-    def _constants_row(self, above: int | None) -> int:
-        """The row of the constants under another."""
-        row = self._range(above, _CONSTANTS)
-        if row not in self._gathered_in:
-            if above is None:
-                start, stop = 0, self.count
-            else:
-                start, stop = (above + 1, self.end[above]) if above >= 0 else self._span(above)
-            self._gathered_in[row] = [at for at in self._hop(start, stop) if self._folds[at]]
-        return row
-
-    def _in_ranges(self, above: int | None) -> list[int]:
-        return [self._range(above, place) for place in range(len(self._starts(above)))]
-
-    def _range(self, above: int | None, place: int) -> int:
-        """The row of a range: always the same."""
-        found = self._range_of.get((above, place))
-        if found is None:
-            self._ranges.append((above, place))
-            found = self._range_of[above, place] = -self.count - len(self._ranges)
-        return found
-
-    def _folded(self, ids: Iterable[int]) -> Iterator[int]:
-        repeats = self.structure.repeat
-        for i in ids:
-            repeat = repeats[i]
-            if repeat > 1:
-                yield -i - 1
-            elif repeat == 1:
-                yield i
 
     def _open_first_levels(self) -> None:
         level = list(self.children(None))

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from explorer.base.units import bytes_text, count_text, exact_text
 from explorer.tui.text.lines import Line, Span, fit, line_width, middle, safe
-from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.rows import METRICS
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals

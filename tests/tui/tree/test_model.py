@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from explorer.facts import Layer
-from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.rows import METRICS
 from tests.tui.scripted import alexnet, blocks, flat
 
 

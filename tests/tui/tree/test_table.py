@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from explorer.tui.text.lines import line_text, line_width
-from explorer.tui.tree.model import METRICS, TreeModel
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.rows import METRICS
 from explorer.tui.tree.table import OFFERED, places
 from explorer.tui.tree.widget import LayerTree, table_line, tree_head
 from explorer.tui.widgets.strips import PaneHead, Status
