@@ -41,6 +41,7 @@ class OutputEvidence(Struct, frozen=True):
         undefined: NaN or Inf that both have, counted: they compare nothing.
         relative_rms: RMS difference, of the RMS of `before`; None if not comparable.
         constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
+        drawn: Whether it depends on random numbers, which no two runs share: it shows nothing, either.
     """
 
     name: str
@@ -62,6 +63,7 @@ class OutputEvidence(Struct, frozen=True):
     undefined: int = 0
     constant: bool = False
     relative_rms: float | None = None
+    drawn: bool = False
 
 
 class SiteEvidence(Struct, frozen=True):

@@ -87,7 +87,7 @@ def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
                 continue
             of_runtime = next((s.reason for s in grounds.sites if SATURATES in s.reason), "")
             why = f"{name} '{printable(one.name)}': {one.reason}" + (f"; {SATURATES}" if of_runtime else "")
-            if one.equal:
+            if one.equal or one.drawn:
                 return "unproven", f"not proved: {why}"
             if grounds.structural and not one.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"
@@ -160,7 +160,11 @@ def _outputs(grounds: Grounds, identical: bool, exact: bool) -> str:
     if identical:
         return f"{count} bit for bit the same over {times}"
     own = ", which is what its quantisers make of rounding" if grounds.sites and exact else ""
-    return f"{count} over {times}: {_accuracy(grounds.whole)}{own}"
+    said = [f"{_accuracy(judged)}{own}"] if (judged := [e for e in grounds.whole if not e.drawn]) else []
+    if drawn := len(grounds.whole) - len(judged):
+        which = f"{drawn} of them " if judged else ""
+        said.append(f"{which}made with random numbers, which no two runs share")
+    return f"{count} over {times}: {', '.join(said)}"
 
 
 def _remarks(grounds: Grounds) -> Iterator[str]:

@@ -314,7 +314,45 @@ def test_two_draws_of_an_operator_are_two_values(tmp_path: Path) -> None:
     weights = {"w": t.weight(1)}
     a, b = pair(tmp_path, (nodes("q"), nodes("p")), {"x": (4, 4)}, (weights, weights))
     assert verify(a, a).verdict_kind == "equal"
-    assert verify(a, b).verdict_kind == "different"
+    found = verify(a, b)
+    assert found.verdict_kind == "different"
+    assert "random numbers change what the first puts out, and the second draws none" in found.verdict
+
+
+def test_numbers_added_at_random_are_a_difference_however_small(tmp_path: Path) -> None:
+    noisy = [
+        node("RandomNormalLike", ["x"], ["p"], scale=1e-6),
+        node("Add", ["x", "p"], ["y"]),
+    ]
+    plain = [node("Neg", ["x"], ["n"]), node("Neg", ["n"], ["y"])]
+    a, b = pair(tmp_path, (noisy, plain), {"x": (4, 4)}, ({}, {}))
+    assert verify(a, b).verdict_kind == verify(b, a).verdict_kind == "different"
+
+
+def test_two_ways_to_draw_the_same_numbers_are_not_told_apart(tmp_path: Path) -> None:
+    like = [node("RandomNormalLike", ["x"], ["p"]), node("Add", ["x", "p"], ["y"])]
+    given = [node("RandomNormal", [], ["p"], shape=[4, 4]), node("Add", ["x", "p"], ["y"])]
+    a, b = pair(tmp_path, (like, given), {"x": (4, 4)}, ({}, {}))
+    assert verify(a, b).verdict_kind == "unproven"
+
+
+@pytest.mark.parametrize("behind", ["Exp", "Sign"])
+def test_outputs_made_with_random_numbers_are_not_said_to_round(tmp_path: Path, behind: str) -> None:
+    drawn = [node("RandomNormalLike", ["x"], ["p"], scale=20.0), node(behind, ["p"], ["e"])]
+    one = [*drawn, node("Tanh", ["x"], ["g"]), node("Mul", ["e", "g"], ["y"])]
+    two = [
+        node("Neg", ["x"], ["n"]),
+        node("Tanh", ["n"], ["h"]),
+        node("Neg", ["h"], ["g"]),
+        *drawn,
+        node("Mul", ["e", "g"], ["y"]),
+    ]
+    a, b = pair(tmp_path, (one, two), {"x": (4, 4)}, ({}, {}))
+    found = verify(a, b)
+    assert found.verdict_kind == "evidence"
+    assert found.outputs[0].drawn
+    assert "made with random numbers, which no two runs share" in found.verdict
+    assert "rounding" not in found.verdict
 
 
 # equal on evidence

@@ -19,6 +19,7 @@ from explorer.base.errors import Cancelled
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Tensor, Value
+from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.float64.windows import average_pool, conv, conv_transpose, max_pool
 from explorer.engine.proof.symbolic.symbols import rearrange
@@ -203,11 +204,6 @@ class _Float64(Struct):
     def number(self, value: Any) -> Any:
         return np.asarray(value).reshape(-1)[0].item()
 
-
-RANDOM = frozenset(
-    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
-"""Operators of which two with the same inputs give two values; so does Dropout when it trains."""
 
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 """Attributes and inputs to the only output; None hands the node to onnx's evaluator."""

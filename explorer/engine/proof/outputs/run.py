@@ -71,6 +71,7 @@ class Noise(Struct, frozen=True):
         both: Neither model is the original of the other: each must be as accurate.
         tolerance: By how much they may differ; then nothing else counts.
         proved: What lies behind the outputs is proved: only what no rounding can do fails.
+        drawn: Outputs of either that depend on random numbers.
     """
 
     reference: str
@@ -81,6 +82,7 @@ class Noise(Struct, frozen=True):
     both: bool = False
     proved: bool = False
     tolerance: Tolerance | None = None
+    drawn: tuple[Collection[str], Collection[str]] = ((), ())
 
 
 def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
@@ -301,8 +303,21 @@ def compare(
         true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
         sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
         one = _evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
+        alike = all(np.shape(a) == np.shape(b) for a, b in zip(old, new, strict=True))
+        if alike and not one.equal and (name in noise.drawn[0] or after.names[order[at]] in noise.drawn[1]):
+            one = _drawn(one, noise)
         made.append(one if noise.tolerance is None else within(one, old, new, noise.tolerance))
     return tuple(made)
+
+
+def _drawn(one: OutputEvidence, noise: Noise) -> OutputEvidence:
+    """Evidence of an output that depends on random numbers: how far apart two runs are shows nothing.
+
+    What lies behind it is proved, or tested part by part; of torch's output nothing else is known.
+    """
+    apart = "" if one.max_abs is None else f" (largest difference {one.max_abs:.1e})"
+    reason = f"it depends on random numbers, which no two runs share{apart}"
+    return replace(one, drawn=True, passed=not noise.both, reason=reason)
 
 
 def _nothing(

@@ -24,6 +24,7 @@ from explorer.base.errors import Cancelled, Misuse
 from explorer.base.units import exact_text
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.model import Model
+from explorer.engine.graph.random_operators import random_outputs
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
@@ -201,7 +202,9 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         ((after, note),) = runs.together(runs.other)
     else:
         before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
-    noise = Noise(NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, proved=proved)
+    noise = Noise(
+        NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, proved=proved, drawn=_drawn(pairing)
+    )
     remarks = tuple(
         f"{what} loads in onnxruntime only with its optimisation at '{run.level}'"
         for what, run in (("the original", before), ("the other model", after))
@@ -236,14 +239,21 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         if len(given) != len(names):
             raise Misuse(f"the torch model gives {len(given)} outputs, its graph {len(names)}")
         theirs.append(tuple(np.asarray(v) for v in given))
-    noise = Noise(NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, both=True)
+    noise = Noise(
+        NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, both=True, drawn=_drawn(pairing)
+    )
     return _judged(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
+
+
+def _drawn(pairing: Pairing) -> tuple[frozenset[str], frozenset[str]]:
+    """Outputs of both models that depend on random numbers."""
+    return random_outputs(pairing.before), random_outputs(pairing.after)
 
 
 def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
     """Cheapest evidence first: more is gathered only while it could change the answer."""
     found = outputs.compare(before, after, [], noise, note)
-    if all(one.equal or (noise.proved and one.passed) for one in found):
+    if all(one.equal or one.drawn or (noise.proved and one.passed) for one in found):
         return found
     known: list[dict[str, Array]] = []
     for some in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
@@ -252,7 +262,7 @@ def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, 
         text = more[0][1] if more else noise.reference
         noise = replace(noise, reference=text if not known else "float64")
         found = outputs.compare(before, after, known, noise, note)
-        if all(one.equal or (one.passed and one.rms_after is not None) for one in found):
+        if all(one.equal or one.drawn or (one.passed and one.rms_after is not None) for one in found):
             return found  # more runs would not change it
         if not known:
             break

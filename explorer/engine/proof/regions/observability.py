@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.model import Graph, Model, Node, Tensor, subgraphs
-from explorer.engine.proof.float64.evaluator import RANDOM
+from explorer.engine.graph.model import Graph, Model, Node, Tensor
+from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.proof.structure.value_numbers import held as constant_of
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -78,11 +78,6 @@ class NodeContents:
         except _Unlike:
             return []
 
-    def draws(self, nodes: Sides) -> bool:
-        """Whether random numbers are drawn, in bodies and functions too."""
-        inside = (n for model, side in zip(self.models, nodes, strict=True) for n in _deep(model, side))
-        return any(n.op in RANDOM and not n.domain for n in inside)
-
     def undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
         """Whether what is run, or how often, was decided in one way only by what was tried.
 
@@ -93,7 +88,7 @@ class NodeContents:
         for at, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
             known = self._stored[at]
             top = {id(node) for node in side}
-            for node in _deep(model, side):
+            for node in all_nodes(model, side):
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
                 if id(node) in top and all(n in varied[at] or n in known for n in controls([node])):
@@ -227,16 +222,3 @@ def _known(
     """The constants that nodes of a graph can name."""
     made = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     return ChainMap(made, dict(stored), *around.maps)
-
-
-def _deep(model: Model, nodes: Sequence[Node]) -> Iterator[Node]:
-    """Nodes with those of their bodies, and of the functions that they call, once each."""
-    pending, seen = list(nodes), set()
-    while pending:
-        node = pending.pop()
-        yield node
-        pending += [inner for _, body in subgraphs(node) for inner in body.nodes]
-        function = model.functions.get(node.key)
-        if function is not None and node.key not in seen:
-            seen.add(node.key)
-            pending += function.nodes

@@ -21,6 +21,8 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.model import Model, Node
+from explorer.engine.graph.random_operators import NOT_SHARED
+from explorer.engine.graph.random_operators import draws as draws_random
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
@@ -261,6 +263,12 @@ class _Runner:
         seen = _Tries()
         try:
             run = self._both(region)
+            draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
+            if any(draws):
+                own = self.own(region.reads, self.tries[0], self.seed)
+                return RegionResult(
+                    _drawn(evidence, draws, run(own), run(own)), region.before.nodes, lasting=True
+                )
             for at, one in enumerate(self.tries):
                 try:
                     own = self.own(region.reads, one, self.seed)
@@ -309,8 +317,6 @@ class _Runner:
         if not region.reads and equal:
             same = replace(figures, kind="equal", reason="constants: bit for bit the same")
             return RegionResult(same, here)
-        if self.contents.draws(nodes):
-            return unproven("it draws random numbers, which no two runs share")
         twins = {name: twin or name for name, twin in region.given.items()}
         varied = seen.varied, {name for name, twin in twins.items() if twin in seen.varied}
         if self.contents.undecided(nodes, varied):
@@ -430,6 +436,25 @@ class _Runner:
         fewest = min(few.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
         return outputs.compare(old, new, truth, noise)[0]
+
+
+def _drawn(
+    evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], again: Sequence[Array]
+) -> RegionEvidence:
+    """What two runs on the same values show of a region that draws random numbers.
+
+    How far apart its runs are shows nothing of it. That numbers are drawn on one side alone, and change what
+    comes out, does.
+    """
+    varies = [
+        drawn and not outputs.identical(*runs)
+        for drawn, runs in zip(draws, zip(first, again, strict=True), strict=True)
+    ]
+    if varies[0] == varies[1] or all(draws):
+        return replace(evidence, draws=2, reason=NOT_SHARED)
+    which, other = ("the first", "the second") if varies[0] else ("the second", "the first")
+    reason = f"random numbers change what {which} puts out, and {other} draws none"
+    return replace(evidence, draws=2, kind="different", own=True, reason=reason)
 
 
 def _alone(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Callable[[Feeds], Array]:

@@ -30,8 +30,8 @@ from explorer.engine.graph.model import (
     Tensor,
     tensor_from_array,
 )
+from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
-from explorer.engine.proof.float64.evaluator import RANDOM
 from explorer.engine.proof.meanings import Original
 from explorer.engine.shapes.subgraphs import body_name, call_name
 

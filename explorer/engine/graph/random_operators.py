@@ -1,0 +1,56 @@
+"""Random numbers: which operators draw them, and which outputs of a model depend on them.
+
+No two runs share what an operator draws, so that a difference between two runs behind one shows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from explorer.engine.graph.interpreter import Wiring
+from explorer.engine.graph.model import Model, Node, subgraphs
+
+RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+"""Operators of which two with the same inputs give two values; so does Dropout when it trains."""
+
+NOT_SHARED = "it draws random numbers, which no two runs share"
+"""Why nothing is said of a value."""
+
+
+def draws(model: Model, nodes: Iterable[Node]) -> bool:
+    """Whether any of some nodes draws, in bodies and functions too."""
+    return any(_draws(model, node) for node in all_nodes(model, nodes))
+
+
+def random_outputs(model: Model) -> frozenset[str]:
+    """Names of the outputs that depend on random numbers."""
+    if not draws(model, model.graph.nodes):
+        return frozenset()
+    wiring = Wiring.of(model.graph)
+    return frozenset(
+        output.name for output in model.graph.outputs if draws(model, wiring.needed([output.name])[0])
+    )
+
+
+def all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes with those of their bodies, and of the functions that they call, once each."""
+    pending, seen = list(nodes), set()
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [inner for _, body in subgraphs(node) for inner in body.nodes]
+        function = model.functions.get(node.key)
+        if function is not None and node.key not in seen:
+            seen.add(node.key)
+            pending += function.nodes
+
+
+def _draws(model: Model, node: Node) -> bool:
+    if node.domain:
+        return False
+    if node.op != "Dropout" or len(node.inputs) < 3 or not node.inputs[2]:
+        return node.op in RANDOM
+    training = model.graph.initializers.get(node.inputs[2])
+    return training is None or bool(training.array().any())
