@@ -1,0 +1,192 @@
+"""Figures of a session's models: totals, layers, memory, rooflines, training, operators, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from explorer.base.errors import Misuse
+from explorer.facts import Analysis, Info, LayerTable, OpStat, TileSpec
+from explorer.session import headers
+from explorer.session.methods.parts import SessionParts
+from explorer.session.models import Cancel, InputShapes, OnProgress
+
+if TYPE_CHECKING:
+    from explorer.base.outline import Outline
+    from explorer.facts.comparison import TorchinfoTable
+    from explorer.facts.memory import Memory
+    from explorer.facts.roofline import Machine, Roofline
+    from explorer.facts.training import Optimizer, Training
+
+
+class FigureMethods(SessionParts):
+    """What is counted of a model, and what stands in its header."""
+
+    def open(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
+        """Opens the model.
+
+        Returns:
+            Its totals.
+
+        Raises:
+            BadModel: The source is no model, or a broken one.
+            Misuse: An option does not fit it.
+            MissingExtra: It needs a package that is not installed.
+        """
+        return self._models.examined(0, on_progress, cancel).info
+
+    def info(self, index: int | None = None) -> Info:
+        """Totals of the model at `index` of the history (None: the current one)."""
+        return self._models.examined(self._models.at(index)).info
+
+    def info_at(
+        self, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Info:
+        """Totals of the opened model at other sizes of its inputs; the session keeps those it has.
+
+        Args:
+            input_shapes: As `Session` takes them.
+            on_progress: Told where the analysis stands.
+            cancel: Asked meanwhile; True stops.
+        """
+        return self._figures.info_at(input_shapes, on_progress, cancel)
+
+    def stored(self) -> Info:
+        """What the opened module stores, and nothing of its work: for one whose inputs are not known.
+
+        Raises:
+            Misuse: It is no nn.Module.
+        """
+        return self._figures.stored()
+
+    def analysis(
+        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Analysis:
+        """Totals and every layer of the model at `index` of the history (None: the current one)."""
+        return self._models.analysis(self._models.at(index), on_progress, cancel)
+
+    def packed_analysis(
+        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> Analysis:
+        """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+        return self._models.pages(self._models.at(index), on_progress, cancel)
+
+    def memory(self, index: int | None = None) -> Memory:
+        """What is alive at each step of the execution order, and the arena that holds it."""
+        return self._models.memory(self._models.at(index))
+
+    def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
+        """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+        return self._figures.roofline(machine, index)
+
+    def training(
+        self, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
+    ) -> Training:
+        """What one training step multiplies and keeps in memory, layer by layer and in total.
+
+        Args:
+            batch: Batch size; the model is analysed again for it. None leaves its sizes as they are.
+            optimizer: 'sgd', 'momentum' or 'adam'.
+            index: Which model of the history; None is the current one.
+
+        Raises:
+            Misuse: There is no such optimizer, or the model has no batch or only another one.
+        """
+        return self._figures.training(batch, optimizer, index)
+
+    def torchinfo(self) -> TorchinfoTable:
+        """Torchinfo's own table of the opened model, and where its numbers are not ours and why.
+
+        Raises:
+            Misuse: The model is an ONNX file.
+            MissingExtra: torchinfo is not installed.
+            BadModel: torchinfo cannot run the model.
+        """
+        if not self._models.from_torch:
+            raise Misuse(
+                "torchinfo reads nn.Modules, and this file has none",
+                where=self._models.source,
+                hint="leave --style out: our own tree is for every format",
+            )
+        return self._module_tiler.torchinfo()
+
+    def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
+        """Operator types of a model: how many, what they cost, the range of every attribute."""
+        return self._models.ops(self._models.at(index))
+
+    def layers(
+        self,
+        query: str = "",
+        columns: Sequence[str] = (),
+        *,
+        style: str = "tree",
+        sort: str = "",
+        depth: int | None = None,
+        flat: bool = False,
+        machine: Machine | None = None,
+        spec: TileSpec | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+    ) -> LayerTable:
+        """Rows of the layer tree as a table: filtered, folded, sorted, with columns.
+
+        Args:
+            query: A filter (see `explorer.settings.filter`): what it finds stays, and the groups around it,
+                which sum what is left in them. Empty keeps all.
+            columns: By name (see `explorer.settings.columns`); empty takes those of the style.
+            style: 'tree', 'torchinfo', 'torchsummary', 'keras' or 'sizes'.
+            sort: A column: siblings with the largest first, texts from A; the other way behind a minus.
+            depth: Levels of the tree, from 1.
+            flat: Rows without others in them only, one below the other, sorted together.
+            machine: Of the column `time`.
+            spec: A tiling: of the column `utilization`.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where a plan stands.
+
+        Raises:
+            Misuse: There is no such column or style, a column needs a machine or a tile, or the filter
+                cannot be read.
+        """
+        plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
+        return self._figures.table(
+            query,
+            columns,
+            style=style,
+            sort=sort,
+            depth=depth,
+            flat=flat,
+            machine=machine,
+            plan=plan,
+            index=index,
+        )
+
+    def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
+        """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+        return self._figures.search(text, index)
+
+    def outline(self) -> Outline:
+        """What the header of the opened file says: modules, operators, tensors, in the file's own order.
+
+        It needs no analysis and opens nothing: a model that cannot be analysed has one, too.
+
+        Raises:
+            BadModel: It is no model, or broken; also while the rows are iterated.
+            Misuse: The model is no file.
+        """
+        if self._models.module is not None:
+            raise Misuse(
+                "an nn.Module object is no file whose header could be read", where=self._models.source
+            )
+        return headers.outline(self._models.source)
+
+    def sha256(self) -> str | None:
+        """Digest of the opened ONNX file, None for a module.
+
+        Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
+        """
+        if not self._models.is_graph:
+            return None
+        import hashlib
+
+        with open(self._models.source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()

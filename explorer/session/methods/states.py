@@ -1,0 +1,70 @@
+"""States of a session: undo, redo, going to any of them, naming them, sizes that all of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from explorer.facts import History
+from explorer.session import history as states
+from explorer.session.methods.parts import SessionParts
+from explorer.session.models import Cancel, OnProgress
+
+
+class StateMethods(SessionParts):
+    """The states, and which of them is current."""
+
+    def history(self) -> History:
+        """All states of the session and which is current."""
+        return self._models.history
+
+    def undo(self) -> History:
+        """One step back; at the original it stays there."""
+        self._models.history = states.step(self._models.history, -1)
+        return self._models.history
+
+    def redo(self) -> History:
+        """One step forward again; at the newest state it stays there."""
+        self._models.history = states.step(self._models.history, 1)
+        return self._models.history
+
+    def go(self, index: int) -> History:
+        """To any state: it becomes the current one, and the others stay where they are.
+
+        Raises:
+            Misuse: The history has no such entry.
+        """
+        self._models.history = replace(self._models.history, current=self._models.at(index))
+        return self._models.history
+
+    def name(self, index: int, text: str) -> History:
+        """Gives a state a name of the user's own; an empty one takes it away.
+
+        Raises:
+            Misuse: The history has no such entry.
+        """
+        at, words = self._models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
+        self._models.history = states.amend(self._models.history, at, name=words)
+        return self._models.history
+
+    def restore(self, history: History) -> History:
+        """Takes up the history of another session of the same source, whose process ended."""
+        self._models.restore(history)
+        return history
+
+    def bind(
+        self, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> History:
+        """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with.
+
+        Args:
+            dims: Sizes by name; what is left out stays open.
+            on_progress: Told where the analysis stands.
+            cancel: Asked meanwhile; True stops, and all is as before.
+
+        Raises:
+            Misuse: There is no such dimension, the model cannot be of that size, or a state is of another.
+        """
+        self._models.bind(dims, on_progress, cancel)
+        return self._models.history

@@ -1,0 +1,186 @@
+"""Tiling of a session's models: plan, cost, the tiled model, sweeps over many tilings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from explorer.facts import Plan, TileResult, TileSpec
+from explorer.session.methods.parts import SessionParts
+from explorer.session.models import Cancel, OnProgress
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts.settings import Settings
+
+
+class TilingMethods(SessionParts):
+    """What a tiling would do and cost, and the state that it makes."""
+
+    def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+        """What `tile` would do to the current model, without doing it.
+
+        Raises:
+            Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
+        """
+        return self._tiler.plan(spec, on_progress)[0]
+
+    def tiling(self) -> Plan | None:
+        """The plan by which the current model was tiled; None for one that is not.
+
+        A file that was tiled before says so itself, and what it says is a claim: `verify` proves it. Of a
+        model that was tiled several times it is the last plan, with the sites of the earlier ones behind
+        its own.
+        """
+        return (
+            None if self._models.examined(self._models.current).info.tiled is None else self._tiler.tiling()
+        )
+
+    def cost(
+        self,
+        spec: TileSpec,
+        hardware: Hardware | None = None,
+        *,
+        order: str = "best",
+        formulas: bool | None = None,
+        on_progress: OnProgress = None,
+    ) -> PlanCost:
+        """What a tiling of the current model would cost on a machine, without doing it.
+
+        Args:
+            spec: See `plan`.
+            hardware: The machine (see `explorer.settings.machines.hardware`); None leaves out cycles and
+                time.
+            order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
+                'output-stationary'.
+            formulas: Say at every site how its figures come about; None: where there is one site only.
+            on_progress: Told where the job stands.
+
+        Raises:
+            Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
+        """
+        return self._tiler.cost(spec, hardware, order, formulas, on_progress)
+
+    def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
+        """What `spec` asks of every site of the current model, and who said so.
+
+        Raises:
+            Misuse: See `plan`.
+        """
+        return self._tiler.settings(spec, on_progress)
+
+    def tile(
+        self,
+        spec: TileSpec,
+        *,
+        output: str | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: int = 1,
+        seed: int = 0,
+        input: str | None = None,
+        discard: bool = False,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TileResult:
+        """Tiles the current model; the result becomes the current one.
+
+        Args:
+            spec: Tile size, sites, edges, form.
+            output: Where to write it; None keeps it in the session's folder until `save`.
+            overwrite: Whether an existing `output` may be replaced.
+            verify: Prove the result before it gets its name. A result that fails is not kept: then
+                `TileResult.output` is empty and the history unchanged.
+            draws: Random inputs for the proof.
+            seed: Of the first draw.
+            input: An .npy or .npz file with the inputs for the proof, in place of random ones.
+            discard: Whether states that were undone and never saved may go: the result takes their place.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: See `plan`; or `output` cannot be written or exists; or a state would be lost.
+            Cancelled: `cancel` said so.
+        """
+        how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
+        return self._tiler.tile(
+            spec,
+            command=self._exporter.command(spec, output),
+            output=output,
+            overwrite=overwrite,
+            discard=discard,
+            prove=partial(self._prover.verify, input=input, **how) if verify else None,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def plan_module(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+        """What `tile_module` would do, without doing it.
+
+        Raises:
+            Misuse: As `tile_module` says.
+        """
+        self._tiler.check_module(on_progress)
+        return self._module_tiler.plan(spec, on_progress)
+
+    def tile_module(
+        self,
+        spec: TileSpec,
+        *,
+        output: str | None = None,
+        overwrite: bool = False,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        verify: bool = True,
+        draws: int = 3,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> tuple[nn.Module, TileResult]:
+        """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is.
+
+        Layers keep their names, parameters, hooks and devices, so a state_dict fits both. Where the session
+        was opened with an object the result has tensors of its own.
+
+        Args:
+            spec: Tile size, layers, edges; `form` has to be 'auto'.
+            output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
+            overwrite: Whether an existing `output` may be replaced.
+            dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
+            verify: Prove the result; a file that fails is not kept, and `TileResult.output` is empty.
+            draws: Random inputs for the proof.
+            seed: Of the first draw.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: The model is no nn.Module, or was tiled as ONNX already; nothing can be tiled; or `output`
+                cannot be written.
+            BadModel: The module cannot be run or written.
+            ExplorerError: Nothing was to be written, and the proof speaks against the result.
+            Cancelled: `cancel` said so.
+        """
+        self._tiler.check_module(on_progress)
+        return self._module_tiler.tile(
+            spec,
+            output=output,
+            overwrite=overwrite,
+            dynamic=dynamic,
+            verify=verify,
+            draws=draws,
+            seed=seed,
+            command=self.module_command(spec, output, dynamic),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def module_command(
+        self,
+        spec: TileSpec,
+        output: str | None = None,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    ) -> str:
+        """The command that does headless what `tile_module` does; '' where no command can."""
+        return self._exporter.module_command(spec, output, dynamic)
