@@ -34,7 +34,7 @@ def measured(text: str) -> list[str]:
         text,
         flags=re.M,
     )
-    text = re.sub(r"\d+(\.\d+)? u, limit", "#", text)
+    text = re.sub(r"\d+(\.\d+)? u, limit|\s[█▌]*·+(?=\s)|[\d.]+ % of what is allowed", "#", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 
 

@@ -40,6 +40,8 @@ class OutputEvidence(Struct, frozen=True):
         passed: `after` is no less accurate than `before`; `reason` says in words why or why not.
         undefined: NaN or Inf that both have, counted: they compare nothing.
         relative_rms: RMS difference, of the RMS of `before`; None if not comparable.
+        limit_share: Of the error that is allowed, the share that was found, by the test that it comes closest
+            to failing; above 1 it fails. None where no error is allowed, or nothing measures it.
         constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
         drawn: Whether it depends on random numbers, which no two runs share: it shows nothing, either.
     """
@@ -64,6 +66,7 @@ class OutputEvidence(Struct, frozen=True):
     constant: bool = False
     relative_rms: float | None = None
     drawn: bool = False
+    limit_share: float | None = None
 
 
 class SiteEvidence(Struct, frozen=True):

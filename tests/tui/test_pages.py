@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.base import units
+from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
 from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
@@ -20,7 +21,7 @@ from explorer.tui.dialogs.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.pages.header import header_lines
-from explorer.tui.pages.verdict import verdict_lines
+from explorer.tui.pages.verdict import verdict_lines, verdict_tone
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs import TABS, TabKey, tab_class
 from explorer.tui.tabs.diff import diff_entries
@@ -225,10 +226,35 @@ def test_the_products_of_an_lstm_lie_in_it() -> None:
 
 def test_a_verdict_is_words_first_and_figures_after() -> None:
     text = said(verdict_lines(proof(), 76))
-    assert text.startswith(" Equal\n")
+    assert "\n Equal\n" in text
     for words in ("4.1e-09", "9,216", "0.41 u, limit 8 u", "seeds 0, 1, 2"):
         assert words in text
     assert "37 new NaN" in said(verdict_lines(proof(False), 76))
+
+
+@pytest.mark.parametrize("kind", VERDICTS)
+def test_a_verdict_stands_in_large_letters_where_there_is_room_and_fits_everywhere(kind: VerdictKind) -> None:
+    fact = replace(proof(kind in ("equal", "evidence")), verdict_kind=kind)
+    for width in (30, 40, 60, 76, 88):
+        lines = verdict_lines(fact, width)
+        assert all(line_width(line) <= width for line in lines)
+        large = [line for line in lines if set(line_text(line)) <= set(" ▀▄█") and line]
+        assert [role for line in large for _, role in line] == [verdict_tone(kind)] * len(large)
+        assert len(large) in (0, 3)
+    assert large, "88 cells are enough for each of the four"
+
+
+def test_three_facts_stand_above_the_evidence_and_a_bar_leads_to_each_limit() -> None:
+    text = said(verdict_lines(proof(), 100))
+    facts = text.split(" Equal\n")[0]
+    assert "14,336 tile matmuls" in facts
+    assert "5.1 % of what is allowed" in facts, "0.41 u of 8 u"
+    assert "seeds 0, 1, 2" in facts
+    assert "▌·········" in text.split("to the limit")[1]
+    site = replace(proof().sites[0], bound_ratio=16.0, passed=False)
+    over = said(verdict_lines(replace(proof(), sites=(site,), passed=False, verdict_kind="different"), 100))
+    assert "200.0 % of what is allowed" in over
+    assert "██████████" in over
 
 
 def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:

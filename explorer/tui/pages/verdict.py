@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base.verdicts import VERDICTS
-from explorer.report.present.compare.verify import TONES, evidence
+from explorer.report.present.compare.verify import TONES, evidence, key_facts
 from explorer.tui.text.drawing import ROLES, draw
+from explorer.tui.text.letters import large
+from explorer.tui.text.lines import BLANK
 
 if TYPE_CHECKING:
     from explorer.facts import VerdictKind, Verification
@@ -29,5 +31,9 @@ def verdict_tone(kind: VerdictKind) -> str:
 
 
 def verdict_lines(proof: Verification, width: int) -> list[Line]:
-    """The verdict, then the evidence."""
-    return draw(evidence(proof), width - 1)
+    """The verdict in large letters where they have room, the three facts that count, then the evidence."""
+    role = verdict_tone(proof.verdict_kind)
+    letters = large(VERDICTS[proof.verdict_kind].upper(), width - 2)
+    lines: list[Line] = [((f" {row}", role),) for row in letters]
+    facts = draw([key_facts(proof)], width - 1)
+    return [*lines, *facts, BLANK, *draw(evidence(proof), width - 1)]

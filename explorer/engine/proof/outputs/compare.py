@@ -72,6 +72,7 @@ class OutputComparison(Struct):
         shared: Those of them that are NaN or Inf in both: they compare nothing.
         shared_nan: Those of them that are NaN.
         others: Draws without a float64 result, with `before` in its place.
+        used: Of what a test allowed, the largest share that was found; what `judge` found out.
     """
 
     roundoff: float
@@ -93,6 +94,7 @@ class OutputComparison(Struct):
     max_after: float = 0.0
     largest: float = 0.0
     others: OutputComparison | None = None
+    used: float = 0.0
     _squares: dict[str, float] = field(default_factory=dict)
     _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
 
@@ -263,6 +265,11 @@ class OutputComparison(Struct):
         """How many independent errors `count` elements have."""
         return count * self.share
 
+    @property
+    def limit_share(self) -> float | None:
+        """Of the error that is allowed, the share that was found; None of what is no matter of size."""
+        return None if self.broken() or math.isinf(self.used) else self.used
+
     def judge(self, *, both: bool = False) -> str:
         """Empty if `after` is no less accurate than `before`, else why it is not, in words.
 
@@ -290,10 +297,10 @@ class OutputComparison(Struct):
         rounding = 2 * self.roundoff
         least = self.sensitivity if self.roundoff >= _HALF else 0.0
         gap, floor = others.rms_after or 0.0, max(self.rms_before or 0.0, least)
-        if gap > slack * floor + rounding * (others.scale or 0.0):
+        if self._exceeds(gap, slack * floor + rounding * (others.scale or 0.0)):
             return f"RMS difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
         gap, floor = others.max_after, max(self.max_before, _PEAK * least)
-        if gap > slack * floor + rounding * others.largest:
+        if self._exceeds(gap, slack * floor + rounding * others.largest):
             return (
                 f"largest difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
             )
@@ -306,7 +313,8 @@ class OutputComparison(Struct):
             gap = math.sqrt(square / count)
             floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if gap > (1 + self.growth * _SLACK + self._chance(count)) * floor + rounding * top:
+            slack = 1 + self.growth * _SLACK + self._chance(count)
+            if self._exceeds(gap, slack * floor + rounding * top):
                 return f"RMS difference {gap:.2e} of elements below {top:.2g} in a draw, floor {floor:.2e}"
         return ""
 
@@ -320,9 +328,9 @@ class OutputComparison(Struct):
         least = self.sensitivity if self.roundoff >= _HALF else 0.0
         rms_floor, rms, scale = max(rms_floor or 0.0, least), rms or 0.0, self._rms("true") or 0.0
         max_floor = max(max_floor, _PEAK * least)
-        if rms > slack * rms_floor + rounding * scale:
+        if self._exceeds(rms, slack * rms_floor + rounding * scale):
             return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
-        if largest > slack * max_floor + rounding * self.largest:
+        if self._exceeds(largest, slack * max_floor + rounding * self.largest):
             return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
         for exponent, (count, old, new) in self._bins.items():
             if self._own(count) < _BIN_ELEMENTS:
@@ -331,9 +339,15 @@ class OutputComparison(Struct):
             a, b = (a, b) if side == "after" else (b, a)
             a = max(a, least)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if b > (self.growth * _SLACK + self._chance(count)) * a + rounding * top:
+            if self._exceeds(b, (self.growth * _SLACK + self._chance(count)) * a + rounding * top):
                 return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
         return ""
+
+    def _exceeds(self, error: float, allowed: float) -> bool:
+        """Whether an error is above what is allowed; the largest share of all is kept."""
+        share = error / allowed if allowed else math.inf if error else 0.0
+        self.used = max(self.used, share)
+        return error > allowed
 
     def judge_by_depth(self, depth: int) -> str:
         """As `judge`, for want of a float64 run: the noise is that of `depth` accumulated roundings."""
@@ -343,7 +357,7 @@ class OutputComparison(Struct):
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         # roundings are independent: they add up as the square root of their number
         noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
-        if gap > self.growth * _SLACK * noise:
+        if self._exceeds(gap, self.growth * _SLACK * noise):
             return (
                 f"RMS difference {gap:.2e}, expected of rounding at most {self.growth * _SLACK * noise:.2e}"
             )

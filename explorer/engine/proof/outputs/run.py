@@ -430,6 +430,7 @@ def _floats(
         reason=note + reason,
         undefined=comparison.shared,
         relative_rms=apart,
+        limit_share=None if noise.proved else comparison.limit_share,
     )
 
 

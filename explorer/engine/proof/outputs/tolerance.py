@@ -40,11 +40,12 @@ def within(
     """
     if not all(isinstance(v, np.ndarray) and v.dtype.kind in "biufV" for v in (*before, *after)):
         return found
-    passed, reason = judge(before, after, tolerance)
-    return replace(found, passed=passed, reason=reason)
+    passed, reason, share = judge(before, after, tolerance)
+    limit_share = share if math.isfinite(share) else None
+    return replace(found, passed=passed, reason=reason, limit_share=limit_share)
 
 
-def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance) -> tuple[bool, str]:
+def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance) -> tuple[bool, str, float]:
     """Whether one output stays within a tolerance.
 
     Args:
@@ -54,17 +55,22 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
             10 log10(sum before**2 / sum (after - before)**2) >= snr of every draw.
 
     Returns:
-        Whether it does, and the figure that comes closest to its limit, or exceeds it most, in words.
+        Whether it does; the figure that comes closest to its limit, or exceeds it most, in words; and that
+        figure as a share of its limit, infinite where no error at all is allowed.
     """
     worst, ratio, noise = 0.0, 0.0, math.inf
     for old, new in zip(before, after, strict=True):
         if old.shape != new.shape:
-            return False, f"{shape_text(old.shape)} in one model, {shape_text(new.shape)} in the other"
+            return (
+                False,
+                f"{shape_text(old.shape)} in one model, {shape_text(new.shape)} in the other",
+                math.inf,
+            )
         a, b = (np.asarray(v).astype(np.float64).reshape(-1) for v in (old, new))
         finite = np.isfinite(a) & np.isfinite(b)
         strange = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
         if strange.any():
-            return False, f"{int(strange.sum()):,} elements are NaN or Inf in one model only"
+            return False, f"{int(strange.sum()):,} elements are NaN or Inf in one model only", math.inf
         a, gap = a[finite], np.abs(b[finite] - a[finite])
         if not gap.size:
             continue
@@ -78,12 +84,19 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         noise = min(
             noise, 10 * math.log10(signal / off) if signal and off else (math.inf if not off else -math.inf)
         )
-    passed, parts = True, []
+    passed, parts, share = True, [], 0.0
     if tolerance.atol is not None or tolerance.rtol is not None:
         passed = ratio <= 1.0
-        share = f"{ratio:.2g} of what is allowed" if math.isfinite(ratio) else "and none is allowed"
-        parts.append(f"difference {worst:.2e}, {share}")
+        share = ratio
+        used = f"{ratio:.2g} of what is allowed" if math.isfinite(ratio) else "and none is allowed"
+        parts.append(f"difference {worst:.2e}, {used}")
     if tolerance.snr is not None:
         passed = passed and noise >= tolerance.snr
+        share = max(share, _amplitude(tolerance.snr - noise))
         parts.append("no noise" if noise == math.inf else f"signal to noise {noise:.1f} dB")
-    return passed, "; ".join(parts)
+    return passed, "; ".join(parts), share
+
+
+def _amplitude(decibels: float) -> float:
+    """How many times as large a noise of so many more dB is; infinite above what a float holds."""
+    return math.inf if decibels > 6000 else 10 ** (decibels / 20)

@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from explorer.base.units import dims_text, exact_text, rounding_text, seconds_text, seeds_text, shape_text
 from explorer.base.verdicts import NOT_NEEDED, VERDICTS
 from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.alike import alike, and_more
+from explorer.report.present.figures import bar_text, share_text
 from explorer.report.terms import field_terms
 from explorer.settings.parse import path_word
 
+_BAR = 10
+"""Cells of a bar that leads to a limit."""
 _CAP = 40
 """Changed regions that are listed."""
 
@@ -25,7 +28,7 @@ TONES: Mapping[VerdictKind, Role] = {
 }
 """Roles of verdicts."""
 
-__all__ = ["TONES", "evidence", "to_blame", "verification"]
+__all__ = ["TONES", "evidence", "key_facts", "to_blame", "verification"]
 
 
 def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]:
@@ -83,6 +86,63 @@ def evidence(fact: Verification) -> list[Block]:
     return [*blocks, Line(), Paragraph("; ".join(_how(fact)), "quiet")]
 
 
+def key_facts(fact: Verification) -> Fields:
+    """The three facts that a verdict rests on most: what needed no run, the worst error, what was tried."""
+    return Fields([_by_construction(fact), _worst(fact), _tried(fact)])
+
+
+def _by_construction(fact: Verification) -> Field:
+    tiles = sum(site.tiles for site in fact.sites if not site.structure)
+    parts = [_many(fact.nodes, "node")] if fact.nodes else []
+    parts += [_many(tiles, "tile matmul")] if tiles else []
+    remark = "bit for bit, without running them" if parts else "what follows was seen by running both models"
+    return Field("equal by construction", Span(", ".join(parts) or "nothing", "strong"), remark)
+
+
+def _worst(fact: Verification) -> Field:
+    """What comes closest to failing; where nothing has a limit, the largest difference that was seen."""
+    outputs = (*fact.outputs, *fact.torch)
+    limits = [(share, site.name) for site in fact.sites if (share := _site_share(site)) is not None]
+    limits += [(out.limit_share, out.name) for out in outputs if out.limit_share is not None]
+    if limits:
+        share, name = max(limits)
+        role: Role = "strong" if share <= 1 else "bad"
+        return Field("worst error", Span(f"{share_text(share, 1)} of what is allowed", role), name)
+    gaps = [(out.max_abs, out.name) for out in outputs if out.max_abs is not None]
+    gaps += [(region.max_abs, region.value) for region in fact.regions if region.max_abs is not None]
+    if not gaps:
+        return Field("worst error", Span("nothing was compared by value", "strong"))
+    gap, name = max(gaps)
+    return Field(
+        "worst error", Span(f"{gap:.1e}" if gap else "0, bit for bit", "strong"), name if gap else ""
+    )
+
+
+def _tried(fact: Verification) -> Field:
+    rows = sum(site.rows for site in fact.sites)
+    parts = [seeds_text(fact.seeds)] if fact.seeds else []
+    parts += [f"{_many(rows, 'row')} of matmuls"] if rows else []
+    return Field("tried on", Span("; ".join(parts) or "no input", "strong"))
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{exact_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _site_share(site: SiteEvidence) -> float | None:
+    known = site.bound_ratio is not None and math.isfinite(site.bound_ratio) and site.limit > 0
+    return (site.bound_ratio or 0.0) / site.limit if known else None
+
+
+def _to_limit(share: float | None) -> Cell:
+    """How much of the error that is allowed was found, as a bar whose end is the limit."""
+    if share is None:
+        return ""
+    filled = bar_text(min(share, 1.0), 1.0, _BAR)
+    rest = Span("·" * (_BAR - len(filled)), "quiet")
+    return Span(filled, "good" if share <= 1 else "bad"), rest
+
+
 def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
     claim, _, grounds = field_terms(fact.verdict).partition(": ")
@@ -127,6 +187,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             _float_text(site.mse),
             _cosine_text(site.cosine),
             Span("exact", "good") if _exact(site) else _ratio(site.bound_ratio, site.limit),
+            _to_limit(_site_share(site)),
             _pair(site.rms_before, site.rms_after),
             _verdict(site.passed, site.nonfinite),
         )
@@ -136,12 +197,13 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
     columns = (
         Column("matmul" if len(rows) == len(sites) else "matmul, the worst of those alike", shrink=True),
         Column("tiles bit-equal", "right"),
-        Column("rows run", "right", drop=4),
+        Column("rows run", "right", drop=5),
         Column("max error", "right"),
-        Column("MSE", "right", drop=3),
-        Column("cosine", "right", drop=5),
+        Column("MSE", "right", drop=4),
+        Column("cosine", "right", drop=6),
         Column("rounding", "right", drop=1),
-        Column("RMS error, was -> is", "right", drop=2),
+        Column("to the limit", drop=2),
+        Column("RMS error, was -> is", "right", drop=3),
         Column(""),
     )
     return Table(columns, rows)
@@ -175,6 +237,7 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
 def _output_table(fact: Verification) -> Table:
     found = [("before", out) for out in fact.outputs] + [("PyTorch", out) for out in fact.torch]
     measured = any(out.rms_before is not None for _, out in found)
+    limited = any(out.limit_share is not None for _, out in found)
     rows: list[tuple[Cell, ...]] = [
         (
             out.name,
@@ -184,6 +247,7 @@ def _output_table(fact: Verification) -> Table:
             _float_text(out.max_rel),
             _float_text(out.mse),
             _cosine_text(out.cosine),
+            *([_to_limit(out.limit_share)] if limited else []),
             *([_pair(out.rms_before, out.rms_after)] if measured else []),
             Span("nothing shown", "bad")
             if out.equal and not out.passed
@@ -193,13 +257,14 @@ def _output_table(fact: Verification) -> Table:
     ]
     columns = (
         Column("output", shrink=True),
-        Column("", drop=4),
+        Column("", drop=5),
         Column("against"),
         Column("max error", "right"),
-        Column("relative", "right", drop=3),
-        Column("MSE", "right", drop=2),
-        Column("cosine", "right", drop=5),
-        *([Column("RMS error, was -> is", "right", drop=1)] if measured else []),
+        Column("relative", "right", drop=4),
+        Column("MSE", "right", drop=3),
+        Column("cosine", "right", drop=6),
+        *([Column("to the limit", drop=1)] if limited else []),
+        *([Column("RMS error, was -> is", "right", drop=2)] if measured else []),
         Column(""),
     )
     return Table(columns, rows)
