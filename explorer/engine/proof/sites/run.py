@@ -306,13 +306,19 @@ def _smallest(dtype: np.dtype[Any]) -> Any:
     return limits(dtype).smallest_subnormal
 
 
+_DRAWN = 1_048_573
+"""Random numbers drawn for an input; a larger one repeats them. A prime: no row falls in step with it."""
+
+
 def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     """Values of both signs, none near zero, as large as the activation's."""
     generator = np.random.default_rng(seed)
     largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
-    values = generator.random(x.shape, np.float64 if x.dtype == np.float64 else np.float32) - 0.5
+    kind = np.float64 if x.dtype == np.float64 else np.float32
+    values = generator.random(min(x.size, _DRAWN), kind) - 0.5
     values += np.copysign(0.5, values)
-    return np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype)
+    drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype)
+    return drawn.reshape(x.shape) if drawn.size == x.size else np.resize(drawn, x.shape)
 
 
 def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
