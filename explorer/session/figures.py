@@ -62,10 +62,10 @@ class ModelFigures:
         opened = self._models.opened(self._models.at(index))
         return training.training(opened.training(batch), optimizer)
 
-    def row(self, layer: str | int, index: int | None) -> int:
+    def row(self, layer: str | int, index: int | None, where: str = "--layer") -> int:
         """The row that somebody means by its id, or by what `named_layer` takes."""
         layers = self._models.examined(self._models.at(index)).analysis.layers
-        at = layer if isinstance(layer, int) else named_layer(layers, layer)
+        at = layer if isinstance(layer, int) else named_layer(layers, layer, where)
         if not 0 <= at < len(layers):
             raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
         return at
@@ -153,7 +153,7 @@ def _no_edges(examined: AnalysisResult) -> str:
     return "which layer feeds which is not known" + (f": {failed}" if failed else "")
 
 
-def named_layer(layers: Sequence[Layer], wanted: str) -> int:
+def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") -> int:
     """The row of a layer by its path, its name, a glob over paths or a filter that only one has.
 
     Raises:
@@ -169,9 +169,9 @@ def named_layer(layers: Sequence[Layer], wanted: str) -> int:
         return found[0]
     if not found:
         near = nearest(wanted, paths)
-        raise Misuse(f"the model has no layer '{wanted}'", where="--layer", hint=near)
+        raise Misuse(f"the model has no layer '{wanted}'", where=where, hint=near)
     some = ", ".join(paths[at] for at in found[:_NAMED]) + ", …" * (len(found) > _NAMED)
-    raise Misuse(f"'{wanted}' is {len(found):,} layers", where="--layer", hint=f"name one of {some}")
+    raise Misuse(f"'{wanted}' is {len(found):,} layers", where=where, hint=f"name one of {some}")
 
 
 _NAMED = 4

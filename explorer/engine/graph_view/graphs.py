@@ -10,6 +10,7 @@ from explorer.base.units import printable
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.graph.model import Graph
 from explorer.engine.graph_view import view
+from explorer.engine.graph_view.items import Span
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.models.opened import OpenedModel
 from explorer.engine.progress import Cancel
@@ -29,15 +30,39 @@ class ModelGraphs:
         self,
         examined: AnalysisResult,
         source: str,
-        row: int | None,
-        depth: int | None,
-        nested: bool,
-        cancel: Cancel,
+        row: int | None = None,
+        *,
+        depth: int | None = None,
+        steps: int | None = None,
+        unfold: Sequence[int | Span] = (),
+        between: tuple[int, int] | None = None,
+        nested: bool = False,
+        cancel: Cancel = None,
     ) -> GraphDrawing:
         """A drawing of a model, a group or what is around a layer; see `view.draw`."""
-        if depth is not None and depth < 1:
-            raise Misuse(f"'{depth}' is no depth", where="--depth", hint="write a whole number of 1 or more")
-        return view.draw(self._tree(examined, source), source, row, depth, nested=nested, cancel=cancel)
+        for flag, value in (("--depth", depth), ("--steps", steps)):
+            if value is not None and value < 1:
+                what = flag.removeprefix("--")
+                raise Misuse(
+                    f"'{value}' is no number of {what}" if what == "steps" else f"'{value}' is no depth",
+                    where=flag,
+                    hint="write a whole number of 1 or more",
+                )
+        if steps is not None and row is None:
+            raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
+        tree = self._tree(examined, source)
+        spans = [(at, tree.ends[at]) if isinstance(at, int) else at for at in unfold]
+        return view.draw(
+            tree,
+            source,
+            row,
+            depth,
+            steps=steps,
+            unfold=spans,
+            between=between,
+            nested=nested,
+            cancel=cancel,
+        )
 
     def node_figures(
         self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str

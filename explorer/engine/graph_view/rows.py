@@ -9,10 +9,13 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from explorer.engine.costs.layer_rows import LeafRows
-from explorer.engine.costs.value_flow import ValueFlow
+from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.facts import Layer
 
-__all__ = ["TreeRows"]
+__all__ = ["TreeRows", "place"]
+
+MAX_CALLS = 24
+"""Calls of one layer that are told apart."""
 
 _SHAPES = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
 """Operators that say how large a tensor is: what comes of it is shape arithmetic, not data."""
@@ -63,6 +66,15 @@ class TreeRows:
                 yield at
             at = self.ends[at]
 
+    def calls(self, row: int) -> int:
+        """How many calls of a layer are told apart: 1 unless it is known which of them made what."""
+        read, made = self.flow.read.get(row, ()), self.flow.made.get(row, ())
+        if not 1 < len(made) <= MAX_CALLS or len(read) != len(made) or self.ends[row] > row + 1:
+            return 1
+        layer = self.layers[row]
+        known = layer.calls == len(made) and len(layer.inputs) == len(layer.outputs) == 1
+        return layer.calls if known else 1
+
     def _idle(self) -> bytearray:
         """Which rows only work on constants and shapes, or do nothing that anybody reads.
 
@@ -101,3 +113,8 @@ def _ends(depths: Sequence[int]) -> array[int]:
     for at in open_:
         ends[at] = len(depths)
     return ends
+
+
+def place(values: Sequence[FlowingValue], value: FlowingValue) -> int:
+    """Where a tensor stands among others."""
+    return next(at for at, one in enumerate(values) if one is value)

@@ -7,13 +7,22 @@ a picture scales them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from explorer.facts import Layer, TensorInfo
 
-__all__ = ["FIGURES", "BoxRole", "GraphBox", "GraphDrawing", "GraphEdge", "NodeFigures", "figures_of"]
+__all__ = [
+    "FIGURES",
+    "BoxRole",
+    "GraphBox",
+    "GraphDrawing",
+    "GraphEdge",
+    "GraphRoute",
+    "NodeFigures",
+    "figures_of",
+]
 
 BoxRole = Literal["layer", "group", "part", "input", "output", "outside"]
 """A layer; a folded group; a run of neighbours that are drawn as one; an input or output of the model; what
@@ -53,6 +62,12 @@ class GraphBox(Struct, frozen=True):
         tiles: What its tiles are: '1,234 tiles 64x64x64'; empty for what is not tiled.
         figures: By the names of `FIGURES`, of all that it stands for; None where not known.
         status: Of the figures, as a `Layer` has it.
+        attributes: Of a layer, as it has them.
+        rows: From the first that it stands for to behind the last; None for an input or output.
+        unfolds: The rows that are drawn in its place when it is unfolded: of a run the first of its groups.
+            None for what has nothing inside.
+        lit: The path that is followed goes through it.
+        open: Its inside is to be shown first.
         rank: Its layer in the drawing, 0 at the top; `order` is its place from the left.
         x, y: Its upper left corner.
         inside: What stands in it, where that was asked for.
@@ -70,6 +85,11 @@ class GraphBox(Struct, frozen=True):
     tiles: str = ""
     figures: Mapping[str, int | None] = field(default_factory=dict)
     status: str = "exact"
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[int, int] | None = None
+    unfolds: tuple[int, int] | None = None
+    lit: bool = False
+    open: bool = False
     rank: int = 0
     order: int = 0
     x: int = 0
@@ -94,6 +114,7 @@ class GraphEdge(Struct, frozen=True):
         tensor: The first of its tensors.
         tensors: How many there are.
         back: It goes up: what makes the tensor also reads what comes of it, as folded groups may.
+        lit: It lies on the path that is followed.
         points: (x, y) from the lower side of the source to the upper side of the target; empty for one that
             the drawing has no room for.
     """
@@ -103,7 +124,25 @@ class GraphEdge(Struct, frozen=True):
     tensor: TensorInfo
     tensors: int = 1
     back: bool = False
+    lit: bool = False
     points: tuple[tuple[int, int], ...] = ()
+
+
+class GraphRoute(Struct, frozen=True):
+    """The paths from one layer or group to another.
+
+    Attributes:
+        source, target: Paths of the two in the layer tree; `source_row` and `target_row` their ids.
+        layers: How many stand on them, without the two.
+        paths: How many there are; None for more than 2^53, and where they go in a circle.
+    """
+
+    source: str
+    target: str
+    source_row: int
+    target_row: int
+    layers: int
+    paths: int | None
 
 
 class GraphDrawing(Struct, frozen=True):
@@ -117,6 +156,8 @@ class GraphDrawing(Struct, frozen=True):
         width, height: In cells.
         folded: Layers that are not drawn: constants, shape arithmetic, what does nothing.
         notes: What else is not drawn as it is, in words.
+        unfolded: What was opened in its place, as `GraphBox.unfolds` says it.
+        route: The paths that are followed, if any.
     """
 
     source: str
@@ -128,6 +169,8 @@ class GraphDrawing(Struct, frozen=True):
     height: int
     folded: int = 0
     notes: tuple[str, ...] = ()
+    unfolded: tuple[tuple[int, int], ...] = ()
+    route: GraphRoute | None = None
 
 
 class NodeFigures(Struct, frozen=True):

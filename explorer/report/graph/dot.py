@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from explorer.facts.graph.drawing import GraphDrawing
-from explorer.report.graph.words import box_lines, fill, heading, ink, notes, tensor_text
+from explorer.report.graph.words import LIT_COLOR, box_lines, fill, heading, ink, notes, tensor_text
 
 __all__ = ["dot"]
 
@@ -25,13 +25,15 @@ def dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield '  edge [color="#7a7a7a", fontname="Helvetica", fontsize=8];\n'
     for at, (box, color_of) in enumerate(zip(drawing.boxes, fill(drawing, color), strict=True)):
         shape = _SHAPES.get(box.role, "ellipse")
+        lit = f', color="{LIT_COLOR}", penwidth=2.5' if box.lit else ""
         yield (
             f"  n{at} [label={_text(box_lines(box, color))}, shape={shape},"
-            f' fillcolor="{color_of}", fontcolor="{ink(color_of)}"];\n'
+            f' fillcolor="{color_of}", fontcolor="{ink(color_of)}"{lit}];\n'
         )
     for edge in drawing.edges:
         label = _text([tensor_text(edge.tensor, edge.tensors)])
-        yield f"  n{edge.source} -> n{edge.target} [label={label}];\n"
+        lit = f', color="{LIT_COLOR}", penwidth=2.5' if edge.lit else ""
+        yield f"  n{edge.source} -> n{edge.target} [label={label}{lit}];\n"
     yield "}\n"
 
 

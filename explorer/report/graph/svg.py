@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.report.graph.words import (
+    LIT_COLOR,
     box_lines,
     box_title,
     fill,
@@ -25,7 +26,8 @@ CELL = (8, 14)
 _MARGIN, _LINE = 24, 16
 _STYLE = (
     "text{font:12px 'DejaVu Sans',Verdana,sans-serif}.n{font-weight:600}.e{fill:none;stroke:#7a7a7a}"
-    ".l{fill:#5a5a5a;font-size:10px}.h{font-size:15px}.d{fill:#5a5a5a}"
+    ".l{fill:#5a5a5a;font-size:10px;paint-order:stroke;stroke:#fff;stroke-width:3px}"
+    f".h{{font-size:15px}}.d{{fill:#5a5a5a}}.p{{stroke:{LIT_COLOR};stroke-width:2.5}}.u{{opacity:.4}}"
 )
 
 
@@ -47,8 +49,7 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
         f' viewBox="0 0 {width} {height}">\n<style>{_STYLE}</style>\n'
-        '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
-        ' orient="auto"><path d="M0 0L8 4L0 8z" fill="#7a7a7a"/></marker></defs>\n'
+        f"<defs>{_arrow('a', '#7a7a7a')}{_arrow('b', LIT_COLOR)}</defs>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
     )
@@ -56,13 +57,22 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (at + 2)}">{escape(line)}</text>\n'
     yield from _legend(keys, top - _LINE - 8)
     yield f'<g transform="translate({_MARGIN} {top})">\n'
-    for edge in drawing.edges:
+    followed = drawing.route is not None
+    for edge in sorted(drawing.edges, key=lambda edge: edge.lit):
         if edge.points:
-            yield f'<path class="e" d="{curve(edge)}" marker-end="url(#a)"/>\n'
+            style, end = ("e p", "b") if edge.lit else ("e u" if followed else "e", "a")
+            yield f'<path class="{style}" d="{curve(edge)}" marker-end="url(#{end})"/>\n'
     for box, color_of in zip(drawing.boxes, fill(drawing, color), strict=True):
-        yield from _box(box, color_of, box_lines(box, color))
+        yield from _box(box, color_of, box_lines(box, color), followed and not box.lit)
     yield from _labels(drawing.edges)
     yield "</g>\n</svg>\n"
+
+
+def _arrow(id: str, color: str) -> str:
+    return (
+        f'<marker id="{id}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
+        f' markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
+    )
 
 
 def curve(edge: GraphEdge) -> str:
@@ -78,13 +88,14 @@ def curve(edge: GraphEdge) -> str:
     return "".join(words)
 
 
-def _box(box: GraphBox, color: str, lines: Sequence[str]) -> Iterator[str]:
+def _box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterator[str]:
     x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
     shape = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
-    yield f"<g><title>{escape(box_title(box))}</title>"
+    style = ' class="u"' if faint else ""
+    yield f"<g{style}><title>{escape(box_title(box))}</title>"
     if box.role in ("group", "part"):  # as a pile
         yield _rect(x + 5, y + 5, width, height, shape, color)
-    yield _rect(x, y, width, height, shape, color)
+    yield _rect(x, y, width, height, shape, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"')
     first = y + height / 2 - 8 * (len(lines) - 1) + 4
     for at, line in enumerate(lines):
         style = ' class="n"' if not at else ""
@@ -95,11 +106,10 @@ def _box(box: GraphBox, color: str, lines: Sequence[str]) -> Iterator[str]:
     yield "</g>\n"
 
 
-def _rect(x: int, y: int, width: int, height: int, round_: int, color: str) -> str:
-    return (
-        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{round_}" fill="{color}"'
-        ' stroke="#6a6a6a"/>'
-    )
+def _rect(
+    x: int, y: int, width: int, height: int, round_: int, color: str, line: str = ' stroke="#6a6a6a"'
+) -> str:
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{round_}" fill="{color}"{line}/>'
 
 
 def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:

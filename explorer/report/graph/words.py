@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from explorer.base.units import bytes_text, count_text, exact_text, printable
 from explorer.facts import TensorInfo
-from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing
+from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
 from explorer.facts.graph.families import FAMILIES
 
 __all__ = [
     "COLORINGS",
     "FULL_COLOR",
+    "LIT_COLOR",
     "PALE_COLOR",
     "box_lines",
     "box_title",
@@ -22,6 +23,7 @@ __all__ = [
     "ink",
     "legend",
     "notes",
+    "route_text",
     "tensor_text",
 ]
 
@@ -31,6 +33,8 @@ _BYTES = frozenset({"activations", "weights", "read", "written"})
 _NOUNS = {"macs": "MACs", "params": "parameters", "ops": "elementwise operations"}
 PALE_COLOR, FULL_COLOR = "#fff5eb", "#d94801"
 """Of nothing, and of the largest figure."""
+LIT_COLOR = "#c2185b"
+"""Of a path that is followed."""
 _BLANK = "#f4f4f4"
 _TINT = 0.45
 """How much of a family's colour fills its boxes; the rest is white."""
@@ -119,7 +123,18 @@ def notes(drawing: GraphDrawing) -> list[str]:
     """What is not drawn as it is."""
     folded = drawing.folded
     said = [f"{folded:,} layers of constants, shape arithmetic and nothing to do are folded away"]
-    return [*(said if folded else []), *drawing.notes]
+    route = [] if drawing.route is None else [route_text(drawing.route)]
+    return [*route, *(said if folded else []), *drawing.notes]
+
+
+def route_text(route: GraphRoute) -> str:
+    """The path that is lit: '3 paths from conv1 to layer2.0, 24 layers on them'."""
+    many = "" if route.paths is None else "1 path" if route.paths == 1 else f"{count_text(route.paths)} paths"
+    layers = f"{route.layers:,} layer{'s' * (route.layers != 1)}"
+    return (
+        f"{many or 'paths'} from {printable(route.source)} to {printable(route.target)},"
+        f" {layers} on {'it' if route.paths == 1 else 'them'}"
+    )
 
 
 def heading(drawing: GraphDrawing) -> str:

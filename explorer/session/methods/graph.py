@@ -8,6 +8,8 @@ from explorer.session.methods.parts import SessionParts
 from explorer.session.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
     from explorer.facts.graph.edges import RowEdges
@@ -37,6 +39,9 @@ class GraphMethods(SessionParts):
         layer: str | int | None = None,
         *,
         depth: int | None = None,
+        steps: int | None = None,
+        unfold: Sequence[str | int | tuple[int, int]] = (),
+        between: tuple[str | int, str | int] | None = None,
         nested: bool = False,
         index: int | None = None,
         on_progress: OnProgress = None,
@@ -49,17 +54,35 @@ class GraphMethods(SessionParts):
                 its path, its name, a glob or a filter that only one has, or its id. None: the whole model.
             depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
                 many as a readable drawing has room for.
+            steps: Draw the layer, a group too as one box, with what stands so many edges away.
+            unfold: Groups that are opened in their place, with what they stand in: named like `layer`, or
+                rows as `GraphBox.unfolds` has them.
+            between: Two layers or groups: what stands on a way from the first to the second is lit, and
+                `GraphDrawing.route` says how much that is.
             nested: Groups stay closed, and every one brings a drawing of its inside.
             index: Which model of the history; None is the current one.
             on_progress: Told where the analysis stands.
             cancel: Asked meanwhile; True stops.
 
         Raises:
-            Misuse: There is no such layer, or nobody knows what feeds what: a file of tensors.
+            Misuse: There is no such layer, nothing leads from one of two to the other, or nobody knows what
+                feeds what: a file of tensors.
         """
         examined = self._models.examined(self._models.at(index), on_progress, cancel)
-        row = None if layer is None else self._figures.row(layer, index)
-        return self._graphs.draw(examined, self._models.source, row, depth, nested, cancel)
+        row_of, ends = self._figures.row, None
+        if between is not None:
+            ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
+        return self._graphs.draw(
+            examined,
+            self._models.source,
+            None if layer is None else row_of(layer, index),
+            depth=depth,
+            steps=steps,
+            unfold=[at if isinstance(at, tuple) else row_of(at, index, "--unfold") for at in unfold],
+            between=ends,
+            nested=nested,
+            cancel=cancel,
+        )
 
     def node_figures(
         self,

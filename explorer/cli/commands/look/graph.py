@@ -22,16 +22,28 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     format = write.check(given.output)
     color = given.color
+    ends = getattr(given, "from"), given.to
+    for flag, other, one in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
+        if one and not all(ends):
+            raise Misuse("a path has two ends", where=other, hint=f"add {flag} LAYER")
     if format == write.NODE_DATA:
-        for flag, value in (("--layer", given.layer), ("--depth", given.depth)):
-            if value is not None:
+        for flag in ("--layer", "--depth", "--steps", "--unfold", "--from", "--to"):
+            if getattr(given, flag.removeprefix("--")):
                 raise Misuse("node data is of the whole model", where=flag, hint="leave it out")
         color = "macs" if color == "family" else color
 
     def ask(session: Session, info: Info) -> Any:
         if format == write.NODE_DATA:
             return session.node_figures(color, on_progress=progress)
-        return session.graph(given.layer, depth=given.depth, nested=format == ".html", on_progress=progress)
+        return session.graph(
+            given.layer,
+            depth=given.depth,
+            steps=given.steps,
+            unfold=given.unfold,
+            between=ends if all(ends) else None,
+            nested=format == ".html",
+            on_progress=progress,
+        )
 
     return output_file(given, progress, ask, lambda info, fact, path: write.write(fact, color, format, path))
 
@@ -61,6 +73,20 @@ COMMAND = Command(
             " room for. Of a layer: how many edges away its neighbours may stand (2)",
         ),
         Option(
+            "--steps",
+            "with --layer: draw it, a group too as one box, with what stands so many edges away",
+            "N",
+            least=1,
+        ),
+        Option(
+            "--unfold",
+            "a group that is opened in its place, with what it stands in; may be given again",
+            "LAYER",
+            many=True,
+        ),
+        Option("--from", "with --to: the paths that lead from this layer or group ...", "LAYER"),
+        Option("--to", "... to this one are lit, and counted", "LAYER"),
+        Option(
             "--color",
             "what boxes are coloured by: the family of the layer (default), or a figure",
             default="family",
@@ -75,6 +101,8 @@ COMMAND = Command(
         "explorer graph resnet50 -o resnet50.svg",
         "explorer graph model.onnx -o model.html --color macs",
         "explorer graph resnet50 --layer layer1.0 -o block.dot",
+        "explorer graph resnet50 --from conv1 --to layer2.0 -o path.svg",
+        "explorer graph resnet50 --layer layer3.0.add --steps 2 -o around.svg",
     ),
     _run,
     usage="graph MODEL -o FILE.html",

@@ -1,0 +1,154 @@
+"""Paths from one layer to another: what stands on them, and how many there are.
+
+A layer that runs several times counts once for each call where it is known which call made what: or a path
+would go in at one call and come out of another.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from msgspec import Struct
+
+from explorer.base.errors import Misuse
+from explorer.base.units import printable
+from explorer.engine.costs.value_flow import FlowingValue
+from explorer.engine.graph_view.rows import TreeRows, place
+from explorer.facts.graph.drawing import GraphRoute
+
+__all__ = ["Route", "found_route"]
+
+MOST_PATHS = 2**53
+"""More are not told: in a net where every layer reads all before it there are 2^layers."""
+
+
+class Route(Struct):
+    """What stands on the paths.
+
+    Attributes:
+        calls: Calls of rows, as `_call` numbers them.
+        rows: Those rows, in order.
+        fact: What is told of it.
+    """
+
+    calls: frozenset[int]
+    rows: list[int]
+    fact: GraphRoute
+
+    def crosses(self, tree: TreeRows, rows: Sequence[int], call: int) -> bool:
+        """Whether a path goes through a box of these rows, or of one call of a row."""
+        if call:
+            return _call(tree, rows[0], call) in self.calls
+        at = bisect_left(self.rows, rows[0])
+        return at < len(self.rows) and self.rows[at] < tree.ends[rows[-1]]
+
+    def carries(self, tree: TreeRows, value: FlowingValue, reader: int) -> bool:
+        """Whether a path goes along a tensor to one that reads it."""
+        return _maker(tree, value) in self.calls and _reader(tree, value, reader) in self.calls
+
+
+def found_route(tree: TreeRows, start: int, goal: int) -> Route:
+    """The paths from a layer or group to another.
+
+    Raises:
+        Misuse: Nothing leads from one to the other, or one stands in the other.
+    """
+    names = [tree.layers[at].path for at in (start, goal)]
+    said = [f"'{printable(name)}'" for name in names]
+    starts, goals = _calls_in(tree, start), _calls_in(tree, goal)
+    if starts & goals:
+        raise Misuse(
+            f"{said[0]} and {said[1]} are not two layers apart",
+            hint="name two of which neither holds the other",
+        )
+    hidden = not (tree.count(start) and tree.count(goal))
+
+    def after(call: int) -> Iterator[int]:
+        for value in _of_call(tree, tree.flow.made, call):
+            yield from (_reader(tree, value, row) for row in value.readers if hidden or tree.count(row))
+
+    def before(call: int) -> Iterator[int]:
+        for value in _of_call(tree, tree.flow.read, call):
+            if value.maker >= 0 and (hidden or tree.count(value.maker)):
+                yield _maker(tree, value)
+
+    on = _reached(starts, goals, after) & _reached(goals, starts, before)
+    if not on:
+        back = _reached(goals, starts, after) & starts
+        raise Misuse(
+            f"nothing leads from {said[0]} to {said[1]}",
+            hint=f"something leads from {said[1]} to {said[0]}: swap them" if back else "",
+        )
+    between = on - starts - goals
+    rows = sorted({call % len(tree.layers) for call in on})
+    layers = {at for at in (call % len(tree.layers) for call in between) if tree.ends[at] == at + 1}
+    paths = _count(starts, goals, on, before)
+    return Route(frozenset(on), rows, GraphRoute(names[0], names[1], start, goal, len(layers), paths))
+
+
+def _reached(first: Iterable[int], last: set[int], step: Callable[[int], Iterator[int]]) -> set[int]:
+    """Calls that some of the first lead to; nothing is followed beyond the last."""
+    found, front = {*first}, [*first]
+    while front:
+        for other in step(front.pop()):
+            if other not in found:
+                found.add(other)
+                if other not in last:
+                    front.append(other)
+    return found
+
+
+def _count(
+    starts: set[int], goals: set[int], on: set[int], before: Callable[[int], Iterator[int]]
+) -> int | None:
+    """How many paths there are; None for too many, or where they go in a circle."""
+    makers = {call: {at for at in before(call) if at in on} for call in on - starts}
+    paths = {-1: 1}
+    try:
+        for call in TopologicalSorter({at: makers[at] - starts - goals for at in makers}).static_order():
+            if call not in goals:
+                ways = {-1 if at in starts else at for at in makers[call] - goals}
+                paths[call] = sum(paths[at] for at in ways)
+    except CycleError:
+        return None
+    ends = {-1 if at in starts else at for goal in goals & on for at in makers[goal] - goals}
+    count = sum(paths[at] for at in ends)
+    return count if count <= MOST_PATHS else None
+
+
+def _call(tree: TreeRows, row: int, call: int) -> int:
+    """A number for a call of a row; 0 for a row that has but one, or of which nobody knows them apart."""
+    return row + call * len(tree.layers)
+
+
+def _calls_in(tree: TreeRows, row: int) -> set[int]:
+    """All calls of a layer, or of what stands in a group."""
+    found: set[int] = set()
+    for at in range(row, tree.ends[row]):
+        calls = tree.calls(at)
+        found.update(_call(tree, at, call) for call in (range(1, calls + 1) if calls > 1 else (0,)))
+    return found
+
+
+def _of_call(tree: TreeRows, values: dict[int, list[FlowingValue]], call: int) -> Sequence[FlowingValue]:
+    """What a call makes, or reads."""
+    number, row = divmod(call, len(tree.layers))
+    found = values.get(row, ())
+    return found[number - 1 : number] if number else found
+
+
+def _maker(tree: TreeRows, value: FlowingValue) -> int:
+    """The call that makes a tensor; a number of no call for a tensor that no layer makes."""
+    row = value.maker
+    if row < 0 or tree.calls(row) == 1:
+        return row
+    return _call(tree, row, 1 + place(tree.flow.made[row], value))
+
+
+def _reader(tree: TreeRows, value: FlowingValue, row: int) -> int:
+    """The call of a row that reads a tensor."""
+    if tree.calls(row) == 1:
+        return row
+    return _call(tree, row, 1 + place(tree.flow.read[row], value))
