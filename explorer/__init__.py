@@ -36,7 +36,15 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.roofline import Machine
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
-    from explorer.session import Session, blame_files, compare_files, diff_files, sweep_files, verify_files
+    from explorer.session import (
+        Session,
+        blame_files,
+        compare_files,
+        diff_files,
+        list_models,
+        sweep_files,
+        verify_files,
+    )
 
 __all__ = [
     "Analysis",
@@ -65,6 +73,7 @@ __all__ = [
     "blame_files",
     "compare_files",
     "diff_files",
+    "list_models",
     "sweep_files",
     "to_json",
     "to_torch",
@@ -101,6 +110,7 @@ _HOMES = {
         "blame_files",
         "compare_files",
         "diff_files",
+        "list_models",
         "sweep_files",
         "verify_files",
     ),

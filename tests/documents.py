@@ -26,6 +26,7 @@ from explorer.facts import (
     training,
     values,
 )
+from explorer.facts.models import listing
 from explorer.host.cache_folder import CacheUsage
 
 __all__ = ["DOCUMENTS", "schema", "tables"]
@@ -221,6 +222,7 @@ DOCUMENTS: dict[str, Fields] = {
     "settings": {**INFO, **fields(settings.Settings)},
     "history": {**HEAD, "source": str, "current": int, "states": list[HistoryEntry], "output": str | None},
     "cache": {**HEAD, **fields(CacheUsage)},
+    "list": {**HEAD, **fields(listing.ModelListing)},
     "machines": {**HEAD, **fields(roofline.Machines)},
     "convert": {
         **HEAD,
@@ -272,6 +274,7 @@ MADE_OF: dict[str, type] = {
     "activations": values.Activations,
     "cache": CacheUsage,
     "machines": roofline.Machines,
+    "list": listing.ModelListing,
 }
 """The facts whose docstrings say what is in a document."""
 

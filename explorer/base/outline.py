@@ -62,6 +62,7 @@ class Outline:
             file and is made safe where it is shown.
         rows: Modules, operators and tensors in the file's own order; read once, as they are needed. What
             is broken raises `BadModel` when its row is reached.
+        params: Numbers in its tensors, each tensor once; None where only the rows say that.
     """
 
     format: str
@@ -69,3 +70,4 @@ class Outline:
     file_bytes: int | None
     facts: Sequence[tuple[str, str]]
     rows: Iterable[OutlineRow]
+    params: int | None = None

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.facts import History, HistoryEntry
+from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
 
 VERSION = 1
@@ -40,6 +41,8 @@ _FILE, _LOCK = "session.msgpack", "lock"
 _MOST_BYTES = 64 << 20
 """Of a state file: a plan of 20,000 sites takes 4 MB."""
 _MOST_OPENED = 10_000
+_MOST_LISTED = 100
+"""Sessions that a list shows: each is read."""
 _DAYS = 7.0
 """After which a session that nobody resumed is cleared away."""
 
@@ -234,6 +237,49 @@ def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
     return False
 
 
+def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
+    """The sessions that wait to be resumed, the newest first; what is broken says so."""
+    found: list[KeptSession] = []
+    for folder in _newest_first(home(environment))[:_MOST_LISTED]:
+        lock = _take(folder)
+        if lock is None:
+            continue
+        os.close(lock)
+        changed = int(_changed(folder))
+        try:
+            saved = _read(folder)
+        except BadModel as error:
+            found.append(KeptSession("?", "", changed, note=error.what, kept=folder))
+            continue
+        states = len(saved.history.entries) if saved.history is not None else 1
+        note = "code of this model ran: resume it with --trust" if saved.opening.trust else ""
+        found.append(KeptSession(saved.source, saved.cwd, changed, states, note, folder))
+    return found
+
+
+def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore, SavedSession]:
+    """One of `kept_sessions`, taken over.
+
+    Raises:
+        Misuse: Somebody else has it meanwhile, or it needs trust.
+        BadModel: Its state is broken.
+    """
+    lock = _take(folder) if folder in _newest_first(home(environment)) else None
+    if lock is None:
+        raise Misuse("this session does not wait any more", hint="it was resumed, or closed")
+    kept = SessionStore(folder, lock)
+    try:
+        saved = _read(folder)
+        if saved.opening.trust:
+            hint = "explorer --resume --trust lets it"
+            raise Misuse("code of this model ran in this session", where=saved.source, hint=hint)
+        _clear_rest(folder)
+    except BaseException:
+        kept.release()
+        raise
+    return kept, saved
+
+
 def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
     """Removes the sessions that nobody has resumed for `days`."""
     for folder in _newest_first(home(environment), with_state=False):
@@ -291,7 +337,7 @@ def _read(folder: str) -> SavedSession:
         return BadModel(f"the session{what}", where=path, hint=hint)
 
     try:
-        data = _bytes_of(path)
+        data = own_bytes(path)
     except OSError as error:
         raise broken(f" cannot be read: {error.strerror}") from None
     try:
@@ -323,7 +369,7 @@ class _Version(Struct):
     version: int
 
 
-def _bytes_of(path: str) -> bytes:
+def own_bytes(path: str) -> bytes:
     """A file of the user's own, that nobody else can write, of a size that can be meant."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:

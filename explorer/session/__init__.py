@@ -11,10 +11,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.session.files import blame_files, compare_files, diff_files, sweep_files, verify_files
+    from explorer.session.headers import list_models
     from explorer.session.kept.analysis_cache import cache_usage, clear_cache
     from explorer.session.session import Session
 
-_HOMES = {"Session": "session", "cache_usage": "kept.analysis_cache", "clear_cache": "kept.analysis_cache"}
+_HOMES = {
+    "Session": "session",
+    "cache_usage": "kept.analysis_cache",
+    "clear_cache": "kept.analysis_cache",
+    "list_models": "headers",
+}
 __all__ = [
     "Session",
     "blame_files",
@@ -22,6 +28,7 @@ __all__ = [
     "clear_cache",
     "compare_files",
     "diff_files",
+    "list_models",
     "sweep_files",
     "verify_files",
 ]

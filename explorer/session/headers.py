@@ -14,10 +14,11 @@ from explorer.base.errors import Misuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from explorer.base.outline import Outline
     from explorer.engine.formats.format import Format
+    from explorer.facts.models.listing import ModelFile, ModelListing, NamedModel
 
     KnownFormats = Sequence[tuple[Format, tuple[str, ...]]]
     """Formats, and what each can be converted to."""
@@ -84,3 +85,34 @@ def choices(source: str) -> Outline | None:
 
     format = recognise(source)
     return format.outline(source) if format.chooses and format.outline is not None else None
+
+
+def model_file(path: str) -> ModelFile:
+    """What the header of one model says; why, if it says nothing."""
+    from explorer.engine.models import listing  # with the facts, which an outline does not wait for
+
+    return listing.model_file(path)
+
+
+def list_models(
+    folder: str = ".", read: Callable[[Sequence[str]], Iterable[ModelFile]] | None = None
+) -> ModelListing:
+    """The models of a folder, each with what its header says; nothing is loaded.
+
+    Args:
+        folder: Its path, or that of one model.
+        read: Reads headers of paths, in their order; by default one after the other, in this process.
+
+    Raises:
+        BadModel: There is no such folder, or no model in it.
+    """
+    from explorer.engine.models import listing  # with the facts, which an outline does not wait for
+
+    return listing.list_models(folder, read or (lambda paths: map(listing.model_file, paths)))
+
+
+def torchvision_models() -> tuple[NamedModel, ...] | None:
+    """The models that torchvision knows by name, without importing it; None if it is not installed."""
+    from explorer.engine.models.torch import torchvision_names  # likewise
+
+    return torchvision_names.torchvision_models()

@@ -214,7 +214,7 @@ def test_every_example_in_the_help_can_be_typed() -> None:
             words.read(typed[1:], VERBS)
 
 
-WITHOUT_A_MODEL = ("cache", "completion", "help", "machines", "man", "serve")
+WITHOUT_A_MODEL = ("cache", "completion", "help", "list", "machines", "man", "serve")
 """Verbs that open none; each visitor of `serve` has a session of his own."""
 
 

@@ -130,16 +130,22 @@ def outlined(contents: TensorIndex) -> Outline:
             else:
                 yield OutlineRow(row.path, "tensor", found.dtype, found.shape, found.nbytes, found.unread)
 
+    params = distinct_elements(contents.tensors)
     facts = [
         ("tensors", f"{len(contents.tensors):,}"),
-        ("parameters", f"{sum([t.elements for t in distinct(contents.tensors)]):,}"),
+        ("parameters", f"{params:,}"),
         ("types", _types(contents.tensors)),
         *([("written by", contents.producer)] if contents.producer else []),
         *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
         *contents.facts,
         *(("note", note) for note in contents.notes),
     ]
-    return Outline(contents.format, contents.source, contents.file_bytes, facts, made())
+    return Outline(contents.format, contents.source, contents.file_bytes, facts, made(), params)
+
+
+def distinct_elements(tensors: Sequence[StoredTensor]) -> int:
+    """Numbers in tensors, those of several names once."""
+    return sum([tensor.elements for tensor in distinct(tensors)])
 
 
 def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:

@@ -14,7 +14,13 @@ from explorer.base.outline import Outline
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import ModulePart, outline_rows
-from explorer.engine.formats.tensor_index import NO_GRAPH, StoredTensor, TensorIndex, named_few
+from explorer.engine.formats.tensor_index import (
+    NO_GRAPH,
+    StoredTensor,
+    TensorIndex,
+    distinct_elements,
+    named_few,
+)
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
@@ -465,4 +471,9 @@ def outline(source: str) -> Outline:
     found = checkpoint(read(source, places=False), "checkpoint")
     said = found.contents
     facts = [*said.facts, *(("note", note) for note in said.notes)]
-    return Outline(said.format, source, said.file_bytes, facts, outline_rows(found.parts, found.notes))
+    params = distinct_elements(
+        [tensor for part in found.parts if not part.role for tensor in part.parameters]
+    )
+    return Outline(
+        said.format, source, said.file_bytes, facts, outline_rows(found.parts, found.notes), params
+    )

@@ -14,7 +14,7 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, distinct_elements
 from explorer.engine.formats.torch_files.tensors import BYTES, in_order
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
@@ -499,7 +499,8 @@ def outline(source: str) -> Outline:
     found = described(source, "", places=False)
     said = found.contents
     facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
-    return Outline(said.format, source, said.file_bytes, facts, _rows(found))
+    params = distinct_elements([tensor for part in found.parts() for tensor in part.parameters])
+    return Outline(said.format, source, said.file_bytes, facts, _rows(found), params)
 
 
 def _rows(found: ProgramDescription) -> Iterator[OutlineRow]:

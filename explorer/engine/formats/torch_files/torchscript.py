@@ -14,7 +14,7 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, distinct_elements
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -347,7 +347,8 @@ def outline(source: str) -> Outline:
     """What its header tells: inputs, then modules with their tensors."""
     found = script(source, "", places=False)
     said = found.contents
-    return Outline(said.format, source, said.file_bytes, said.facts, _rows(found))
+    params = distinct_elements([tensor for part in found.parts for tensor in part.parameters])
+    return Outline(said.format, source, said.file_bytes, said.facts, _rows(found), params)
 
 
 def _rows(found: ScriptDescription) -> Iterator[OutlineRow]:

@@ -1,0 +1,38 @@
+"""`explorer list`: what there is to be opened, and what the headers say of it."""
+
+from __future__ import annotations
+
+import os
+
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING
+from explorer.cli.output.answer import Answer, head, present
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    # the help reads this file, and msgspec with the facts takes 30 ms
+    from explorer.facts import to_json
+    from explorer.process import choices
+
+    fact = choices.in_folder(given.models[0]) if given.models else choices.everything(os.environ)
+    return Answer(
+        DONE, lambda: {**head(), **to_json(fact)}, lambda: present("shell.list").listing(fact), rows="models"
+    )
+
+
+COMMAND = Command(
+    "list",
+    "models of a folder by their headers: format, size, parameters, stored types",
+    ("[FOLDER]",),
+    ("--csv", *PRINTING),
+    ("explorer list models/", "explorer list models/ --json", "explorer list"),
+    _run,
+    usage="list FOLDER",
+    manual="the models of a folder by their headers, without loading any: format, size, parameters,"
+    " quantization, stored types, date; without a folder those here, sessions to resume, recent models,"
+    " torchvision's names",
+    instant=True,
+    subject="folder",
+)

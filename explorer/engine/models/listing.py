@@ -1,0 +1,84 @@
+"""Listing of models: what the header of each one in a folder says, read without opening any.
+
+A folder may be anybody's, and so may every file in it: what is broken is a row with a note. Files that take
+memory or time without end are for `explorer.process.header_reader`, which reads each in another process.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.engine.models.header_figures import HeaderFigures
+from explorer.engine.models.registry import recognise
+from explorer.facts.models.listing import ModelFile, ModelListing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_MOST_FILES = 1_000
+"""Of a folder that is a model, asked when they were written."""
+
+
+def model_file(path: str) -> ModelFile:
+    """What the header of one model says; why, if it says nothing."""
+    size = os.path.getsize(path) if os.path.isfile(path) else None
+    known = ModelFile(path, "", size, _modified(path))
+    try:
+        format = recognise(path)
+        known = replace(known, format=format.name)
+        if format.outline is None or format.chooses:
+            return replace(known, note="this is no model that could be listed")
+        outline = format.outline(path)
+        found = HeaderFigures(outline)
+    except ExplorerError as error:
+        return replace(known, note=error.what)
+    return replace(
+        known,
+        format=outline.format,
+        bytes=size if outline.file_bytes is None else outline.file_bytes,
+        params=found.params,
+        types=found.types,
+        quantization=found.quantization,
+        note=found.note,
+    )
+
+
+def _modified(path: str) -> int | None:
+    """When a file was last written, or the newest one in a folder; in seconds since 1970."""
+    times: list[float] = []
+    try:
+        if os.path.isdir(path):
+            with os.scandir(path) as entries:
+                some = zip(range(_MOST_FILES), entries, strict=False)
+                times += [entry.stat().st_mtime for _, entry in some if entry.is_file()]
+        times = times or [os.stat(path).st_mtime]
+    except OSError:
+        return None
+    return int(max(times))
+
+
+def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile]]) -> ModelListing:
+    """The models of a folder, each with what its header says.
+
+    Args:
+        folder: Its path, or that of one model.
+        read: Reads headers of paths, in their order.
+
+    Raises:
+        BadModel: There is no such folder, or no model in it.
+    """
+    if not os.path.exists(folder):
+        raise BadModel("there is no such folder", where=folder)
+    format = recognise(folder)
+    if not format.chooses or format.outline is None:
+        return ModelListing(folder, tuple(read([folder])))
+    rows = list(format.outline(folder).rows)
+    found = [row for row in rows if row.kind == "model"]
+    note = next((row.note for row in rows if row.kind != "model"), "")
+    paths = [os.path.join(folder, row.path) for row in found]
+    named = zip(found, read(paths), strict=True)
+    return ModelListing(folder, tuple(replace(model, path=row.path) for row, model in named), note)

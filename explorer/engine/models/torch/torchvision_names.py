@@ -1,0 +1,84 @@
+"""torchvision's models by name, read off its source: importing it takes seconds, and torch.
+
+Each builder is a function under the decorator `register_model`, by its own name or the one that the decorator
+is given; the enumeration of trained weights that it takes tells how many parameters torchvision counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from typing import TYPE_CHECKING
+
+from explorer.facts.models.listing import NamedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LONGEST = 4 << 20
+"""Bytes of a file that is read."""
+
+
+def torchvision_models() -> tuple[NamedModel, ...] | None:
+    """The models that torchvision knows by name, by the alphabet; None if it is not installed."""
+    try:
+        spec = importlib.util.find_spec("torchvision")
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    found: dict[str, int | None] = {}
+    for folder, _, files in os.walk(os.path.join(spec.submodule_search_locations[0], "models")):
+        for file in sorted(files):
+            if file.endswith(".py"):
+                found.update(_in_file(os.path.join(folder, file)))
+    return tuple(NamedModel(name, found[name]) for name in sorted(found))
+
+
+def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
+    """The names that a file registers, and how many parameters each has."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = ast.parse(file.read(_LONGEST))
+    except (OSError, ValueError, SyntaxError):
+        return
+    shared = {
+        target.id: _params(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    counts = {node.name: _params(node, shared) for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and (name := _registered(node)):
+            weights = next((a.annotation for a in node.args.kwonlyargs if a.arg == "weights"), None)
+            kinds = [n.id for n in ast.walk(weights) if isinstance(n, ast.Name)] if weights else []
+            yield name, next((counts[kind] for kind in kinds if kind in counts), None)
+
+
+def _registered(node: ast.FunctionDef) -> str:
+    """The name that a function is registered by; empty if it is not."""
+    for call in node.decorator_list:
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id == "register_model"
+        ):
+            given = [k.value for k in call.keywords if k.arg == "name"] or call.args[:1]
+            text = given[0].value if given and isinstance(given[0], ast.Constant) else node.name
+            return text if isinstance(text, str) else node.name
+    return ""
+
+
+def _params(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
+    """What the first trained weights of an enumeration say of how many there are, or a dictionary in it."""
+    for node in ast.walk(weights):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "num_params":
+                    number = value.value if isinstance(value, ast.Constant) else None
+                    return number if isinstance(number, int) else None
+    names = (node.id for node in ast.walk(weights) if isinstance(node, ast.Name))
+    return next((shared[name] for name in names if name in shared), None) if shared else None

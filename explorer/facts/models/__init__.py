@@ -1,0 +1,1 @@
+"""Facts about what there is to be opened."""

@@ -1,0 +1,46 @@
+"""Choices: what there is to be opened, by what the headers say; the screen's chooser and `explorer list`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.facts.models.listing import ModelListing
+from explorer.process import recent_models, saved_sessions
+from explorer.process.header_reader import HeaderReader
+from explorer.session.headers import list_models
+
+__all__ = ["everything", "in_folder"]
+
+
+def in_folder(folder: str) -> ModelListing:
+    """The models of a folder.
+
+    Raises:
+        BadModel: There is no such folder, or no model in it.
+    """
+    reader = HeaderReader()
+    try:
+        return list_models(folder, reader.read_all)
+    finally:
+        reader.close()
+
+
+def everything(environment: Mapping[str, str], folder: str = ".") -> ModelListing:
+    """The models of a folder, sessions to resume, recent models and torchvision's names."""
+    reader = HeaderReader()
+    try:
+        try:
+            found = list_models(folder, reader.read_all)
+        except BadModel as error:
+            found = ModelListing(folder, (), error.what)
+        return replace(
+            found,
+            sessions=tuple(saved_sessions.kept_sessions(environment)),
+            recent=recent_models.listed(environment),
+            torchvision=reader.torchvision(),
+        )
+    finally:
+        reader.close()

@@ -1,0 +1,168 @@
+"""Header reader: headers of many models read beside the program, a few at a time.
+
+Whoever wrote a file may have written it to take memory or time without end when it is looked at. So each
+header is read in a process that may take little of both; one that ends, or is late, costs its row the figures
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from explorer.base.units import bytes_text
+from explorer.facts.models.listing import ModelFile, NamedModel
+from explorer.host import child, memory_limit
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+AT_ONCE = 2
+"""Headers that are read at the same time."""
+SECONDS = 10.0
+"""Time for one."""
+MEMORY = 1 << 30
+"""Bytes for one."""
+_NAMES = "\0torchvision"
+"""Asks for the names of torchvision's models; no path begins like this."""
+
+
+class _Child:
+    """A process that reads one header after the other."""
+
+    def __init__(self) -> None:
+        from multiprocessing.connection import Connection  # 7 ms that the first paint need not wait for
+
+        child_in, requests = os.pipe()
+        answers, child_out = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                child.command(__name__, str(child_in), str(child_out)),
+                pass_fds=(child_in, child_out),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl+C is the program's
+            )
+        finally:
+            os.close(child_in)
+            os.close(child_out)
+        self._requests = Connection(requests, readable=False)
+        self._answers: Connection = Connection(answers, writable=False)
+
+    def ask(self, path: str, seconds: float) -> object:
+        """The answer.
+
+        Raises:
+            OSError, EOFError: The process ended.
+            TimeoutError: It is late.
+        """
+        self._requests.send(path)
+        if not self._answers.poll(seconds):
+            raise TimeoutError
+        return self._answers.recv()
+
+    def end(self) -> None:
+        """Ends it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._requests.close()
+        self._answers.close()
+
+
+class HeaderReader:
+    """Reads headers; any thread may ask.
+
+    Args:
+        seconds: For one header.
+    """
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._free: queue.LifoQueue[_Child | None] = queue.LifoQueue()
+        for _ in range(AT_ONCE):
+            self._free.put(None)
+        self._lock = threading.Lock()
+        self._live: set[_Child] = set()
+        self._closed = False
+
+    def read(self, path: str) -> ModelFile:
+        """What the header of one model says; why, if it says nothing."""
+        answer, why = self._ask(path)
+        return answer if isinstance(answer, ModelFile) else ModelFile(path, "", note=why)
+
+    def read_all(self, paths: Sequence[str]) -> Iterator[ModelFile]:
+        """The same of many, in their order."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from pool.map(self.read, paths)
+
+    def torchvision(self) -> tuple[NamedModel, ...] | None:
+        """The models that torchvision knows by name; None if it is not installed."""
+        found, _ = self._ask(_NAMES)
+        return found if isinstance(found, tuple) else None
+
+    def close(self) -> None:
+        """Ends what still reads."""
+        with self._lock:
+            self._closed = True
+            live = list(self._live)
+        for one in live:
+            one.end()
+
+    def _ask(self, path: str) -> tuple[object, str]:
+        """An answer, or why there is none."""
+        reader = self._free.get()
+        try:
+            if reader is None:
+                with self._lock:
+                    if self._closed:
+                        return None, "not read"
+                    reader = _Child()
+                    self._live.add(reader)
+            return reader.ask(path, self._seconds), ""
+        except (OSError, EOFError, ValueError) as error:
+            if reader is not None:
+                with self._lock:
+                    self._live.discard(reader)
+                reader.end()
+                reader = None
+            late = isinstance(error, TimeoutError)
+            limit = f"{self._seconds:g} s" if late else bytes_text(MEMORY)
+            return None, f"its header takes more than {limit}, or breaks its reader"
+        finally:
+            self._free.put(reader)
+
+
+def read_headers(paths: Sequence[str]) -> Iterable[ModelFile]:
+    """What the headers of models say, in their order; read a few at a time, and none longer than a moment."""
+    reader = HeaderReader()
+    try:
+        return list(reader.read_all(paths))
+    finally:
+        reader.close()
+
+
+def main() -> None:
+    """The process that reads; its pipes are named on its command line."""
+    from multiprocessing.connection import Connection
+
+    from explorer.session import headers
+
+    requests = Connection(int(sys.argv[1]), writable=False)
+    answers = Connection(int(sys.argv[2]), readable=False)
+    os.nice(5)  # who looks at the list has keys to press
+    memory_limit.apply(MEMORY)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            path = requests.recv()
+            answer = headers.torchvision_models() if path == _NAMES else headers.model_file(path)
+            answers.send(answer)

@@ -1,0 +1,108 @@
+"""Recent models: which were opened on the screen, kept in the user's state folder, a bounded number.
+
+Only what the list shows is kept, and how a model was opened, but for trust: code runs when the user says so,
+each time. A list that cannot be read or written is an empty one, and nobody is told: it is a convenience.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.facts.models.listing import RecentModel
+from explorer.process.saved_sessions import Opening, home, own_bytes
+
+__all__ = ["RecentOpening", "add", "forget", "listed", "openings"]
+
+MOST = 40
+_FILE = "recent.msgpack"
+_LONGEST = 4096
+"""Characters of a source."""
+
+
+class RecentOpening(Struct, frozen=True):
+    """A model, and how it was opened."""
+
+    model: RecentModel
+    opening: Opening = Opening()
+
+
+def _path(environment: Mapping[str, str]) -> str:
+    return os.path.join(os.path.dirname(home(environment)), _FILE)
+
+
+def openings(environment: Mapping[str, str]) -> list[RecentOpening]:
+    """What was opened, the newest first."""
+    try:
+        found = msgspec.msgpack.decode(own_bytes(_path(environment)), type=list[RecentOpening])
+    except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return []
+    return [
+        replace(one, model=replace(one.model, missing=_is_path(one.model) and not _exists(one.model.source)))
+        for one in found[:MOST]
+        if one.model.source and "\0" not in one.model.source and not one.opening.trust
+    ]
+
+
+def listed(environment: Mapping[str, str]) -> tuple[RecentModel, ...]:
+    """The same without how it was opened."""
+    return tuple(one.model for one in openings(environment))
+
+
+def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[str, str]) -> None:
+    """A model was opened: it goes to the head of the list.
+
+    Args:
+        source: As it was typed.
+        opening: How it was opened.
+        model: What is known of it; its source and time are set here.
+        environment: Says where the list is.
+    """
+    there = _exists(source)
+    named = os.path.abspath(source) if there else source
+    if opening.trust or len(named) > _LONGEST:
+        return
+    model = replace(model, source=named, opened=int(time.time()))
+    opening = replace(opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "rules")})
+    others = [one for one in openings(environment) if one.model.source != named]
+    path = _path(environment)
+    new = f"{path}.{os.getpid()}.new"
+    with contextlib.suppress(OSError, UnicodeEncodeError, OverflowError, TypeError):
+        data = msgspec.msgpack.encode([RecentOpening(model, opening), *others][:MOST])
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+        os.replace(new, path)
+
+
+def forget(source: str, environment: Mapping[str, str]) -> None:
+    """Takes a model off the list."""
+    path = _path(environment)
+    rest = [one for one in openings(environment) if one.model.source != source]
+    with contextlib.suppress(OSError):
+        new = f"{path}.{os.getpid()}.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.msgpack.encode(rest))
+        os.replace(new, path)
+
+
+def _is_path(model: RecentModel) -> bool:
+    return os.path.isabs(model.source)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.exists(path)
+    except ValueError:
+        return False
+
+
+def _absolute(path: str | None) -> str | None:
+    """A file beside the model, from the root; a name (torchvision's weights) as it is."""
+    return os.path.abspath(path) if path is not None and _exists(path) else path

@@ -1,0 +1,98 @@
+"""What there is to be opened, in text: `explorer list`, and the rows of the screen's file chooser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from explorer.base.units import printable
+from explorer.facts.models.listing import KeptSession, ModelFile, ModelListing, NamedModel, RecentModel
+from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.figures import count, share_text, size
+
+__all__ = ["Choice", "choice_row", "choice_table", "listing", "stored"]
+
+Choice = ModelFile | RecentModel | KeptSession | NamedModel
+
+_COLUMNS = (
+    Column("model", shrink=True, role="strong"),
+    Column("format", drop=2, role="kind"),
+    Column("size", "right"),
+    Column("params", "right"),
+    Column("stored as", shrink=True, drop=3),
+    Column("when", drop=1, role="quiet"),
+)
+_MOST_TYPES = 3
+_FEW = 0.005
+"""Share of the bytes under which a type is left out: sizes and indices."""
+
+
+def listing(fact: ModelListing) -> list[Block]:
+    """The answer of `explorer list`."""
+    models = f"{len(fact.models):,} model{'s' * (len(fact.models) != 1)}"
+    blocks: list[Block] = [Line((Span(printable(fact.folder), "strong"), Span(f"   {models}", "quiet")))]
+    if fact.models:
+        blocks += [Line(), choice_table(fact.models)]
+    if fact.note:
+        blocks += [Line(), Paragraph(printable(fact.note), "warning")]
+    parts: tuple[tuple[str, str, Sequence[Choice]], ...] = (
+        ("Sessions to resume", "explorer --resume goes on with the newest", fact.sessions),
+        ("Recent", "", fact.recent),
+        ("torchvision", "by name, with random weights", fact.torchvision or ()),
+    )
+    for title, note, choices in parts:
+        if choices:
+            blocks += [Line(), Heading(title, note), choice_table(choices)]
+    return blocks
+
+
+def choice_table(choices: Sequence[Choice]) -> Table:
+    """A row each, under the same columns."""
+    return Table(_COLUMNS, Rows(choice_row, choices))
+
+
+def choice_row(one: Choice) -> tuple[Cell, ...]:
+    """What is known of something that can be opened."""
+    if isinstance(one, ModelFile):
+        params: Cell = count(one.params) if one.params is not None else Span("", "quiet")
+        said = Span(printable(one.note), "warning") if one.note else stored(one)
+        return printable(one.path), one.format, _size(one.bytes), params, said, _when(one.modified)
+    if isinstance(one, RecentModel):
+        said = Span("not there any more", "warning") if one.missing else ""
+        return printable(one.source), one.format, "", _params(one.params), said, _when(one.opened)
+    if isinstance(one, KeptSession):
+        said = (
+            Span(printable(one.note), "warning")
+            if one.note
+            else f"{one.states:,} state{'s' * (one.states != 1)}"
+        )
+        return printable(one.source), "session", "", "", said, _when(one.changed)
+    return one.name, "torchvision", "", _params(one.params), "", ""
+
+
+def stored(one: ModelFile) -> str:
+    """How its weights are quantized, and the types of its tensors by their bytes."""
+    whole = sum(kind.bytes or 0 for kind in one.types)
+    kinds = [kind for kind in one.types if not whole or (kind.bytes or 0) >= _FEW * whole]
+    names = [kind.name for kind in kinds]
+    if len(kinds) > 1 and whole:
+        names = [f"{kind.name} {share_text(kind.bytes, whole)}" for kind in kinds]
+    more = "" if len(names) <= _MOST_TYPES else f" and {len(names) - _MOST_TYPES} more"
+    types = ", ".join(names[:_MOST_TYPES]) + more
+    return printable(": ".join(filter(None, (one.quantization, types))))
+
+
+def _size(value: int | None) -> Cell:
+    return "" if value is None else size(value)
+
+
+def _params(value: int | None) -> Cell:
+    return "" if value is None else count(value)
+
+
+def _when(seconds: int | None) -> str:
+    """A date in the user's own time; a file may claim any."""
+    try:
+        return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OSError, OverflowError, ValueError):
+        return "?"
