@@ -57,6 +57,7 @@ OPTIONAL = {
         "activation_bytes_functional",
     ),
     *("kv_cache_bytes", "tiled", "torchinfo", "differences", "columns", "table", "table_total", "found"),
+    *("tree_of", "tree_counts", "tree", "values_compared"),
 }
 """Keys that are absent where they make no sense."""
 
@@ -65,6 +66,10 @@ HEAD: Fields = {"schema_version": Literal[1], "tool": str}
 INFO: Fields = {**HEAD, **fields(facts.Info, leave=("schema_version", "tool", "tiled")), "tiled": facts.Tiled}
 Children = record("Operators behind a tiled or merged row.", {"op": str, "count": int}, "Children")
 NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": list[Children]})
+RowPair = record(
+    comparison.RowPair,
+    {**fields(comparison.RowPair, leave=("end",)), "delta": dict[str, int | None]},
+)
 BothTotals = record("Of both models.", {"before": facts.Totals, "after": facts.Totals}, "BothTotals")
 Value = record("A value that an attribute takes.", {"value": Any, "count": int}, "Value")
 Range = record(
@@ -255,6 +260,10 @@ DOCUMENTS: dict[str, Fields] = {
         **fields(facts.Diff, leave=("nodes", "totals_before", "totals_after")),
         "nodes": list[NodeDiff],
         "totals": BothTotals,
+        "tree_of": comparison.TreeForm,
+        "values_compared": bool,
+        "tree_counts": dict[str, int],
+        "tree": list[RowPair],
     },
     "outline": {**HEAD, "model": OutlineModel | None, "facts": list[OutlineFact], "rows": list[Row]},
     "formats": {**HEAD, "formats": list[Format]},
@@ -289,6 +298,13 @@ ABOUT = {
     "table_total": "What they add up to.",
     "found": "With `--filter`: how many layers it found, and groups without any of their layers.",
     "differences": "With `--compare`: where torchinfo's numbers are not ours.",
+    "summary": "By operator; empty with `--tree`.",
+    "nodes": "What differs; with `--tree` in no row: inputs, outputs, operator sets.",
+    "tree_of": "With `--tree`: ONNX graphs, the ONNX form of a module beside one, or modules and tensors.",
+    "values_compared": "With `--tree`: whether the values of weights are among what was compared.",
+    "tree_counts": "With `--tree`: how many layers are in which state.",
+    "tree": "With `--tree`: both layer trees, row by row, as `before` has them.",
+    "delta": "By how much each figure grew; null where that is not known.",
     "output": "The file that was written; null where nothing was.",
     "machine": "What is null is not known, and what follows from it neither.",
     "orders": "The figures of all six orders of the loops, for every site.",

@@ -21,6 +21,7 @@ from explorer.facts import (
     Layer,
     LayerTable,
     ModelInfo,
+    NodeDiff,
     OpStat,
     Plan,
     Range,
@@ -30,13 +31,14 @@ from explorer.facts import (
     Verification,
     to_json,
 )
+from explorer.facts.comparison import FIGURES
 from explorer.report.json_text import Records
 
 if TYPE_CHECKING:
     from msgspec import Struct
 
     from explorer.facts.blame import Blame
-    from explorer.facts.comparison import Comparison, TorchinfoTable
+    from explorer.facts.comparison import Comparison, RowPair, TorchinfoTable, TreeDiff
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
     from explorer.facts.graph.connections import Connections
@@ -67,6 +69,7 @@ __all__ = [
     "tile",
     "torchinfo",
     "training",
+    "tree_diff",
     "verification",
     "weights",
     "output_file",
@@ -419,23 +422,44 @@ def blame(fact: Blame, tool: str) -> Document:
 
 def diff(fact: Diff, tool: str) -> Document:
     """The document of `explorer diff`: by operator, row by row, and the totals of both sides."""
-    nodes = [
-        {
-            **_picked(
-                row, ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
-            ),
-            "children": [{"op": op, "count": count} for op, count in row.children],
-        }
-        for row in fact.nodes
-    ]
     return {
         **_envelope(tool),
         "before": fact.before,
         "after": fact.after,
         "equal": fact.equal,
         "summary": to_json(fact.summary),
-        "nodes": nodes,
+        "nodes": [_node(row) for row in fact.nodes],
         "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+    }
+
+
+def _node(row: NodeDiff) -> Document:
+    names = ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
+    children = [{"op": op, "count": count} for op, count in row.children]
+    return {**_picked(row, names), "children": children}
+
+
+def tree_diff(fact: TreeDiff, tool: str) -> Document:
+    """The document of `explorer diff --tree`: both trees row by row; `nodes` is what differs in no row."""
+    return {
+        **_envelope(tool),
+        "before": fact.before,
+        "after": fact.after,
+        "equal": fact.equal,
+        "summary": [],
+        "nodes": [_node(row) for row in fact.graph],
+        "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+        "tree_of": fact.form,
+        "values_compared": fact.values_compared,
+        "tree_counts": dict(fact.counts),
+        "tree": Records(_pair, fact.rows),
+    }
+
+
+def _pair(row: RowPair) -> Document:
+    return {
+        **_picked(row, ("depth", "status", "what", "inside", "before", "after")),
+        "delta": {figure: row.delta(figure) for figure in FIGURES},
     }
 
 

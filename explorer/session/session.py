@@ -91,6 +91,7 @@ class Session(
 
     def close(self) -> None:
         """Forgets the models and removes the session's temporary folder."""
+        self._forget_beside()
         self._models.close()
 
     @property
