@@ -76,6 +76,8 @@ class ScreenStore:
         bookmarks: Paths of layers.
         said, last_command: A word about what was done last, or the command that does it again.
         refused_job: The job that ran when another was asked for.
+        hardware, machine: That was chosen last, for all that needs one, and as a roofline sees it; set by
+            `state.hardware`.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -147,7 +149,7 @@ class ScreenStore:
         """What files made of the model are called."""
         return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
 
-    def use_machine(self, machine: Machine) -> None:
+    def use_machine(self, machine: Machine | None) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine
         self.on_demand.answers.pop("roofline", None)

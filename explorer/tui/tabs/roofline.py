@@ -14,19 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base import units
-from explorer.base.errors import ExplorerError
 from explorer.report.blocks import Table
 from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
-from explorer.settings import machines
+from explorer.tui.state.hardware import only_machine, use_hardware
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, fit, wrap
+from explorer.tui.text.lines import BLANK, Line, cut, fit, safe, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
     from plotille import Canvas
 
-    from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+    from explorer.facts.roofline import Roofline, RooflinePoint
 
 
 class RooflineTab(PlotTab):
@@ -37,7 +36,8 @@ class RooflineTab(PlotTab):
 
     def request(self) -> tuple[Any, ...] | None:
         """The machine, if one is known."""
-        self.store.machine = self.store.machine or _only_machine()
+        if self.store.hardware is None and (one := only_machine()) is not None:
+            use_hardware(self.store, one)
         return None if self.store.machine is None else (self.store.machine,)
 
     def prepare(self, answer: Any) -> Any:
@@ -50,7 +50,8 @@ class RooflineTab(PlotTab):
         if shown is None:
             self.show_wait()
             if self.store.machine is None:
-                view.show_page(lambda width: no_machine_page("m", width))
+                name = self.store.hardware.name or "The machine" if self.store.hardware else ""
+                view.show_page(lambda width: no_machine_page("m", width, name))
             return
         fresh = view.count != len(shown.points)
         view.show_plot(
@@ -80,15 +81,6 @@ class RooflineTab(PlotTab):
         """The layer of a point."""
         layer: int | None = self.answer.points[at].layer if self.answer is not None else None
         return layer
-
-
-def _only_machine() -> Machine | None:
-    """The machine of the configuration file, if it has one and no other; the dialog tells what is wrong."""
-    try:
-        known = list(machines.profiles().values())
-    except ExplorerError:
-        return None
-    return known[0] if len(known) == 1 else None
 
 
 class RankedPoints(Struct, frozen=True):
@@ -123,9 +115,10 @@ def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[in
     return [i for i, p in enumerate(points) if first <= p.layer <= last]
 
 
-def no_machine_page(key: str, width: int) -> list[Line]:
-    """What stands here before a machine is known."""
+def no_machine_page(key: str, width: int, name: str = "") -> list[Line]:
+    """What stands here before a machine is known, or when the one that was chosen has no rates."""
     why = " What bounds each layer, computing or moving bytes, depends on the machine. "
+    why += f"{safe(name)} has no clock: what it does in a second is not known. " if name else ""
     how = f"Press {key} to say what it can do at best, or to choose one of the configuration file."
     return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
 
