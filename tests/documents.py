@@ -27,6 +27,7 @@ from explorer.facts import (
     values,
 )
 from explorer.facts.models import listing
+from explorer.facts.sizes import curves, decode
 from explorer.host.cache_folder import CacheUsage
 
 __all__ = ["DOCUMENTS", "schema", "tables"]
@@ -145,6 +146,17 @@ OutlineFact = record("What the header says of the whole.", {"name": str, "text":
 Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
 Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
 PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
+SizeRange = record(
+    "A size and its range.",
+    {"name": str, "low": int, "high": int, "at": int | None, "others": dict[str, int]},
+    "SizeRange",
+)
+SizeForm = record(
+    "A curve: each of `sizes` has its value under this name.",
+    fields(curves.SizeCurve, leave=("values",)),
+    "SizeForm",
+)
+DecodeFigures = record(decode.Decode, fields(decode.Decode, leave=("rows",)), "DecodeFigures")
 Training = record(training.Training, fields(training.Training, leave=("layers",)))
 
 
@@ -173,6 +185,14 @@ DOCUMENTS: dict[str, Fields] = {
         "roofline": Roofline,
         "layers": list[roofline.RooflinePoint],
     },
+    "sizes": {
+        **INFO,
+        **fields(curves.SizeCurves, leave=("name", "low", "high", "at", "others", "sizes", "curves")),
+        "over": SizeRange,
+        "curves": list[SizeForm],
+        "sizes": list[dict[str, Any]],
+    },
+    "decode": {**INFO, "decode": DecodeFigures, "layers": list[decode.DecodeRow]},
     "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
     "weights": {
         **INFO,

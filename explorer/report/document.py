@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from explorer.facts.graph.connections import Connections
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
+    from explorer.facts.sizes.curves import SizeCurves
+    from explorer.facts.sizes.decode import Decode
     from explorer.facts.sweep import Sweep
     from explorer.facts.training import Training
     from explorer.facts.values import Activations, TensorStats, Weights
@@ -53,6 +55,7 @@ __all__ = [
     "blame",
     "compare",
     "conversion",
+    "decode",
     "diff",
     "history",
     "info",
@@ -64,6 +67,7 @@ __all__ = [
     "plan",
     "plan_cost",
     "roofline",
+    "sizes",
     "sweep",
     "table",
     "tile",
@@ -266,6 +270,26 @@ def training(about: Info, fact: Training, tool: str, sha256: str | None = None) 
     document = _record(fact)
     rows = document.pop("layers")
     return {**info(about, tool, sha256), "training": document, "layers": rows}
+
+
+def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer sizes`: that of `info`, the range, forms, every size, crossings."""
+    document = _record(fact)
+    document.pop("curves")
+    document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
+    document["curves"] = [_picked(curve, ("name", "form")) for curve in fact.curves]
+    document["sizes"] = [
+        {"size": size, **{curve.name: curve.values[at] for curve in fact.curves}}
+        for at, size in enumerate(fact.sizes)
+    ]
+    return {**info(about, tool, sha256), **document}
+
+
+def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer decode`: that of `info`, the figures, every layer."""
+    document = _record(fact)
+    rows = document.pop("rows")
+    return {**info(about, tool, sha256), "decode": document, "layers": rows}
 
 
 def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:

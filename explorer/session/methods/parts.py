@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from explorer.session.export import Exporter
     from explorer.session.figures import ModelFigures
     from explorer.session.proofs import Prover
+    from explorer.session.sizes.over_sizes import OverSizes
     from explorer.session.tiling import Tiler
     from explorer.session.torch_modules import ModuleTiler
     from explorer.session.values import ModelValues
@@ -54,6 +55,12 @@ class SessionParts:
         from explorer.session.figures import ModelFigures
 
         return ModelFigures(self._models)
+
+    @cached_property
+    def _over_sizes(self) -> OverSizes:
+        from explorer.session.sizes.over_sizes import OverSizes
+
+        return OverSizes(self._models)
 
     @cached_property
     def _graphs(self) -> ModelGraphs:
