@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         diff_files,
         list_models,
         sweep_files,
-        tree_diff_files,
         verify_files,
     )
 
@@ -78,7 +77,6 @@ __all__ = [
     "sweep_files",
     "to_json",
     "to_torch",
-    "tree_diff_files",
     "verify_files",
 ]
 
@@ -114,7 +112,6 @@ _HOMES = {
         "diff_files",
         "list_models",
         "sweep_files",
-        "tree_diff_files",
         "verify_files",
     ),
 }

@@ -322,9 +322,10 @@ class LayerTable(Struct, frozen=True):
     style: str = "tree"
 
 
-def whole_model(info: Info) -> Layer:
+def whole_model(
+    totals: Totals, inputs: tuple[TensorInfo, ...] = (), outputs: tuple[TensorInfo, ...] = ()
+) -> Layer:
     """The totals of a model as a row of its own, with the id -1: what the rows of a table add up to."""
-    totals = info.totals
     return Layer(
         id=-1,
         parent=None,
@@ -333,8 +334,8 @@ def whole_model(info: Info) -> Layer:
         kind="",
         depth=0,
         group=True,
-        inputs=info.model.inputs,
-        outputs=info.model.outputs,
+        inputs=inputs,
+        outputs=outputs,
         params=totals.params,
         trainable_params=totals.trainable_params,
         weight_bytes=totals.weight_bytes,

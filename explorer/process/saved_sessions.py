@@ -33,10 +33,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.facts import History, HistoryEntry
-from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
-from explorer.settings import machines
 
 VERSION = 1
 _FILE, _LOCK = "session.msgpack", "lock"
@@ -60,7 +58,6 @@ class ScreenState(Struct, frozen=True):
         cursor: Path of the layer under the cursor.
         opened: Open rows of the tree: the path of a layer, and whether the row is the run that it begins.
         machine: Of the Roofline tab.
-        hardware: The machine with all that is known of it.
         turned: The tree is sorted from the smallest.
         columns: Of the tree as a table; empty for those that are shown first.
         flat: The tree shows layers without groups.
@@ -83,7 +80,6 @@ class ScreenState(Struct, frozen=True):
     flat: bool = False
     constants: bool = False
     bookmarks: tuple[str, ...] = ()
-    hardware: Hardware | None = None
 
 
 class Opening(Struct, frozen=True):
@@ -360,11 +356,6 @@ def _read(folder: str) -> SavedSession:
     machine = saved.view.machine
     if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
         raise broken("'s state has a machine that cannot be")
-    if saved.view.hardware is not None:
-        try:
-            machines.complete(saved.view.hardware)
-        except Misuse:
-            raise broken("'s state has a machine that cannot be") from None
     history = saved.history and _outside(saved.history, folder)
     if history is not None and (not history.entries or history.current < 0):
         raise broken("'s state has no history")

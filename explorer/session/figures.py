@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,7 +18,7 @@ from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import connections, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
-from explorer.facts import Info, Layer, LayerTable, Plan
+from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, whole_model
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.roofline import Machine, Roofline
@@ -106,12 +108,7 @@ class ModelFigures:
         if depth is not None and depth < 1:
             raise Misuse("a tree has one level at least", where="depth")
         analysis = self._models.examined(self._models.at(index)).analysis
-        figures: dict[str, Mapping[int, float | None]] = {}
-        if machine is not None:
-            points = limits.roofline(analysis, machine).points
-            figures["seconds"] = {point.layer: point.seconds for point in points}
-        if plan is not None:
-            figures |= tile_arithmetic(analysis, plan)
+        figures = _asked(analysis, machine, plan)
         beside = _beside(analysis.info, figures)
         order = sort.removeprefix("-")
         by = tree_columns.chosen([order], beside, "--sort")[0] if order else None
@@ -140,9 +137,44 @@ class ModelFigures:
             style,
         )
 
+    def column(
+        self, name: str, machine: Machine | None, plan: Plan | None, index: int | None
+    ) -> array[float]:
+        """What every row has in a column, and what the whole model has, as numbers."""
+        analysis = self._models.examined(self._models.at(index)).analysis
+        figures = _asked(analysis, machine, plan)
+        left = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
+        beside = _beside(analysis.info, left.figures if left is not None else figures)
+        (column,) = tree_columns.chosen([name], beside, "column")
+        whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
+        values = [column.of(row, beside) for row in (*analysis.layers, whole)]
+        if not column.is_number:
+            texts = [str(value) for value in values]
+            # the first of the alphabet is the largest
+            rank = {text: place for place, text in enumerate(sorted(set(texts), reverse=True))}
+            return array("d", [rank[text] for text in texts])
+        return array("d", [math.nan if value is None else min(value, _LARGEST) for value in values])
+
     def search(self, text: str, index: int | None) -> tuple[int, ...]:
         """Ids of the layers that match a query."""
         return filter.search(self._models.examined(self._models.at(index)).analysis.layers, text)
+
+
+_LARGEST = 10**300
+"""A size out of a file may be any whole number."""
+
+
+def _asked(
+    analysis: Analysis, machine: Machine | None, plan: Plan | None
+) -> dict[str, Mapping[int, float | None]]:
+    """What lies beside the rows of a model on a machine, and as a tiling cuts it."""
+    figures: dict[str, Mapping[int, float | None]] = {}
+    if machine is not None:
+        points = limits.roofline(analysis, machine).points
+        figures["seconds"] = {point.layer: point.seconds for point in points}
+    if plan is not None:
+        figures |= tile_arithmetic(analysis, plan)
+    return figures
 
 
 def _no_edges(examined: AnalysisResult) -> str:

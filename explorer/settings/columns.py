@@ -73,6 +73,7 @@ class LayerColumn(Struct, frozen=True):
         field: The field of a `Layer` that it is, where it is one; a group's is the sum of those in it.
         needs: What has to lie beside the rows: the field of `Beside`.
         blank: None means that a row has nothing of the kind, not that it is not known.
+        summed: A group's is the sum of those in it, though it is no field.
     """
 
     name: str
@@ -84,6 +85,12 @@ class LayerColumn(Struct, frozen=True):
     field: str = ""
     needs: str = ""
     blank: bool = False
+    summed: bool = False
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether a group's is the sum of those in it."""
+        return self.summed or bool(self.field)
 
     @property
     def is_number(self) -> bool:
@@ -189,7 +196,10 @@ _TABLE = (
     LayerColumn("kernel", "kernel", "text", _kernel, "size of the window of a convolution or pooling"),
     LayerColumn("macs", "MACs", "count", lambda layer, _: layer.macs, "multiply-accumulates", field="macs"),
     LayerColumn("share", "share", "share", _share, "of the model's MACs"),
-    LayerColumn("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"),
+    LayerColumn(
+        *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"),
+        summed=True,
+    ),
     LayerColumn(
         *("ops", "elementwise", "count", lambda layer, _: layer.elementwise_ops),
         "elementwise operations",
@@ -226,12 +236,13 @@ _TABLE = (
         "bytes written, each output once",
         field="bytes_written",
     ),
-    LayerColumn("bytes", "bytes", "bytes", _moved, "bytes read and written"),
+    LayerColumn("bytes", "bytes", "bytes", _moved, "bytes read and written", summed=True),
     LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity", blank=True),
     LayerColumn(
         *("time", "least time", "seconds", lambda layer, beside: (beside.seconds or {}).get(layer.id)),
         "lower bound on the machine that is named",
         needs="seconds",
+        summed=True,
     ),
     LayerColumn(
         *("utilization", "utilization", "share"),
@@ -245,11 +256,13 @@ _TABLE = (
         *("pass_size", "forward+backward MiB", "mebibytes"),
         lambda layer, _: _double(layer.activation_bytes),
         "bytes of the outputs, and as many of their gradients",
+        summed=True,
     ),
     LayerColumn(
         *("param_size", "params MiB", "mebibytes", lambda layer, _: layer.weight_bytes),
         "bytes of the parameters",
         stored=True,
+        summed=True,
     ),
     LayerColumn(
         *("total_size", "total MiB", "mebibytes"),

@@ -40,6 +40,7 @@ from explorer.facts import (
     TileSpec,
     Totals,
     Verification,
+    whole_model,
 )
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.graph.connections import Connections
@@ -50,6 +51,7 @@ from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.process.client import begun
+from explorer.settings.columns import COLUMNS, Beside
 
 __all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
 
@@ -642,17 +644,10 @@ class ScriptedEngine:
     def _edges(self) -> RowEdges:
         return row_edges(self._flow())
 
-    def _graph(self, layer: int | None = None, *, depth: int | None = None, **more: Any) -> GraphDrawing:
-        tree = TreeRows(self.model.layers, self._flow())
-        unfold = [(at, tree.ends[at]) if isinstance(at, int) else at for at in more.pop("unfold", ())]
-        return view.draw(tree, "alexnet.onnx", layer, depth, unfold=unfold, **more)
-
-    flow: ValueFlow | None = None
-    """The edges; None for those that the names of tensors say."""
+    def _graph(self, layer: int | None = None, *, depth: int | None = None) -> GraphDrawing:
+        return view.draw(TreeRows(self.model.layers, self._flow()), "alexnet.onnx", layer, depth)
 
     def _flow(self) -> ValueFlow:
-        if self.flow is not None:
-            return self.flow
         flow = ValueFlow()
         for row in self.model.layers:
             if not row.group:
@@ -682,6 +677,19 @@ class ScriptedEngine:
 
     def _roofline(self, machine: Machine) -> Roofline:
         return roofline(self.model, machine)
+
+    def _column(
+        self, name: str, *, machine: Machine | None = None, spec: TileSpec | None = None
+    ) -> list[float]:
+        column, layers = COLUMNS[name], self.model.layers
+        if machine is not None:
+            seconds = {point.layer: point.seconds for point in roofline(self.model, machine).points}
+            tops = [sum(seconds.get(at) or 0 for at in range(len(layers)))]
+            inside = [(row.id, [x.id for x in layers if x.path.startswith(row.path)]) for row in layers]
+            return [sum(seconds.get(at) or 0 for at in ids) for _, ids in inside] + tops
+        rows = (*layers, whole_model(self.model.info.totals))
+        found = [column.of(row, Beside(totals=self.model.info.totals)) for row in rows]
+        return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
 
     def _training(self, *, batch: int | None = None, optimizer: Optimizer = "sgd") -> Training:
         return training(self.model, batch, optimizer)

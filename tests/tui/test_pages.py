@@ -9,7 +9,18 @@ from msgspec.structs import replace
 
 from explorer.base import units
 from explorer.base.verdicts import VERDICTS, VerdictKind
-from explorer.facts import Layer, NodeDiff, OpStat, Progress, Range, Reach, SitePlan, TensorInfo, TileSpec
+from explorer.facts import (
+    Layer,
+    NodeDiff,
+    OpStat,
+    Progress,
+    Range,
+    Reach,
+    SitePlan,
+    TensorInfo,
+    TileSpec,
+    Totals,
+)
 from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
 from explorer.report.present.tiling.tile import plan_matmuls
@@ -31,10 +42,11 @@ from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import bar, fit, line_text, line_width, middle, text, wrap
+from explorer.tui.text.lines import Line, bar, fit, line_text, line_width, middle, text, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import sites_of
-from explorer.tui.tree.widget import tree_line
+from explorer.tui.tree.table import look_of, places
+from explorer.tui.tree.widget import table_line
 from explorer.tui.widgets.line_view import LIST_KEYS
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 from explorer.tui.widgets.status_line import job_line
@@ -42,6 +54,11 @@ from tests.tui.scripted import ScriptedEngine, alexnet, blocks, plan, proof
 
 WIDTHS = (30, 37, 60, 100)
 ONE = Range("SAME", "SAME", 1, (("SAME", 66),))
+
+
+def drawn_row(model: TreeModel, row: int, totals: Totals, width: int, *, exact: bool = False) -> Line:
+    laid = places(model, width, exact=exact)
+    return table_line(model, row, laid, look_of(totals, exact=exact))
 
 
 def said(lines: object) -> str:
@@ -58,7 +75,7 @@ def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
     pages += [(draw(plan_matmuls(plan(TileSpec())), 60), 60), (verdict_lines(proof(), 60), 60)]
     pages += [(list(header_lines("a/long/name.onnx", model.info, "not saved", exact, 80)), 80)]
     rows = TreeModel(model.layers)
-    pages += [([tree_line(rows, row, totals, width, exact) for row in rows.rows], width)]
+    pages += [([drawn_row(rows, row, totals, width, exact=exact) for row in rows.rows], width)]
     for entry in diff_entries(ScriptedEngine()._diff(), exact):
         pages.append(([entry.head(width), *(entry.body(width) if entry.body else ())], width))
     for page, room in pages:
@@ -74,7 +91,7 @@ def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
     rows = TreeModel(model.layers)
     pages = [layer_page((model.layers[1],), model.info.totals, width, exact)]
     pages += [model_page(model.info, None, width, exact)]
-    pages += [[tree_line(rows, row, model.info.totals, width, exact) for row in rows.rows]]
+    pages += [[drawn_row(rows, row, model.info.totals, width, exact=exact) for row in rows.rows]]
     pages += [[entry.head(width) for entry in diff_entries(ScriptedEngine()._diff(), exact)]]
     pages += [[entry.head(width) for entry in operator_entries(model.info, ScriptedEngine()._ops(), exact)]]
     for page in pages:
@@ -85,7 +102,7 @@ def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
 def test_a_long_name_does_not_run_into_the_kind() -> None:
     model = alexnet()
     first = replace(model.layers[1], parent=None, depth=0, name="x" * 200, kind="Conv", group=False)
-    line = line_text(tree_line(TreeModel((first,)), 0, model.info.totals, 80, False))
+    line = line_text(drawn_row(TreeModel((first,)), 0, model.info.totals, 80, exact=False))
     assert " Conv " in line
 
 
@@ -110,7 +127,7 @@ def test_what_is_unknown_is_a_question_mark_with_its_reason() -> None:
 def test_text_of_a_model_cannot_move_the_cursor_or_be_markup() -> None:
     model = blocks()
     rows = TreeModel(model.layers)
-    line = line_text(tree_line(rows, rows.rows[-1], model.info.totals, 80, False))
+    line = line_text(drawn_row(rows, rows.rows[-1], model.info.totals, 80, exact=False))
     assert "\x1b" not in line
     assert "od\\x1b[2J[bold red]d" in line
 
@@ -123,11 +140,11 @@ def test_names_of_deep_layers_can_still_be_read_in_a_narrow_pane() -> None:
     )
     rows = TreeModel(chain)
     for width in (29, 40):
-        lines = [line_text(tree_line(rows, row, model.info.totals, width, False)) for row in range(7)]
+        lines = [line_text(drawn_row(rows, row, model.info.totals, width, exact=False)) for row in range(7)]
         assert all(f"level{i}" in line for i, line in enumerate(lines)), lines
         starts = [line.index("level") for line in lines]
         assert starts == sorted(set(starts))
-    wide = [line_text(tree_line(rows, row, model.info.totals, 60, False)) for row in range(7)]
+    wide = [line_text(drawn_row(rows, row, model.info.totals, 100, exact=False)) for row in range(7)]
     assert wide[6].index("level") - wide[5].index("level") == 2
 
 
@@ -135,7 +152,7 @@ def test_a_run_reads_from_its_first_to_its_last_block() -> None:
     model = blocks()
     rows = TreeModel(model.layers)
     assert "layers.0 … layers.11 ×12" in line_text(
-        tree_line(rows, rows.rows[1], model.info.totals, 80, False)
+        drawn_row(rows, rows.rows[1], model.info.totals, 80, exact=False)
     )
     page = said(
         layer_page([model.layers[i] for i in rows.members(rows.rows[1])], model.info.totals, 60, False)
@@ -165,7 +182,7 @@ def test_a_sum_with_an_unknown_part_is_said_to_be_a_lower_bound() -> None:
     assert "≥ 12.00 k" in page
     assert "params       1.20 k" in page
     rows = TreeModel((group, *model.layers[1:]))
-    assert "≥ 12.00 k" in line_text(tree_line(rows, rows.rows[0], whole, 60, exact=False))
+    assert "≥ 12.0 k" in line_text(drawn_row(rows, rows.rows[0], whole, 60))
     info = replace(model.info, totals=whole)
     header = line_text(header_lines("bert.onnx", info, "", False, 120)[1])
     assert "MACs ≥ " in header

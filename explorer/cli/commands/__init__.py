@@ -21,20 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _ORDER = (
-    *(
-        "info",
-        "outline",
-        "list",
-        "formats",
-        "layers",
-        "ops",
-        "memory",
-        "roofline",
-        "sizes",
-        "decode",
-        "training",
-        "weights",
-    ),
+    *("info", "outline", "list", "formats", "layers", "ops", "memory", "roofline", "training", "weights"),
     *(
         "activations",
         "compare",

@@ -63,7 +63,7 @@ def narrowed(
     found = [True if wanted is None else wanted(row) for row in rows]
     sums = _Sums(rows, found, figures)
     left = [at for at in range(len(rows)) if sums.kept[at]]
-    whole = whole_model(info)
+    whole = whole_model(info.totals, info.model.inputs, info.model.outputs)
     if wanted is not None:
         whole = replace(whole, **sums.fields(sums.top), inputs=(), outputs=())
     made = {name: {rows[at].id: sums.beside(at, name) for at in left} for name in figures}

@@ -17,6 +17,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explorer.base.families import family
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.items import (
     ENOUGH,
@@ -37,7 +38,6 @@ from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphEdge, figures_of
-from explorer.facts.graph.families import family
 
 __all__ = ["MAX_INSIDE", "draw"]
 
@@ -322,7 +322,7 @@ def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
         path=layer.path,
         name=name,
         kind=kind,
-        family=family(layer) if single else "other",
+        family=family(layer.kind, tiled=layer.tiled) if single else "other",
         repeat=len(item.rows) if single else 1,
         call=(item.call, layer.calls) if single else (0, 1),
         layers=inside,
@@ -362,7 +362,8 @@ def _total(values: Sequence[int | None]) -> int | None:
 def _port(tree: TreeRows, row: int, way: str) -> GraphBox:
     """The box of a layer that stands outside."""
     layer, name = tree.layers[row], f"{way} {_short(tree, row, None)}"
-    box = GraphBox("outside", row, layer.path, name, layer.kind, family(layer), layers=0)
+    of = family(layer.kind, tiled=layer.tiled)
+    box = GraphBox("outside", row, layer.path, name, layer.kind, of, layers=0)
     return _sized(replace(box, rows=(row, tree.ends[row])), 4)
 
 

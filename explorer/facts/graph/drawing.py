@@ -54,7 +54,7 @@ class GraphBox(Struct, frozen=True):
         path: Of that layer; the name of an input or output.
         name: What to write: the path without that of the drawn group.
         kind: Operator, class or group, as the layer tree has it; of an input or output its type.
-        family: See `facts.graph.families`.
+        family: See `base.families`.
         repeat: How many groups that are built alike it stands for, one behind the other.
         call: Which call of how many, of a layer that runs several times in one pass and has a box for each; 0
             where the box stands for them all. Figures are of all calls.

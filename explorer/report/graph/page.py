@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
+from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing
-from explorer.facts.graph.families import FAMILIES
 from explorer.report.graph.svg import CELL
 from explorer.report.graph.words import (
     COLORINGS,

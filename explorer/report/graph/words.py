@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from explorer.base.families import FAMILIES
 from explorer.base.units import bytes_text, count_text, exact_text, printable
 from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
-from explorer.facts.graph.families import FAMILIES
 
 __all__ = [
     "COLORINGS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -159,6 +160,34 @@ class FigureMethods(SessionParts):
             plan=plan,
             index=index,
         )
+
+    def column(
+        self,
+        name: str,
+        *,
+        machine: Machine | None = None,
+        spec: TileSpec | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+    ) -> array[float]:
+        """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's.
+
+        Args:
+            name: Of the column, see `explorer.settings.columns`.
+            machine: Of the column `time`.
+            spec: A tiling: of the column `utilization`.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where a plan stands.
+
+        Returns:
+            Its figures in the order of the rows, not a number where one is not known. Of words and shapes
+            their places in the alphabet, the first with the largest number.
+
+        Raises:
+            Misuse: There is no such column, or it needs a machine or a tile.
+        """
+        plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
+        return self._figures.column(name, machine, plan, index)
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from explorer.settings.columns import COLUMNS
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, fit
-from explorer.tui.tree.table import OFFERED, SHOWN
+from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.line_view import LineList
 
 _MARGIN = 8
@@ -23,7 +23,7 @@ class _Rows(LineList):
 
     def __init__(self, shown: Sequence[str]) -> None:
         super().__init__()
-        self.rows: list[str] = [*shown, *(name for name in OFFERED if name not in shown)]
+        self.rows: list[str] = [*shown, *(name for name in COLUMNS if name not in shown)]
         self.shown = set(shown)
 
     def row_line(self, index: int, width: int) -> Line:
@@ -69,7 +69,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     def __init__(self, chosen: Sequence[str]) -> None:
         super().__init__()
-        self._rows = _Rows([name for name in chosen if name in OFFERED] or SHOWN)
+        self._rows = _Rows([name for name in chosen if name in COLUMNS] or SHOWN)
 
     def body(self) -> ComposeResult:
         """What is in the box."""
@@ -77,7 +77,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     def on_mount(self) -> None:
         """Go to the list."""
-        self._rows.styles.height = max(3, min(len(OFFERED), self.app.size.height - _MARGIN))
+        self._rows.styles.height = max(3, min(len(COLUMNS), self.app.size.height - _MARGIN))
         self._rows.rows_changed(keep_cursor=False)
         self._rows.focus()
 
@@ -87,7 +87,10 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     def action_reset(self) -> None:
         """What is shown unless something is chosen."""
-        self._rows.rows, self._rows.shown = list(OFFERED), set(SHOWN)
+        self._rows.rows, self._rows.shown = (
+            [*SHOWN, *(name for name in COLUMNS if name not in SHOWN)],
+            set(SHOWN),
+        )
         self._rows.rows_changed()
 
     def action_apply(self) -> None:

@@ -80,6 +80,7 @@ def _sums(model: TreeModel, row: int, *, stored: bool = False) -> Fields:
     rows: list[Field] = []
     for metric in METRICS[1:3] if stored else METRICS:
         value, bound = model.figure(row, metric)
-        figure = (size if metric.in_bytes else count)(value, f"{bound} " if bound else "")
+        whole = None if value is None else int(value)
+        figure = (size if metric.unit == "bytes" else count)(whole, f"{bound} " if bound else "")
         rows.append(Field(metric.title, figure))
     return Fields(rows)

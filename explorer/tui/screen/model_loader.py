@@ -131,5 +131,5 @@ def preview_totals(model: TreeModel) -> Totals:
     from explorer.facts import stored_totals  # 5 ms, not before the first paint
 
     tops = list(model.children(None))
-    params, weights = (sum(model.figure(row, metric)[0] or 0 for row in tops) for metric in METRICS[1:3])
+    params, weights = (sum(int(model.figure(row, metric)[0] or 0) for row in tops) for metric in METRICS[1:3])
     return stored_totals(params, None, weights)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
+from explorer.base.errors import ExplorerError
 from explorer.tui.state.jobs import Jobs, RunningJob
 from explorer.tui.state.jumps import Jumps
 from explorer.tui.text.lines import safe
@@ -27,11 +29,12 @@ if TYPE_CHECKING:
     from explorer.process.client import EngineProcess, TreePreview
 
 Topic = Literal[
-    "model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said", "rail"
-]
+    "model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said", "rail",
+    "machine",
+]  # fmt: skip
 """What can change: the model on show, the history, what was computed on demand, the form of the numbers,
 the layer under the cursor or the tree's rows, the filter, the tab, the focus or the size, the job, a word,
-whether a rail is wanted."""
+whether a rail is wanted, the machine."""
 
 
 class OnDemandCache(Struct):
@@ -76,8 +79,6 @@ class ScreenStore:
         bookmarks: Paths of layers.
         said, last_command: A word about what was done last, or the command that does it again.
         refused_job: The job that ran when another was asked for.
-        hardware, machine: That was chosen last, for all that needs one, and as a roofline sees it; set by
-            `state.hardware`.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -149,8 +150,19 @@ class ScreenStore:
         """What files made of the model are called."""
         return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
 
-    def use_machine(self, machine: Machine | None) -> None:
+    def known_machine(self) -> Machine | None:
+        """The one that was chosen, or that of the configuration file, if it has one and no other."""
+        if self.machine is None:
+            from explorer.settings.machines import profiles  # with its file, when somebody asks for times
+
+            with suppress(ExplorerError):  # the dialog tells what is wrong
+                known = list(profiles().values())
+                self.machine = known[0] if len(known) == 1 else None
+        return self.machine
+
+    def use_machine(self, machine: Machine) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine
         self.on_demand.answers.pop("roofline", None)
         self.on_demand.refused.pop("roofline", None)
+        self.notify("machine")

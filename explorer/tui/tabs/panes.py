@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from textual import on
@@ -20,7 +21,8 @@ from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rail import Rail
-from explorer.tui.tree.rows import METRICS, metric_of
+from explorer.tui.tree.rows import METRICS, Metric, metric_of
+from explorer.tui.tree.table import chosen_columns
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -29,6 +31,7 @@ from explorer.tui.widgets.strips import PaneHead
 
 if TYPE_CHECKING:
     from explorer.facts.graph.edges import RowEdges
+    from explorer.tui.tree.asked import AskedColumns
 
 _KEYS = {tab.id: tab for tab in TABS}
 Zoom = Literal["", "zoom-left", "zoom-right"]
@@ -161,6 +164,7 @@ class Panes(Horizontal):
         self._store.watch(self._draw_tree, "numbers", "model")
         self._store.watch(self._draw_head, "model", "layer", "query", "focus", "tab")
         self._store.watch(self._lay_rail, "model", "rail")
+        self._store.watch(self._ask_columns, "model", "machine")
         self._draw_head()
 
     def _draw_tree(self) -> None:
@@ -238,14 +242,43 @@ class Panes(Horizontal):
         self.layer_tree.to_layer(layer)
 
     def next_column(self) -> None:
-        """Another figure beside the layers."""
-        index = METRICS.index(self.layer_tree.model.metric)
-        self.rearrange(lambda model: model.set_metric(METRICS[(index + 1) % len(METRICS)]))
+        """The next figure to sort by, which always stands beside the layers."""
+        from explorer.settings.columns import COLUMNS  # with the facts, which are there when there are rows
+
+        model = self.layer_tree.model
+        names = [name for name in chosen_columns(model) if COLUMNS[name].is_number and name != "share"]
+        if not names:
+            names = [metric.id for metric in METRICS]
+        at = names.index(model.metric.id) + 1 if model.metric.id in names else 0
+        self.sort_by(names[at % len(names)], TreeModel.set_metric)
+
+    def sort_by(self, column: str, way: Callable[[TreeModel, Metric], None] = TreeModel.sort_by) -> None:
+        """Sort by a column, or say what it needs; the engine is asked for what the tree does not know."""
+        metric = metric_of(column)
+        if metric is None:
+            return
+        if complaint := "" if metric.of else self._asked.complaint(column):
+            self._store.say(complaint)
+        self.rearrange(lambda model: way(model, metric))
 
     def rearrange(self, change: Callable[[TreeModel], None]) -> None:
         """Change the rows of the tree and stay on the layer where the cursor was."""
         self.layer_tree.rearrange(change)
         self._store.notify("layer")
+        self._ask_columns()
+
+    @cached_property
+    def _asked(self) -> AskedColumns:
+        from explorer.tui.tree.asked import AskedColumns  # with the columns, not before the first paint
+
+        return AskedColumns(self._store, self.layer_tree)
+
+    def _ask_columns(self) -> None:
+        """Ask for the figures of columns, where some are lacking."""
+        model = self.layer_tree.model
+        plain = model.metric.of and not model.columns
+        if self._store.analysis is not None and not plain and self._asked.lacking():
+            self.run_worker(self._asked.ask(), group="columns", exclusive=True, exit_on_error=False)
 
     # the mouse, and the cursor
 
@@ -253,12 +286,8 @@ class Panes(Horizontal):
     def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         if event.source.id == "tree-head":
             laid = self.layer_tree.places(event.source.size.width)
-            if laid is None:
-                self.next_column()
-            elif (name := laid.at(event.x)) and (metric := metric_of(name)) is not None:
-                self.rearrange(lambda model: model.sort_by(metric))
-            elif name:
-                self._store.say(f"the tree is sorted by {', '.join(metric.title for metric in METRICS)}")
+            if laid is not None and (name := laid.at(event.x)):
+                self.sort_by(name)
 
     @on(LineList.RowHighlighted)
     def _moved(self, event: LineList.RowHighlighted) -> None:

@@ -16,10 +16,9 @@ from msgspec.structs import replace
 from explorer.base import units
 from explorer.report.blocks import Table
 from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
-from explorer.tui.state.hardware import only_machine, use_hardware
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, cut, fit, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
@@ -36,9 +35,8 @@ class RooflineTab(PlotTab):
 
     def request(self) -> tuple[Any, ...] | None:
         """The machine, if one is known."""
-        if self.store.hardware is None and (one := only_machine()) is not None:
-            use_hardware(self.store, one)
-        return None if self.store.machine is None else (self.store.machine,)
+        machine = self.store.known_machine()
+        return None if machine is None else (machine,)
 
     def prepare(self, answer: Any) -> Any:
         """The points, the most expensive first."""
@@ -50,8 +48,7 @@ class RooflineTab(PlotTab):
         if shown is None:
             self.show_wait()
             if self.store.machine is None:
-                name = self.store.hardware.name or "The machine" if self.store.hardware else ""
-                view.show_page(lambda width: no_machine_page("m", width, name))
+                view.show_page(lambda width: no_machine_page("m", width))
             return
         fresh = view.count != len(shown.points)
         view.show_plot(
@@ -115,10 +112,9 @@ def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[in
     return [i for i, p in enumerate(points) if first <= p.layer <= last]
 
 
-def no_machine_page(key: str, width: int, name: str = "") -> list[Line]:
-    """What stands here before a machine is known, or when the one that was chosen has no rates."""
+def no_machine_page(key: str, width: int) -> list[Line]:
+    """What stands here before a machine is known."""
     why = " What bounds each layer, computing or moving bytes, depends on the machine. "
-    why += f"{safe(name)} has no clock: what it does in a second is not known. " if name else ""
     how = f"Press {key} to say what it can do at best, or to choose one of the configuration file."
     return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
 

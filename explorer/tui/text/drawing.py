@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from explorer.base.families import family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, cell_pieces, some_of
@@ -14,7 +15,6 @@ ROLES: Mapping[str, str] = {
     "": "text",
     "strong": "strong",
     "quiet": "dim",
-    "kind": "dim",
     "figure": "number",
     "formula": "accent",
     "bar": "bar",
@@ -163,7 +163,19 @@ def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:
 
 def _line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
     """Pieces with the screen's roles; those of a row keep their cells."""
-    return tuple((_typeset(text, row) if role == "warning" else text, ROLES[role]) for text, role in pieces)
+    return tuple(
+        (
+            _typeset(text, row) if role == "warning" else text,
+            kind_role(text) if role == "kind" else ROLES[role],
+        )
+        for text, role in pieces
+    )
+
+
+def kind_role(kind: str, *, tiled: bool = False) -> str:
+    """The role of the name of an operator or a class: its family, dim where it is in none."""
+    found = family(kind, tiled=tiled)
+    return "dim" if found == "other" else found
 
 
 def _typeset(text: str, row: bool) -> str:

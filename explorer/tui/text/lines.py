@@ -30,7 +30,11 @@ ROLES = (
     "key",
     "head",
     "mark",
-    # families of layers, as `facts.graph.families` has them, which the first paint does not wait for
+    # a figure by its share
+    "heat1",
+    "heat2",
+    "heat3",
+    # families of layers, as `base.families` has them
     "conv",
     "matmul",
     "attention",

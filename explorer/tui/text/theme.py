@@ -10,6 +10,13 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
+from explorer.base.families import FAMILIES
+
+
+def _families(field: str) -> dict[str, str]:
+    return {f"family-{one.name}": getattr(one, field) for one in FAMILIES.values()}
+
+
 _DARK = Theme(
     name="explorer",
     primary="#5fafd7",
@@ -31,6 +38,11 @@ _DARK = Theme(
         "row": "#262626",
         "row-focus": "#303030",
         "rule": "#303030",
+        "heat1": "#00005f",
+        "heat2": "#005f87",
+        "heat3": "#5fafd7",
+        "hot": "#121212",
+        **_families("color"),
     },
 )
 
@@ -55,6 +67,11 @@ _LIGHT = Theme(
         "row": "#eeeeee",
         "row-focus": "#dadada",
         "rule": "#d0d0d0",
+        "heat1": "#d7d7ff",
+        "heat2": "#87afd7",
+        "heat3": "#005f87",
+        "hot": "#ffffff",
+        **_families("light"),
     },
 )
 
@@ -85,6 +102,11 @@ _DARK_16 = Theme(
         "row": _DARK_GREY,
         "row-focus": _BLUE,
         "rule": _DARK_GREY,
+        "heat1": _BLACK,
+        "heat2": _BLUE,
+        "heat3": _CYAN,
+        "hot": _BLACK,
+        **_families("few"),
     },
 )
 
@@ -109,6 +131,11 @@ _LIGHT_16 = Theme(
         "row": _GREY,
         "row-focus": _CYAN,
         "rule": _GREY,
+        "heat1": _GREY,
+        "heat2": _CYAN,
+        "heat3": _BLUE,
+        "hot": _WHITE,
+        **_families("few_light"),
     },
 )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.session.kept.rows import GROUP, RANGE, WIDE
-from explorer.tui.tree.rows import METRICS, FoldedRows, Metric
+from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, is_known, metric_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -99,7 +99,7 @@ class TreeModel(FoldedRows):
         """Whether the row's children are on show."""
         return (row not in self._closed) if self.matches is not None else (row in self.open_rows)
 
-    def value(self, row: int) -> tuple[int | None, str]:
+    def value(self, row: int) -> tuple[float | None, str]:
         """The row's figure in the current column, and '≤' or '≥' if it is a bound only."""
         return self.figure(row, self.metric)
 
@@ -133,13 +133,17 @@ class TreeModel(FoldedRows):
 
     def _leaves(self) -> list[int]:
         """Layers without groups, the first or the largest `MATCHES` of them."""
-        flags, column = self.structure.flags, self.structure.columns[self.metric.of]
+        flags, column = self.structure.flags, self.column(self.metric)
         among = range(self.count) if self.matches is None else sorted(self.matches)
         leaves = (at for at in among if not flags[at] & GROUP)
-        if not self.by_cost:
+        if not self.by_cost or column is None:
             return list(islice(leaves, MATCHES))
-        sign = 1 if self.turned else -1
-        return nsmallest(MATCHES, leaves, key=lambda at: (column[at] < 0, sign * column[at]))
+        sign, lacking = (1 if self.turned else -1), float("inf")
+
+        def place(at: int) -> float:
+            return sign * column[at] if is_known(column[at], self.metric) else lacking
+
+        return nsmallest(MATCHES, leaves, key=place)
 
     def _under(self, row: int | None) -> Iterable[int]:
         if (-1 if row is None else row) in self.structure.wide:
@@ -298,7 +302,7 @@ class TreeModel(FoldedRows):
         Rows are known by their path (`ids`: where those are, if that is known); where none is known, the
         first levels stay open.
         """
-        wanted = next((m for m in METRICS if m.id == shape.metric), METRICS[0])
+        wanted = metric_of(shape.metric) or METRICS[0]
         self._chosen = wanted is not METRICS[0]
         self.metric = wanted if self._chosen else self._first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns

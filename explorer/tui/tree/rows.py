@@ -10,7 +10,7 @@ same kind as a range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,30 +27,49 @@ from explorer.session.kept.rows import (
 )
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer, Totals
+    from explorer.facts import Layer
 
 
 class Metric(Struct, frozen=True):
-    """A column of the tree: its heading, the figure of a layer and of the whole model, and its unit."""
+    """What rows are sorted by: a column, where its figures lie, and what they are.
+
+    Attributes:
+        id: Name of the column.
+        title: Its head.
+        of: The array of `structure` that holds it; '' for one that the engine is asked for (`asked`).
+        unit: As `settings.columns` has it.
+        stored: Known of every row, whatever its shapes are.
+        sums: A group's is what those in it add up to.
+    """
 
     id: str
     title: str
     of: str
-    total: Callable[[Totals], int | None]
-    in_bytes: bool = False
+    unit: str = "count"
+    stored: bool = False
+    sums: bool = True
 
 
 METRICS = (
-    Metric("macs", "MACs", "macs", lambda t: t.macs),
-    Metric("params", "params", "params", lambda t: t.params),
-    Metric("weights", "weights", "weight_bytes", lambda t: t.weight_bytes, True),
-    Metric("activations", "activations", "activation_bytes", lambda t: t.activation_bytes_sum, True),
+    Metric("macs", "MACs", "macs"),
+    Metric("params", "params", "params", stored=True),
+    Metric("weights", "weights", "weight_bytes", "bytes", stored=True),
+    Metric("activations", "activations", "activation_bytes", "bytes"),
 )
+_SHARE = Metric("share", "share", "macs", "share")
 
 
 def metric_of(column: str) -> Metric | None:
-    """What the tree can be sorted by of a column; None for one that it knows of the rows on show only."""
-    return next((metric for metric in METRICS if metric.id == {"share": "macs"}.get(column, column)), None)
+    """What sorts by a column; None where there is no such column."""
+    known = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
+    if known is not None or not column:
+        return known
+    from explorer.settings.columns import COLUMNS  # with the facts, which the first paint does without
+
+    found = COLUMNS.get(column)
+    if found is None:
+        return None
+    return Metric(column, found.head, "", found.unit, found.stored, found.adds_up)
 
 
 _CONSTANTS = -1
@@ -65,6 +84,8 @@ class FoldedRows:
 
     Attributes:
         growing: Rows are still being read, so that a group may hold more than is known of it.
+        asked: Figures that the engine was asked for, by the name of their column: one a row, not a number
+            where there is none, and behind them the whole model's.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -74,6 +95,7 @@ class FoldedRows:
         self.count = len(self.end)
         self.deepest = self.structure.deepest
         self.growing = False
+        self.asked: dict[str, Sequence[float]] = {}
         self._folds = b""
         self._gathered_in: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []
@@ -150,34 +172,31 @@ class FoldedRows:
             yield at
             at = end[at]
 
-    def figure(self, row: int, metric: Metric) -> tuple[int | None, str]:
+    def column(self, metric: Metric) -> Sequence[float] | None:
+        """The figures of all rows; None where they were not asked for."""
+        return self.structure.columns[metric.of] if metric.of else self.asked.get(metric.id)
+
+    def figure(self, row: int, metric: Metric) -> tuple[float | None, str]:
         """The row's figure in a column, and '≤' or '≥' if it is a bound only, '≈' if something was assumed.
 
         The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
         A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
         """
-        flags, column = self.structure.flags, self.structure.columns[metric.of]
-        members = self.members(row)
-        stored = metric.id in ("params", "weights")
-        flag = flags[members[0]] if members else 0
-        bound = ""
-        if flag & GROUP and (self.growing if stored else flag & UNKNOWN):
-            bound = "≥"
-        elif flag & BOUND and metric.id == "macs":
-            bound = "≤"
-        elif flag & ASSUMED and metric.id == "macs":
-            bound = "≈"
-        if row >= 0:
-            value = column[row]
-            return (None if value < 0 else value), bound
+        flags, column = self.structure.flags, self.column(metric)
+        if column is None:
+            return None, ""
+        members, stored = self.members(row), metric.stored
+        bound = self._bound(flags[members[0]] if members else 0, metric)
+        if row >= 0 or not metric.sums:
+            value = column[members[0]]
+            return (value if is_known(value, metric) and not self.is_range(row) else None), bound
         if isinstance(members, range):
             at = slice(members.start, members.stop, members.step)
             values, marks = column[at], list(flags[at])
         else:
             values, marks = [column[i] for i in members], [flags[i] for i in members]
-        known: Sequence[int] = values
-        if min(values) < 0:
-            known = [value for value in values if value >= 0]
+        known = [value for value in values if is_known(value, metric)]
+        if len(known) < len(values):
             if not known or not self.is_range(row):
                 return None, ""
             bound = "≥"
@@ -188,6 +207,14 @@ class FoldedRows:
         elif stored and any(mark & SHARED for mark in marks):
             bound = "≤"
         return sum(known), bound
+
+    def _bound(self, flag: int, metric: Metric) -> str:
+        """The sign of a figure of a row with these flags."""
+        if flag & GROUP and metric.sums and (self.growing if metric.stored else flag & UNKNOWN):
+            return "≥"
+        if metric.of != "macs":
+            return ""
+        return "≤" if flag & BOUND else "≈" if flag & ASSUMED else ""
 
     def _constants_row(self, above: int | None) -> int:
         """The row of the constants under another."""
@@ -219,3 +246,8 @@ class FoldedRows:
                 yield -i - 1
             elif repeat == 1:
                 yield i
+
+
+def is_known(value: float, metric: Metric) -> bool:
+    """Whether there is a figure: an array of whole numbers says -1 where there is none."""
+    return value >= 0 if metric.of else value == value

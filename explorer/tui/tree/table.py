@@ -1,43 +1,62 @@
 """The layer tree as a table: which columns stand beside the names, and what a row has in each.
 
-A column is one of `explorer.settings.columns`; figures that the tree knows of all rows without taking them
-out (`METRICS`) come from there, with what is not exact in them, and the others from the row itself.
+A column is one of `explorer.settings.columns`. Figures that are known of all rows without taking them out, or
+that the engine was asked for, come from the tree's model, with what is not exact in them; the others from the
+row itself. A figure's background is its share among its siblings, in few steps: every change of colour is
+bytes on the line. Where there are few colours, or none, the steps are marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from explorer.base.units import bytes_text, count_text, exact_text
+from explorer.base.families import FAMILIES, family
+from explorer.base.units import bytes_text, count_text, exact_text, seconds_text
+from explorer.tui.text.drawing import kind_role
 from explorer.tui.text.lines import Line, Span, fit, line_width, middle, safe
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import METRICS
+from explorer.tui.tree.rows import METRICS, Metric, metric_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
     from explorer.settings.columns import Beside, LayerColumn
 
-FROM = 100
-"""Columns of the terminal from which the tree is a table."""
-OFFERED = (
+SHOWN = (
     *("kind", "output", "macs", "share", "params", "activations", "read", "written", "weights"),
-    *("intensity", "kernel", "input", "bits", "trainable", "ops", "dtype", "calls"),
+    *("intensity", "kernel"),
 )
-"""Columns that can be chosen, those that are shown unless others are chosen first; as many as fit."""
-SHOWN = OFFERED[:11]
+"""Columns that are shown unless others are chosen: as many as fit."""
 
-_NAME = 17
-"""Cells that a name keeps."""
+_NAME, _LONG_NAME = 15, 34
+"""Cells that a name keeps where there is more than one column, and in a wide table."""
+_SHORT = 8
+"""Cells that it keeps beside the only one."""
 _PATH = 28
 """The same of a path, where layers are listed without their groups."""
 _ROOMY = 72
 """Cells from which on kinds are shown in more of them."""
-_WIDTHS = {"text": 9, "shape": 14, "count": 8, "bytes": 10, "share": 7, "ratio": 8, "plain": 5}
+_WIDTHS = {
+    "text": 9,
+    "shape": 14,
+    "count": 8,
+    "bytes": 10,
+    "mebibytes": 8,
+    "seconds": 8,
+    "share": 7,
+    "ratio": 8,
+    "plain": 5,
+}
 _EXACT = {"count": 17, "bytes": 17}
-_METRICS = {metric.id: metric for metric in METRICS}
+_LONGEST = 11
+"""Cells of a head; of a longer one the column has fewer."""
+_HEAT = ((0.5, 3), (0.2, 2), (0.05, 1))
+"""Shares among siblings from which on a figure is so hot."""
+_MARKS = " ░▒▓"
+"""The same where there are no colours to tell them apart."""
 
 
 class Place(Struct, frozen=True):
@@ -59,43 +78,79 @@ class Places(Struct, frozen=True):
         return next((p.name for p in self.columns if p.start <= x <= p.start + p.width), "")
 
 
-def _known() -> dict[str, LayerColumn]:
+class TableLook(Struct, frozen=True):
+    """How figures are written, and what they are compared with.
+
+    Attributes:
+        beside: What rows do not say themselves.
+        whole: The model as a row.
+        exact: Written out instead of rounded.
+        letters: Colours are too few to tell families and shares apart.
+        stale: Columns whose figures are on their way, and still the last ones.
+    """
+
+    beside: Beside
+    whole: Layer
+    exact: bool = False
+    letters: bool = False
+    stale: frozenset[str] = frozenset()
+
+
+def look_of(
+    totals: Totals, *, exact: bool = False, letters: bool = False, stale: frozenset[str] = frozenset()
+) -> TableLook:
+    """How the rows of a model look."""
+    from explorer.facts import whole_model  # with the columns, see `known_columns`
+    from explorer.settings.columns import Beside
+
+    return TableLook(Beside(totals=totals), whole_model(totals), exact, letters, stale)
+
+
+@cache
+def known_columns() -> Mapping[str, LayerColumn]:
+    """Every column by its name."""
     from explorer.settings.columns import COLUMNS  # with the facts, which the first paint does without
 
-    return dict(COLUMNS)
+    return COLUMNS
+
+
+def chosen_columns(model: TreeModel) -> list[str]:
+    """The columns of the table, whether there is room for them or not."""
+    known = known_columns()
+    return [name for name in model.columns if name in known] or [*SHOWN]
 
 
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     """The columns that leave room for names: the one that rows are sorted by, then as many as fit.
 
-    Unless columns were chosen, MACs and their share go before the others.
+    Unless columns were chosen, what a layer is, MACs and their share go before the others.
     """
-    known = _known()
+    known = known_columns()
     widths = _WIDTHS | {"text": 9 if width < _ROOMY else 12} | (_EXACT if exact else {})
-    shown = [name for name in model.columns if name in known] or [*SHOWN]
-    first = [model.metric.id, *([] if model.columns else ["macs", "share"])]
+    shown = chosen_columns(model)
+    first = [model.metric.id, *([] if model.columns else ["kind", "macs", "share"])]
     shown += [name for name in first if name not in shown]
     fits: dict[str, int] = {}
-    room = width - (_PATH if model.flat else _NAME) - 1
+    room = width - 1
+    named = _PATH if model.flat else min(_LONG_NAME, _NAME + 2 * max(0, width - 60) // 3)
     for name in dict.fromkeys([*first, *shown]):
         column = known[name]
-        cells = max(widths.get(column.unit, 0), len(column.head) + column.is_number)
-        if room < cells + 1:
+        cells = max(widths[column.unit], min(len(column.head), _LONGEST) + column.is_number)
+        if room - cells - 1 < (named if fits else _SHORT):
             break
         fits[name] = cells
         room -= cells + 1
-    at = width - 1 - sum(cells + 1 for cells in fits.values())
-    found, start = [], at
+    found, start = [], room
     for name in shown:
         if name in fits:
             found.append(Place(name, start + 1, fits[name]))
             start += fits[name] + 1
-    return Places(at, tuple(found))
+    return Places(room, tuple(found))
 
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
     """The title, and behind it the head of each column that it leaves room for; a sorted one is marked."""
-    known = _known()
+    known = known_columns()
     line: list[Span] = list(title)
     for place in laid.columns:
         column = known[place.name]
@@ -109,47 +164,110 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
     return tuple(line)
 
 
-def cells(
-    model: TreeModel, row: int, first: Layer, totals: Totals, laid: Places, *, exact: bool
-) -> list[Span]:
+def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
     """What a row has in its columns, neighbours that look alike in one span: each costs bytes on a line."""
-    from explorer.settings.columns import Beside  # see `_known`
+    known = known_columns()
+    spans: list[Span] = [("", "text")]
 
-    known, beside = _known(), Beside(totals=totals)
-    spans: list[Span] = []
-    for place in laid.columns:
-        text, role = _cell(model, row, first, known[place.name], beside, exact)
-        piece = " " + fit(text, place.width, right=known[place.name].is_number)
-        if spans and spans[-1][1] == role:
-            spans[-1] = (spans[-1][0] + piece, role)
+    def add(text: str, role: str) -> None:
+        if spans[-1][1] == role:
+            spans[-1] = (spans[-1][0] + text, role)
         else:
-            spans.append((piece, role))
-    return spans
+            spans.append((text, role))
+
+    for place in laid.columns:
+        column = known[place.name]
+        text, role, value = _cell(model, row, first, column, look)
+        if place.name in look.stale:
+            role, value = "dim", None
+        heat = _heat(model, row, column, value, look)
+        before = spans[-1][1]
+        add(_MARKS[heat] if look.letters else " ", "number" if before.startswith("heat") else before)
+        role = f"heat{heat}" if heat and not look.letters else role
+        add(fit(text, place.width, right=column.is_number), role)
+    return spans[1:] if not spans[0][0] else spans
 
 
 def _cell(
-    model: TreeModel, row: int, first: Layer, column: LayerColumn, beside: Beside, exact: bool
-) -> tuple[str, str]:
-    """A cell's text and role."""
-    if column.name in ("macs", "share") or column.name in _METRICS:
-        value, bound = model.figure(row, _METRICS.get(column.name, METRICS[0]))
-        if column.name == "share":
-            whole = beside.totals.macs if beside.totals is not None else None
-            counted = first.counted and not model.is_range(row)
-            share = value / whole if value and whole and (counted or model.is_range(row)) else 0.0
-            return (_number("share", share, exact) if share else "", "number")
-        role = "warn" if value is None or bound else "number"
-        return (f"{bound} " if bound else "") + _number(column.unit, value, exact), role
-    if model.is_range(row):
-        return "", "dim"
+    model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
+) -> tuple[str, str, float | None]:
+    """A cell's text and role, and its figure if it has one."""
+    if column.name == "kind":
+        return _kind(model, row, first, look)
     if not column.is_number:
-        return _words(column.of(first, beside)), "dim"
-    value = column.of(first, beside)
+        return ("" if model.is_range(row) else _words(column.of(first, look.beside))), "dim", None
+    value, bound = _figure(model, row, first, column, look)
+    if column.name == "share":
+        whole = look.whole.macs
+        counted = first.counted or model.is_range(row)
+        share = value / whole if value and whole and counted else 0.0
+        return (_number("share", share, look.exact) if share else ""), "number", None
     if value is None:
-        return ("", "dim") if column.blank else ("?", "warn")
+        blank = column.blank or (model.is_range(row) and metric_of(column.name) not in METRICS)
+        return ("", "dim", None) if blank else ("?", "warn", None)
+    text = (f"{bound} " if bound else "") + _number(column.unit, value, look.exact)
+    return text, "warn" if bound else "number", value
+
+
+def _kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
+    """The operator or class, in the colour of its family, or behind its letter."""
+    if model.is_range(row):
+        return "", "dim", None
+    found = family(first.kind, tiled=first.tiled)
+    letter = f"{FAMILIES[found].letter} " if look.letters and found != "other" and first.kind else ""
+    return (
+        letter + safe(first.kind_text) + _TILED * first.tiled,
+        kind_role(first.kind, tiled=first.tiled),
+        None,
+    )
+
+
+_TILED = " ▦"
+"""Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""
+
+
+def _figure(
+    model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
+) -> tuple[float | None, str]:
+    """A row's figure in a column, and the sign of one that is not exact."""
+    metric = _metric(column.name)
+    if model.column(metric) is not None or column.needs:
+        return model.figure(row, metric)
+    value: float | None = None if model.is_range(row) else column.of(first, look.beside)
     # the blocks of a run are built alike
-    times = len(model.members(row)) if column.field else 1
-    return _number(column.unit, value * times, exact), "number"
+    times = len(model.members(row)) if column.adds_up else 1
+    return (None if value is None else value * times), ""
+
+
+@cache
+def _metric(name: str) -> Metric:
+    found = metric_of(name)
+    assert found is not None, name
+    return found
+
+
+def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, look: TableLook) -> int:
+    """How much of what its siblings have together a row has, in steps: 0 for little."""
+    if not value or not column.adds_up:
+        return 0
+    above = None if model.flat else model.above(row)
+    if above is None:
+        whole = _of_model(model, column, look)
+    elif above >= 0 and row == above + 1 and model.end[row] == model.end[above]:
+        return 0  # the only one
+    else:
+        whole = _figure(model, above, model.layers[model.first(above)], column, look)[0]
+    if not whole:
+        return 0
+    return next((step for least, step in _HEAT if value >= least * whole), 0)
+
+
+def _of_model(model: TreeModel, column: LayerColumn, look: TableLook) -> float | None:
+    """The figure of the whole model."""
+    if column.name in model.asked:
+        return model.asked[column.name][model.count]
+    found: float | None = column.of(look.whole, look.beside)
+    return found
 
 
 def _words(value: Any) -> str:
@@ -164,23 +282,34 @@ def _words(value: Any) -> str:
 
 def _number(unit: str, value: Any, exact: bool) -> str:
     """A number in three digits, its unit in cells of its own, so that the digits stand below each other."""
-    if value is None:
-        return "?"
     if unit == "share":
         return "<0.1 %" if value < 0.0005 else ">99.9 %" if 0.9995 <= value < 1 else f"{100 * value:.1f} %"
     if unit == "ratio":
-        return _three(value)
+        return three_digits(value)
+    if unit == "mebibytes":
+        return three_digits(value / (1 << 20))
     if unit == "plain" or (exact and unit in _EXACT):
-        return exact_text(value)
-    digits, _, prefix = (count_text if unit == "count" else bytes_text)(value).partition(" ")
+        return exact_text(int(value))
+    if unit == "seconds":
+        return _seconds(value)
+    digits, _, prefix = (count_text if unit == "count" else bytes_text)(int(value)).partition(" ")
     if value == 0:
         digits, prefix = "-", ""
     elif "." in digits:
-        digits = _three(float(digits))
+        digits = three_digits(float(digits))
     return f"{digits} {prefix:<{1 if unit == 'count' else 3}}"
 
 
-def _three(value: float) -> str:
+def _seconds(value: float) -> str:
+    """A duration in three digits: '12.3 µs'; a minute and more in words."""
+    for least, unit in ((60.0, ""), (1.0, "s "), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns")):
+        if value >= least:
+            scale = {"s ": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}.get(unit, 0.0)
+            return f"{three_digits(value * scale)} {unit}" if scale else seconds_text(value)
+    return "?"
+
+
+def three_digits(value: float) -> str:
     """Three digits, and what stands before the point in full."""
     size = abs(value)
     return f"{value:.2f}" if size < 9.995 else f"{value:.1f}" if size < 99.95 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""The layer tree: a row a layer, with a bar for its share of the model's cost."""
+"""The layer tree: a row a layer, and its figures in columns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
-from explorer.report.present.figures import count, size
 from explorer.tui.text.lines import (
     BLANK,
     Line,
     Span,
-    bar,
     ending,
     fit,
     line_width,
@@ -21,7 +19,7 @@ from explorer.tui.text.lines import (
 )
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.table import Places
+from explorer.tui.tree.table import Places, TableLook
 from explorer.tui.widgets.line_view import LineList
 
 if TYPE_CHECKING:
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
 
 RAIL_FROM = 48
 """Cells of a tree from which on there is room for a rail."""
-_NUMBER, _EXACT_NUMBER = 11, 17
-_TILED = " ▦"
-"""Behind the kind of a layer that is made of tiles; a diff marks it with the same sign."""
 _NAME = 12
 """Cells that the deepest names keep before levels move closer together."""
 
@@ -46,6 +41,8 @@ class LayerTree(LineList):
         self.totals: Totals | None = None
         self.exact = False
         self.rail: Rail | None = None
+        self.stale: frozenset[str] = frozenset()
+        self._look: tuple[object, TableLook] | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
         """Show another model, from its top or (`keep_cursor`) from the row where the last one was."""
@@ -141,17 +138,25 @@ class LayerTree(LineList):
         if self.rail is not None and width >= RAIL_FROM:
             rail = self.rail.line(self.model, index, self.scroll_offset.y)
         strip: Line = ((f" {rail} ", "track"),) if rail else ()
-        row, totals, taken = self.model.rows[index], self.totals, line_width(strip)
-        laid = self.places(width)
-        if laid is None:
-            return (*strip, *tree_line(self.model, row, totals, width - taken, self.exact))
-        return (*strip, *table_line(self.model, row, totals, laid, exact=self.exact, taken=taken))
+        row, laid, taken = self.model.rows[index], self.places(width), line_width(strip)
+        assert laid is not None
+        return (*strip, *table_line(self.model, row, laid, self._looks(), taken=taken))
 
     def places(self, width: int) -> Places | None:
-        """Where the columns of the table stand; None where the terminal is too narrow for a table."""
-        if self.app.size.width < table.FROM or not self.model.count:
+        """Where the columns stand; None before there are rows."""
+        if not self.model.count:
             return None
         return table.places(self.model, width, exact=self.exact)
+
+    def _looks(self) -> TableLook:
+        """How the rows look now."""
+        letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
+        wanted = (self.totals, self.exact, letters, self.stale)
+        if self._look is None or self._look[0] != wanted:
+            assert self.totals is not None
+            made = table.look_of(self.totals, exact=self.exact, letters=letters, stale=self.stale)
+            self._look = (wanted, made)
+        return self._look[1]
 
 
 class _Some(Sequence["Layer"]):
@@ -193,19 +198,13 @@ def tree_head(
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
     if model.flat:
         title.append(("  flat", "accent"))
-    if laid is not None:
-        room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3
-        if query and model.matches is not None:
-            # a filter says more than the heads that it covers
-            title.append((f"  {middle(safe(query), max(room, 24))}", "dim"))
-        return table.heads(model, laid, title)
-    mark = ("▴ " if model.turned else "▾ ") if model.by_cost else ""
-    column = f"{mark}{model.metric.title} "
-    room = width - line_width(title) - len(column) - 3
-    if query and model.matches is not None and room >= 5:
-        title.append((f"  {middle(safe(query), room)}", "dim"))
-    gap = max(1, width - line_width(title) - len(column))
-    return (*title, (" " * gap, "text"), (column, "accent" if model.by_cost else "dim"))
+    if laid is None:
+        return tuple(title)
+    room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3
+    if query and model.matches is not None:
+        # a filter says more than the heads that it covers
+        title.append((f"  {middle(safe(query), max(room, 24))}", "dim"))
+    return table.heads(model, laid, title)
 
 
 def row_name(layers: Sequence[Layer], room: int) -> str:
@@ -239,58 +238,12 @@ def _name_role(model: TreeModel, row: int, first: Layer) -> str:
     return "dim" if besides or model.is_constants(row) else "text"
 
 
-def tree_line(model: TreeModel, row: int, totals: Totals, width: int, exact: bool) -> Line:
-    """One row: indentation, name, kind, bar, figure."""
-    first = model.layers[model.first(row)]
-    members = model.members(row)
-    opens = model.expandable(row)
-    glyph = ("▾ " if model.is_open(row) else "▸ ") if opens else "  "
-    value, bound = model.value(row)
-    whole = model.metric.total(totals)
-    number_width = min(_EXACT_NUMBER if exact else _NUMBER, max(6, width // 3))
-    bar_width = 14 if width >= 64 else 8 if width >= 46 else 5 if width >= 36 else 0
-    kind_width = min(18, width // 5) if width >= 56 else 0
-    gap = " " if kind_width else ""
-    name_width = max(4, width - number_width - bar_width - kind_width - len(gap) - 2)
-    # one step for the whole tree: where levels differ by it, names line up under their parent's
-    indent = ("  " if name_width - 2 * model.deepest >= _NAME else " ") * model.depth(row)
-
-    times = _times(model, row, members)
-    room = max(1, name_width - len(indent) - 2 - len(times))
-    name = _name_of(model, row, first, members, room)
-    kind = "" if model.is_range(row) else safe(first.kind) + _TILED * first.tiled
-    name_role = _name_role(model, row, first)
-    if not kind_width and not times and room - len(name) >= 4 and kind and kind != first.name:
-        tail = "  " + fit(kind, room - len(name) - 2)
-    else:
-        tail = " " * max(0, room - len(name))
-    shown = (size if model.metric.in_bytes else count)(value, f"{bound} " if bound else "")
-    figure = shown.exact if exact and shown.exact else shown.text
-    number_role = "warn" if value is None or bound else ("number" if value else "dim")
-    share = value / whole if value and whole else 0.0
-    filled, track = bar(share, bar_width)
-    return (
-        (indent, "text"),
-        (glyph, "dim"),
-        (name, name_role),
-        (times, "accent"),
-        (fit(tail, max(0, room - cell_len(name))), "dim"),
-        (gap + fit(kind, kind_width), "dim"),
-        (" ", "text"),
-        filled,
-        track,
-        (fit(figure, number_width, right=True), number_role),
-        (" ", "text"),
-    )
-
-
-def table_line(
-    model: TreeModel, row: int, totals: Totals, laid: Places, *, exact: bool, taken: int = 0
-) -> Line:
+def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, taken: int = 0) -> Line:
     """One row of the table: indentation, name, and the columns; `taken` cells stand before it."""
     first, members = model.layers[model.first(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = laid.name - taken
+    # one step for the whole tree: where levels differ by it, names line up under their parent's
     indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
     times = _times(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
@@ -303,7 +256,7 @@ def table_line(
         (name, role),
         (times, "accent"),
         (pad, "dim"),
-        *table.cells(model, row, first, totals, laid, exact=exact),
+        *table.cells(model, row, first, laid, look),
         (" ", "text"),
     )
 

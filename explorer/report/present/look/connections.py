@@ -94,9 +94,9 @@ def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
         Column("layer", shrink=True),
         Column("kind", role="kind", drop=2),
         Column("shape", role="figure"),
-        Column("dtype", role="kind", drop=1),
-        Column("shape is", role="kind", drop=3),
-        Column("tensor", shrink=True, drop=4, role="kind"),
+        Column("dtype", role="quiet", drop=1),
+        Column("shape is", role="quiet", drop=3),
+        Column("tensor", shrink=True, drop=4, role="quiet"),
     )
     if more:
         rows.append((Span(f"and {more:,} more {what}", "quiet"),))

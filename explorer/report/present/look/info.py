@@ -129,7 +129,7 @@ def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") ->
         shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
         return tensor.name or "(unnamed)", tensor.dtype or "?", Span(shape, "figure")
 
-    columns = (Column(""), Column("", role="kind"), Column(""))
+    columns = (Column(""), Column("", role="quiet"), Column(""))
     conflicts = [t for t in tensors if t.conflict]
     return [
         Line(),

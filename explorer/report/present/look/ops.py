@@ -37,7 +37,7 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
 
     def row(stat: OpStat) -> tuple[Cell, ...]:
         return (
-            Span(stat.op, "strong"),
+            Span(stat.op, "kind" if histogram else "strong"),
             plain(stat.count),
             *([bar_text(stat.count, most, _BAR)] if histogram else []),
             quiet_zero(count(stat.macs)),

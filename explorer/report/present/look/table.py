@@ -33,7 +33,7 @@ def layers_blocks(fact: Analysis) -> list[Block]:
     rows = _Rows(fact.info, fact.layers, columns, _DROP)
     for row in fact.layers:
         rows.add(row, tuple([column.of(row, beside) for column in columns]))
-    whole = whole_model(fact.info)
+    whole = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
     return [rows.table(tuple([column.of(whole, beside) for column in columns])), *_below(totals, columns)]
 
 

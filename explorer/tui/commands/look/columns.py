@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.columns import ColumnsDialog
-from explorer.tui.tree.table import FROM
 
 
 class ColumnsCommand(ScreenCommand):
@@ -16,7 +15,5 @@ class ColumnsCommand(ScreenCommand):
         def answered(columns: tuple[str, ...] | None) -> None:
             if columns is not None:
                 self.panes.rearrange(lambda model: model.set_columns(columns))
-                if self.context.app.size.width < FROM:
-                    self.store.say(f"the tree is a table where the terminal has {FROM} columns")
 
         self.context.ask(ColumnsDialog(self.tree.model.columns), answered)

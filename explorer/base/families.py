@@ -11,33 +11,40 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from explorer.facts import Layer
-
 __all__ = ["FAMILIES", "Family", "family", "family_of_kind"]
 
 
 class Family(NamedTuple):
-    """A family: its name, a colour (an exact entry of the xterm palette, for 256 colours and more), its
-    nearest among the 16 by rich's name, and the letter that stands for it where there is no colour.
+    """A family of layers.
+
+    Attributes:
+        name: It.
+        color: On a dark screen and in drawings, an exact entry of the xterm palette.
+        light: The same on a light screen.
+        few: On a dark screen where there are 16 colours, one of them as rich knows it.
+        few_light: The same on a light screen.
+        letter: Stands for it where there is no colour, or few.
     """
 
     name: str
     color: str
-    ansi: str
+    light: str
+    few: str
+    few_light: str
     letter: str
 
 
 FAMILIES: dict[str, Family] = {
-    name: Family(name, color, ansi, letter)
-    for name, color, ansi, letter in (
-        ("conv", "#5f87d7", "blue", "C"),
-        ("matmul", "#d7875f", "bright_red", "M"),
-        ("attention", "#af5faf", "magenta", "Q"),
-        ("norm", "#87af5f", "green", "N"),
-        ("activation", "#d7af00", "yellow", "A"),
-        ("movement", "#949494", "white", "V"),
-        ("tile", "#00afaf", "cyan", "T"),
-        ("other", "#bcbcbc", "bright_black", "O"),
+    one.name: one
+    for one in (
+        Family("conv", "#5f87d7", "#005faf", "#5555ff", "#0000aa", "C"),
+        Family("matmul", "#d7875f", "#d75f00", "#ff5555", "#aa0000", "M"),
+        Family("attention", "#af5faf", "#870087", "#ff55ff", "#aa00aa", "Q"),
+        Family("norm", "#87af5f", "#5f8700", "#55ff55", "#00aa00", "N"),
+        Family("activation", "#d7af00", "#878700", "#ffff55", "#aa5500", "A"),
+        Family("movement", "#949494", "#6c6c6c", "#aa5500", "#555555", "V"),
+        Family("tile", "#00afaf", "#008787", "#55ffff", "#00aaaa", "T"),
+        Family("other", "#bcbcbc", "#767676", "#aaaaaa", "#000000", "O"),
     )
 }
 """Every family by its name, in the order in which legends list them."""
@@ -82,6 +89,6 @@ def family_of_kind(kind: str) -> str:
     return next((name for name, parts in _FRAGMENTS if any(part in word for part in parts)), "other")
 
 
-def family(layer: Layer) -> str:
-    """The family of a row: 'tile' for what is made of tiles."""
-    return "tile" if layer.tiled else family_of_kind(layer.kind)
+def family(kind: str, *, tiled: bool = False) -> str:
+    """The family of a row of such a kind: 'tile' for what is made of tiles."""
+    return "tile" if tiled else family_of_kind(kind)

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from rich.color import Color, ColorSystem
+from rich.terminal_theme import TerminalTheme
 
-from explorer.facts import Layer
-from explorer.facts.graph.families import FAMILIES, family, family_of_kind
+from explorer.base.families import FAMILIES, family, family_of_kind
+
+_DIM, _BRIGHT = (0, 170), (85, 255)
+_BASE = [(r, g, b) for b in (0, 1) for g in (0, 1) for r in (0, 1)]
+CONSOLE = TerminalTheme(
+    (0, 0, 0),
+    (255, 255, 255),
+    [(170, 85, 0) if rgb == (1, 1, 0) else tuple(_DIM[part] for part in rgb) for rgb in _BASE],
+    [tuple(_BRIGHT[part] for part in rgb) for rgb in _BASE],
+)
 
 
 @pytest.mark.parametrize(
@@ -27,14 +37,17 @@ def test_a_kind_of_any_format_is_in_the_family_of_its_work(name, kinds):
 
 
 def test_what_is_made_of_tiles_is_a_tile_whatever_it_was():
-    assert family(Layer(0, None, "a", "a", "Conv", 0, True, tiled=True)) == "tile"
+    assert family("Conv", tiled=True) == "tile"
 
 
-def test_colours_and_letters_tell_families_apart_and_colours_are_exact_in_256():
+def test_colours_and_letters_tell_families_apart_on_every_terminal():
     steps = {0, 95, 135, 175, 215, 255}
     for one in FAMILIES.values():
-        parts = [int(one.color[at : at + 2], 16) for at in (1, 3, 5)]
-        grey = len(set(parts)) == 1 and (parts[0] - 8) % 10 == 0
-        assert grey or set(parts) <= steps, one
-    for field in ("color", "ansi", "letter"):
+        for color in (one.color, one.light):
+            parts = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+            grey = len(set(parts)) == 1 and (parts[0] - 8) % 10 == 0
+            assert grey or set(parts) <= steps, one
+        for color in (one.few, one.few_light):
+            assert Color.parse(color).downgrade(ColorSystem.STANDARD).get_truecolor(CONSOLE).hex == color
+    for field in ("color", "light", "few", "few_light", "letter"):
         assert len({getattr(one, field) for one in FAMILIES.values()}) == len(FAMILIES)

@@ -1,1 +1,0 @@
-"""Facts over sizes: figures as an open size grows, and decode steps beside whole passes."""

@@ -1,1 +1,0 @@
-"""Words of what is told over open sizes."""

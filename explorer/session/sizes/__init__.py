@@ -1,1 +1,0 @@
-"""A session's answers over open sizes."""
