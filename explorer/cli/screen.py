@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -27,9 +28,13 @@ def run(given: ParsedArgs) -> int:
 
 
 def _show(source: str, options: dict[str, Any], **how: Any) -> int:
-    from explorer.tui.app import run  # brings textual: whatever can be said without it has been said
+    gc.disable()  # until the first paint is out: a tenth of the start went into looking through what stays
+    try:
+        from explorer.tui.app import run  # brings textual: whatever can be said without it has been said
 
-    return run(source, options, **how)
+        return run(source, options, **how)
+    finally:
+        gc.enable()
 
 
 def _open(source: str, given: ParsedArgs) -> int:

@@ -18,9 +18,10 @@ _OWN = gc.get_freeze_count()
 
 
 def freeze_once() -> None:
-    """Takes all that is there out of every later search, unless that was done before."""
+    """Takes all that is there out of every later search, unless that was done before, and has them begin."""
     if gc.get_freeze_count() <= _OWN:
         gc.freeze()
+    gc.enable()
 
 
 @contextmanager

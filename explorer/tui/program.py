@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App
@@ -15,6 +15,7 @@ from textual.screen import Screen
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
+from explorer.tui.widgets.line_view import ROLE_CLASSES
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
@@ -34,6 +35,7 @@ class ExplorerApp(App[int]):
     """
 
     CSS_PATH = "app.tcss"
+    COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
     TITLE = "explorer"

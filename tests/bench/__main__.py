@@ -90,7 +90,7 @@ def paint(models: Models, rounds: int) -> Iterator[Row]:
     bare = statistics.median(runs["bare"])
     for case in cases:
         ours = statistics.median(runs[case])
-        yield Row(f"first paint, {Path(case).name}", ms(ours), f"{ms(bare)} bare app", 1.6, ours / bare)
+        yield Row(f"first paint, {Path(case).name}", ms(ours), f"{ms(bare)} bare app", 1.3, ours / bare)
 
 
 def line(models: Models, rounds: int) -> Iterator[Row]:

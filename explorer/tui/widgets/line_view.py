@@ -38,13 +38,13 @@ LIST_KEYS = (
 # fmt: on
 
 
+ROLE_CLASSES = {f"line--{role}" for role in ROLES} | {"line--cursor", "line--cursor-focus"}
+"""Component classes of the application: were they those of each widget, each would have Textual match all
+of them against the style sheet, several times before the first paint."""
+
+
 class RoleLines(Widget):
     """A widget whose lines are made of roles; subclasses say what line `y` is."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"line--{role}" for role in ROLES} | {
-        "line--cursor",
-        "line--cursor-focus",
-    }
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -70,7 +70,7 @@ class RoleLines(Widget):
         if found is None:
             found = self.rich_style
             for name in filter(None, (under, f"line--{role}" if role else "")):
-                found += self.get_component_rich_style(name, partial=True)
+                found += self.app.get_component_styles(name).partial_rich_style
             self._styles_drawn[role, under] = found
         return found
 
