@@ -19,8 +19,18 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from explorer.facts.tiled import LeftOver, Tiled
-from explorer.facts.tiling import Edges, Form, Plan, SitePlan, SkippedSite, TileRule, TileSpec
+from explorer.facts.history import History, HistoryEntry, states_text
+from explorer.facts.tiling import (
+    Edges,
+    Form,
+    LeftOver,
+    Plan,
+    SitePlan,
+    SkippedSite,
+    Tiled,
+    TileRule,
+    TileSpec,
+)
 from explorer.facts.verification import (
     OutputEvidence,
     RegionEvidence,
@@ -431,56 +441,6 @@ class TileResult(Struct, frozen=True):
     verification: Verification | None
     seconds: float
     command: str
-
-
-class HistoryEntry(Struct, frozen=True):
-    """One state of the session: the model as opened, or the outcome of a transform.
-
-    `path` is the ONNX file that holds it (None: an nn.Module not exported yet); `command` is what
-    would make it headless; `saved` is where the user saved it; `name` is what the user calls it; `spec` is
-    what was asked for, None where no transform was, or a program kept the entry that did not write it down;
-    `dims` are the sizes that were bound when it was made, None where nobody wrote them down.
-    """
-
-    label: str
-    path: str | None
-    command: str
-    plan: Plan | None = None
-    verification: Verification | None = None
-    saved: str = ""
-    name: str = ""
-    spec: TileSpec | None = None
-    dims: Mapping[str, int] | None = None
-
-
-class History(Struct, frozen=True):
-    """All states and which of them is current; entries after `current` can be redone.
-
-    Every entry but the first was made of the one before it: a transform of an earlier state begins anew
-    from there, and what could have been redone is gone. `dims` are sizes that were bound after the opening.
-    """
-
-    entries: tuple[HistoryEntry, ...]
-    current: int
-    dims: Mapping[str, int] | None = None
-
-    @property
-    def at_stake(self) -> tuple[HistoryEntry, ...]:
-        """What the next transform would drop and nobody saved."""
-        return tuple(entry for entry in self.entries[self.current + 1 :] if not entry.saved)
-
-    @property
-    def unsaved(self) -> tuple[HistoryEntry, ...]:
-        """What would go with the session: states that nobody saved, nor what was made of them, nor forgot."""
-        last = max((at for at, entry in enumerate(self.entries) if entry.saved), default=0)
-        states = enumerate(self.entries)
-        return tuple(entry for at, entry in states if at and not entry.saved and (at > last or entry.name))
-
-
-def states_text(entries: tuple[HistoryEntry, ...]) -> str:
-    """Which states these are: "'tile 64x64x64'", "'npu' and 2 more"."""
-    more = f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
-    return f"'{entries[0].name or entries[0].label}'{more}"
 
 
 class Progress(Struct, frozen=True):

@@ -36,7 +36,9 @@ from explorer.facts import History, HistoryEntry
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
 
-VERSION = 1
+VERSION = 2
+_LINEAR = 1
+"""The version before: a history was a line, and every state made of the one before."""
 _FILE, _LOCK = "session.msgpack", "lock"
 _MOST_BYTES = 64 << 20
 """Of a state file: a plan of 20,000 sites takes 4 MB."""
@@ -344,7 +346,7 @@ def _read(folder: str) -> SavedSession:
         version = msgspec.msgpack.decode(data, type=_Version).version
     except _UNREADABLE:
         raise broken("'s state is broken") from None
-    if version != VERSION:
+    if version not in (_LINEAR, VERSION):
         raise broken(f"'s state has version {version}, this program knows {VERSION}")
     try:
         saved = msgspec.msgpack.decode(data, type=SavedSession)
@@ -356,9 +358,13 @@ def _read(folder: str) -> SavedSession:
     machine = saved.view.machine
     if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
         raise broken("'s state has a machine that cannot be")
-    history = saved.history and _outside(saved.history, folder)
-    if history is not None and (not history.entries or history.current < 0):
-        raise broken("'s state has no history")
+    history = saved.history
+    if history is not None:
+        if not history.entries or history.current < 0:
+            raise broken("'s state has no history")
+        if not history.is_tree:
+            raise broken("'s history has a state that was made of none")
+        history = _outside(history, folder)
     return replace(saved, history=history)
 
 
@@ -394,18 +400,23 @@ def _inside(history: History, folder: str) -> History:
 
 
 def _outside(history: History, folder: str) -> History:
-    """The other way round, up to the first model that is not there any more."""
-    entries: list[HistoryEntry] = []
+    """The other way round, without the models that are not there any more and all that was made of them."""
+    entries = [replace(history.entries[0], path=None, parent=None)]
+    places: dict[int | None, int] = {0: 0}
     for at, entry in enumerate(history.entries):
-        if at == 0:
-            entries.append(replace(entry, path=None))
+        before = places.get(history.parent(at))
+        if before is None:
             continue
         name = entry.path or ""
         file = os.path.join(folder, name)
         if not name or os.path.basename(name) != name or not os.path.isfile(file) or os.path.islink(file):
-            break
-        entries.append(replace(entry, path=file))
-    return replace(history, entries=tuple(entries), current=min(history.current, len(entries) - 1))
+            continue
+        places[at] = len(entries)
+        entries.append(replace(entry, path=file, parent=before))
+    current = min(history.current, len(history.entries) - 1)
+    while current not in places:
+        current = history.parent(current) or 0
+    return replace(history, entries=tuple(entries), current=places[current], tip=places.get(history.tip))
 
 
 def _clear_rest(folder: str) -> None:

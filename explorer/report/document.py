@@ -378,8 +378,9 @@ def history(fact: History, source: str, output: str | None, tool: str) -> Docume
             "saved": entry.saved or None,
             "products": None if entry.plan is None else entry.plan.products,
             "passed": None if entry.verification is None else entry.verification.passed,
+            "parent": fact.parent(at),
         }
-        for entry in fact.entries
+        for at, entry in enumerate(fact.entries)
     ]
     return {
         **_envelope(tool),

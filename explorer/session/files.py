@@ -13,7 +13,7 @@ from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.models.opened import OpenOptions, check_names
 from explorer.facts import Diff, Verification
 from explorer.session import sweep
-from explorer.session.models import Cancel, Dims, Models, OnProgress
+from explorer.session.parts.models import Cancel, Dims, Models, OnProgress
 from explorer.session.session import Session, reopen
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from explorer.engine import sweep as engine
 from explorer.engine.sweep.fingerprint import files_of
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.host import input_files
-from explorer.session.models import Models, OnProgress
+from explorer.session.parts.models import Models, OnProgress
 from explorer.settings.parse import opening_words
 
 _MATTERS = ("dims", "input_shapes", "observe", "past")

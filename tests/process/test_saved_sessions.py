@@ -44,7 +44,7 @@ def tiled(kept: SessionStore) -> SavedSession:
     evidence = Verification(False, "different", "a", "b", (0, 1, 2), ("x",), (), (output,))
     states = (
         HistoryEntry("original", None, ""),
-        HistoryEntry("tile 64", f"{kept.folder}/1-net.onnx", "explorer tile", plan, evidence),
+        HistoryEntry("tile 64", f"{kept.folder}/1-net.onnx", "explorer tile", plan, evidence, parent=0),
     )
     view = ScreenState(
         tab="memory", exact=True, metric="params", by_cost=True, query="op:Conv", cursor="a.b",
@@ -187,7 +187,7 @@ HOSTILE: dict[str, bytes] = {
     "noise": bytes(range(256)),
     "cut off": _packed()[:-3],
     "another type": msgspec.msgpack.encode([1, 2, 3]),
-    "a newer version": _packed(version=2),
+    "a newer version": _packed(version=3),
     "no version": msgspec.msgpack.encode({"source": "x"}),
     "no source": _packed(source=""),
     "a NUL": _packed(source="a\0b"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from explorer.facts import History, TileRule
 from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
 from explorer.process.saved_sessions import Opening, SavedSession
+from explorer.settings.tiling import spec_of
 from tests.test_json_contract import SCHEMAS
 
 Sample = Callable[[str], Path]
@@ -61,28 +63,71 @@ def test_any_state_can_be_gone_to_and_the_others_stay(session: Session) -> None:
             session.go(index)
 
 
-def test_a_transform_of_an_earlier_state_drops_what_could_be_redone(session: Session) -> None:
-    session.go(1)
-    before = session.history()
-    with pytest.raises(Misuse, match="would drop 'tile 16x16x16', which was undone and not saved"):
-        tile(session, SITES[2])
-    assert session.history() == before
-    assert session.tile(TileSpec((16, 16, 16), SITES[2:]), verify=False, discard=True).output
-    history = session.history()
-    assert (len(history.entries), history.current) == (3, 2)
-    assert tiled(session) == [SITES[0], SITES[2]]
+@pytest.fixture
+def forked(session: Session) -> Session:
+    """The first of two layers that were tiled is gone back to, and a third one is tiled: a branch."""
+    session.undo()
+    tile(session, SITES[2])
+    return session
 
 
-def test_what_was_saved_gives_way_unasked(session: Session, tmp_path: Path) -> None:
+def test_a_transform_of_an_earlier_state_begins_a_branch_and_nothing_is_lost(forked: Session) -> None:
+    history = forked.history()
+    assert [history.parent(at) for at in range(4)] == [None, 0, 1, 1]
+    assert (history.current, history.line, history.redoable) == (3, (0, 1, 3), ())
+    assert tiled(forked) == [SITES[0], SITES[2]]
+    forked.go(2)
+    assert tiled(forked) == list(SITES[:2]), "what was undone is there"
+
+
+def test_undo_and_redo_walk_along_the_branch_that_was_looked_at_last(forked: Session) -> None:
+    assert forked.undo().current == 1
+    assert forked.history().redoable == (3,)
+    assert forked.undo().current == 0
+    assert [forked.redo().current for _ in range(3)] == [1, 3, 3]
+    forked.go(2)
+    assert [forked.undo().current, forked.redo().current] == [1, 2], "the other branch now"
+    tile(forked, SITES[2])
+    forked.go(3)
+    forked.go(1)
+    assert forked.redo().current == 3
+
+
+def test_states_of_two_branches_are_compared_and_proven(forked: Session) -> None:
+    """The plan of neither says what was done between them: both changes are looked at."""
+    changes = {(node.status, node.before or node.after) for node in forked.diff(2, 3).nodes}
+    assert ("tiled", SITES[2]) in changes
+    assert any(status == "merged" for status, _ in changes)
+    assert forked.verify(2, 3, draws=1).passed
+    assert forked.verify(1, 3, draws=1).passed
+
+
+def test_what_another_branch_tiled_is_not_among_the_tilings_that_are_kept(
+    forked: Session, tmp_path: Path
+) -> None:
+    forked.keep_choices(str(tmp_path / "x.toml"))
+    with Session(forked.source) as again:
+        on = [site.name for site in again.settings(spec_of(str(tmp_path / "x.toml"), {})).sites if site.on]
+    assert on == [SITES[0], SITES[2]]
+
+
+def test_a_state_is_saved_when_what_was_made_of_it_is(session: Session, tmp_path: Path) -> None:
     session.save(str(tmp_path / "second.onnx"))
+    assert session.history().unsaved == (), "what was made of the first is kept"
     session.go(1)
     tile(session, SITES[2])
-    assert tiled(session) == [SITES[0], SITES[2]]
-    assert [entry.saved for entry in session.history().unsaved] == ["", ""]
-    session.save(str(tmp_path / "third.onnx"))
-    assert session.history().unsaved == (), "what was made of the first is kept"
+    assert [entry.saved for entry in session.history().unsaved] == [""], "the new branch is not"
     session.name(1, "mine")
-    assert [entry.name for entry in session.history().unsaved] == ["mine"]
+    assert [entry.name for entry in session.history().unsaved] == ["mine", ""]
+
+
+def test_a_history_that_is_no_tree_is_refused(session: Session) -> None:
+    history = session.history()
+    for parent in (2, 9, -1):
+        wrong = replace(history, entries=(*history.entries[:2], replace(history.entries[2], parent=parent)))
+        with pytest.raises(Misuse, match="no history of states"):
+            session.restore(wrong)
+    assert session.history() == history
 
 
 def test_states_have_names_which_are_one_line(session: Session) -> None:
@@ -214,12 +259,15 @@ def test_a_session_that_an_older_program_kept_is_resumed(session: Session, tmp_p
     folder = kept(env, session.history()).folder
     state = Path(folder, "session.msgpack")
     content = msgspec.msgpack.decode(state.read_bytes())
+    content["version"] = 1
+    del content["history"]["tip"]
     for entry in content["history"]["entries"]:
-        del entry["name"], entry["spec"]
+        del entry["name"], entry["spec"], entry["parent"]
     state.write_bytes(msgspec.msgpack.encode(content))
     again, saved = saved_sessions.find(None, env)
     assert saved.history is not None
     assert [(e.label, e.name, e.spec) for e in saved.history.entries[1:]] == [("tile 16x16x16", "", None)] * 2
+    assert saved.history.line == (0, 1, 2), "each was made of the one before"
     again.release()
 
 
@@ -239,7 +287,7 @@ def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
 ) -> None:
     assert main.main(["history"]) == 0
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert any(line.startswith("1 the first tile 16x16x16 200 no proof") for line in said), said
+    assert any(line.startswith("○ 1 the first tile 16x16x16 200 no proof") for line in said), said
     assert any(line.startswith("* 2 tile 16x16x16") for line in said), said
     assert main.main(["history", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -249,19 +297,55 @@ def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
     saved_sessions.find(None, dict(os.environ))[0].release()
 
 
-def test_a_dropped_session_is_kept_as_a_script_that_makes_its_files(
-    dropped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_dropped_session_is_kept_as_a_script_that_makes_the_files_of_every_branch(
+    forked: Session, dropped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script, again = tmp_path / "net.sh", tmp_path / "again"
     assert main.main(["history", "-o", str(script)]) == 0
     assert main.main(["history", "-o", str(script)]) == 2
     assert "the file exists" in capsys.readouterr().err
+    assert "# 3: tile 16x16x16, made of 1" in script.read_text()
     again.mkdir()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "EXPLORER": f"{sys.executable} -m explorer"}
     subprocess.run([str(script)], cwd=again, env=env, check=True, capture_output=True, timeout=300)
-    for number in (1, 2):
-        made = Path(dropped, f"{number}-lenet.onnx").read_bytes()
+    for number, entry in enumerate(forked.history().entries[1:], 1):
+        made = Path(dropped, Path(entry.path or "").name).read_bytes()
         assert (again / f"lenet_{number}.onnx").read_bytes() == made
+
+
+def test_a_script_of_one_state_leaves_the_other_branches_out(
+    forked: Session, dropped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forked.name(3, "narrow")
+    text = forked.script_text()
+    assert re.findall(r"^# (\d+):", text, re.MULTILINE) == ["1", "3"]
+    assert main.main(["history", "-o", str(tmp_path / "two.sh"), "--state", "the first"]) == 0
+    assert (tmp_path / "two.sh").read_text().count("$explorer tile") == 1
+    for wrong in ("9", "nobody"):
+        assert main.main(["history", "-o", str(tmp_path / "x.sh"), "--state", wrong]) == 2
+        assert "there is no such state" in capsys.readouterr().err
+    assert main.main(["history", "--state", "1"]) == 2
+    assert not (tmp_path / "x.sh").exists()
+
+
+def test_a_resumed_session_has_all_branches_but_those_whose_files_are_gone(
+    forked: Session, tmp_path: Path
+) -> None:
+    tile(forked, SITES[1])
+    history = forked.go(2)
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    folder = kept(env, history).folder
+    again, saved = saved_sessions.find(None, env)
+    again.release()
+    assert saved.history is not None
+    assert [saved.history.parent(at) for at in range(5)] == [None, 0, 1, 1, 3]
+    assert (saved.history.current, saved.history.line) == (2, (0, 1, 2))
+    Path(folder, Path(history.entries[2].path or "").name).unlink()
+    again, saved = saved_sessions.find(None, env)
+    again.release()
+    assert saved.history is not None
+    assert [saved.history.parent(at) for at in range(4)] == [None, 0, 1, 2], "the other branch is there"
+    assert (saved.history.current, saved.history.redoable) == (1, (2, 3))
 
 
 def test_without_a_session_there_is_one_line(

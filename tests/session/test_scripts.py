@@ -19,7 +19,7 @@ import explorer
 from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.facts import History, HistoryEntry, TileRule
-from explorer.session.scripts import tiling_words
+from explorer.session.parts.scripts import tiling_words
 from explorer.settings.tiling import escape_glob, spec_of
 
 Sample = Callable[[str], Path]

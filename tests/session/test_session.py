@@ -144,16 +144,14 @@ def test_undo_and_redo_stay_at_the_ends(sample: Sample) -> None:
         assert session.redo().current == 0
 
 
-def test_a_new_transform_forgets_what_could_have_been_redone(sample: Sample) -> None:
+def test_a_new_transform_begins_a_branch_beside_what_was_undone(sample: Sample) -> None:
     with Session(sample("mlp_128")) as session:
         session.tile(TileSpec((64, 64, 64)), verify=False)
         session.undo()
-        session.tile(TileSpec((32, 32, 32)), verify=False, discard=True)
+        session.tile(TileSpec((32, 32, 32)), verify=False)
         history = session.history()
-        assert len(history.entries) == 2
-        plan = history.entries[1].plan
-        assert plan is not None
-        assert plan.products == 64
+        assert (len(history.entries), history.current) == (3, 2)
+        assert [entry.plan and entry.plan.products for entry in history.entries] == [None, 8, 64]
 
 
 def test_a_session_is_restored_from_its_history_alone(sample: Sample, tmp_path: Path) -> None:
@@ -289,9 +287,9 @@ def test_a_tiling_after_an_undo_leaves_the_files_of_other_states_alone(sample: S
         session.tile(TileSpec(sites=("*fc1*",)), verify=False)
         session.undo()
         for site in ("*fc2*", "*fc3*"):
-            session.tile(TileSpec(sites=(site,)), verify=False, discard=True)
+            session.tile(TileSpec(sites=(site,)), verify=False)
         paths = [entry.path for entry in session.history().entries[1:]]
-        assert len(set(paths)) == 2
+        assert len(set(paths)) == 3
         with Session(sample("lenet"), workdir=session.workdir) as again:  # as an engine that was restarted
             again.restore(session.history())
             assert again.info(1).totals.nodes != again.info(2).totals.nodes

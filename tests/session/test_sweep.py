@@ -34,7 +34,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of
 from explorer.session import sweep_files
-from explorer.session.models import Models
+from explorer.session.parts.models import Models
 from tests.schemas import COUNT, COUNT_OR_NULL, FLAG, MEASURED, SHARE, TEXT, document_of, listed
 from tests.test_json_contract import ENVELOPE
 

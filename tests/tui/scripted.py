@@ -51,6 +51,7 @@ from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.process.client import begun
+from explorer.session.parts import history as states
 from explorer.settings.columns import COLUMNS, Beside
 
 __all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
@@ -714,15 +715,12 @@ class ScriptedEngine:
         cost = plan_cost(plan(spec), hardware)
         return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
-    def _tile(self, spec: TileSpec, *, discard: bool = False) -> TileResult:
-        assert discard or not self.states.at_stake
+    def _tile(self, spec: TileSpec) -> TileResult:
         made = plan(spec)
         label = f"tile {'x'.join(map(str, spec.tile))}"
         command = f"explorer tile alexnet.onnx -o alexnet_tiled.onnx --tile {'x'.join(map(str, spec.tile))}"
         entry = HistoryEntry(label, "1-alexnet.onnx", command, made, proof())
-        self.states = History(
-            (*self.states.entries[: self.states.current + 1], entry), self.states.current + 1
-        )
+        self.states = states.append(self.states, entry)
         return TileResult(made, "1-alexnet.onnx", proof(), 2.4, command)
 
     def _verify(self, before: int = 0, after: int | None = None) -> Verification:
@@ -756,15 +754,15 @@ class ScriptedEngine:
         return self.states
 
     def _undo(self) -> History:
-        self.states = replace(self.states, current=max(0, self.states.current - 1))
+        self.states = states.step(self.states, -1)
         return self.states
 
     def _redo(self) -> History:
-        self.states = replace(self.states, current=min(len(self.states.entries) - 1, self.states.current + 1))
+        self.states = states.step(self.states, 1)
         return self.states
 
     def _go(self, index: int) -> History:
-        self.states = replace(self.states, current=index)
+        self.states = states.go(self.states, index)
         return self.states
 
     def _name(self, index: int, text: str) -> History:
@@ -786,7 +784,7 @@ class ScriptedEngine:
         self.model = replace(self.model, info=info)
         return self.states
 
-    def _script(self, path: str, *, index: int, overwrite: bool) -> str:
+    def _script(self, path: str, *, index: int, branches: bool, overwrite: bool) -> str:
         return path
 
     def _keep_choices(self, path: str, *, overwrite: bool) -> str:

@@ -95,7 +95,7 @@ class Failing(ScriptedEngine):
 class Refusing(Failing):
     """No tiling passes its proof."""
 
-    def _tile(self, spec: TileSpec, *, discard: bool = False) -> TileResult:
+    def _tile(self, spec: TileSpec) -> TileResult:
         refused = replace(proof(), passed=False, verdict_kind="different", verdict="different: site 'x'")
         return TileResult(plan(spec), "", refused, 1.0, "explorer tile alexnet.onnx")
 

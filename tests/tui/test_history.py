@@ -12,7 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
 from explorer.report.present.tiling.history import state_blocks, states
 from explorer.tui.dialogs.dialogs import EntryDialog
-from explorer.tui.dialogs.history import DiffScreen, HistoryScreen
+from explorer.tui.dialogs.states.history import DiffScreen, HistoryScreen
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import line_text, line_width
@@ -43,12 +43,12 @@ async def test_every_state_is_a_row_and_the_current_one_is_marked() -> None:
     async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.tile()
         await hands.press("u", "H")
-        assert [row.split()[:2] for row in rows(hands)] == [["0", "as"], ["●", "1"], ["2", "tile"]]
+        assert [row.split()[:2] for row in rows(hands)] == [["○", "0"], ["●", "1"], ["○", "2"]]
         assert rows(hands)[1].endswith("proven equal")
         assert "14,336" in rows(hands)[1]
         head = "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one(TitleBar).lines)
         assert "3 states, 1 to redo" in head
-        assert "takes the place of what could be redone" in head
+        assert "Nothing is lost" in head
         assert "$ explorer tile alexnet.onnx" in below(hands)
         await hands.press("down")
         assert "can be redone" in below(hands)
@@ -79,9 +79,9 @@ async def test_a_state_that_cannot_be_read_is_not_gone_to() -> None:
 async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> None:
     async with screen(ScriptedEngine(tilings=2)) as hands:
         await hands.press("H", "up", "c")
-        assert rows(hands)[1].startswith(" c")
+        assert rows(hands)[1].startswith(" a")
         await hands.press("c")
-        assert not rows(hands)[1].startswith(" c"), "the same key on the same row takes the mark away"
+        assert not rows(hands)[1].startswith(" a"), "the same key on the same row takes the mark away"
         await hands.press("c", "down", "c")
         top = hands.pilot.app.screen
         assert isinstance(top, DiffScreen)
@@ -156,24 +156,25 @@ async def test_quitting_asks_for_a_state_that_is_not_saved_wherever_the_user_is(
         assert "'tile 64x64x64' not saved. Quit without?" in hands.dialog(), "what was undone can be redone"
 
 
-async def test_a_change_after_a_step_back_asks_before_it_takes_the_place_of_what_was_not_saved() -> None:
-    async with screen() as hands:
-        await hands.tile()
-        first = hands.engine.states.entries[1]
-        await hands.press("u", "t", "enter")
-        assert "'tile 64x64x64' was undone and not saved" in " ".join(hands.dialog().split())
-        await hands.press("n")
-        assert hands.engine.states.entries[1] is first
-        assert len(asked(hands, "tile")) == 1
-        await hands.press("r")
-        assert "redone" in hands.strip(Status)
-        await hands.press("u", "t", "enter", "y")
-        assert hands.dialog().startswith("Proven equal")
-        assert hands.engine.states.entries[1] is not first
-        await hands.press("escape", "w")
-        hands.pilot.app.screen.query_one(Input).value = "there.onnx"
-        await hands.press("enter", "u", "t", "enter")
-        assert hands.dialog().startswith("Proven equal"), "what was saved is not lost"
+async def test_a_change_after_a_step_back_is_a_branch_that_is_drawn_beside_the_other() -> None:
+    async with screen(ScriptedEngine(tilings=2)) as hands:
+        await hands.press("H", "up", "enter", "t", "enter")
+        assert hands.dialog().startswith("Proven equal"), "nothing is lost, so nothing is asked"
+        await hands.press("escape", "H", "home", "enter", "t", "enter", "escape", "H")
+        drawn = [" ".join(row[:11].split()) for row in rows(hands)]
+        assert drawn == ["○ 0", "├─○ 1", "│ ├─○ 2", "│ ○ 3", "● 4"]
+        head = "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one(TitleBar).lines)
+        assert "5 states, 3 branches" in head
+        assert "made of 0: as opened" in " ".join(below(hands).split())
+        await hands.press("up", "up")
+        assert "on another branch" in below(hands)
+        await hands.press("enter")
+        assert hands.engine.states.current == 2
+        await hands.press("H", "S")
+        hands.pilot.app.screen.query_one(Input).value = "all.sh"
+        await hands.press("enter")
+        how = {"index": 2, "branches": True, "overwrite": False}
+        assert ("script", ("all.sh",), how) in hands.engine.asked
 
 
 async def test_the_script_of_a_state_is_written_where_the_user_says(
@@ -189,14 +190,22 @@ async def test_the_script_of_a_state_is_written_where_the_user_says(
         assert hands.pilot.app.screen.query_one(Input).value == "alexnet.sh"
         hands.pilot.app.screen.query_one(Input).value = target
         await hands.press("enter")
-        assert ("script", (target,), {"index": 1, "overwrite": False}) in hands.engine.asked
+        assert (
+            "script",
+            (target,),
+            {"index": 1, "branches": False, "overwrite": False},
+        ) in hands.engine.asked
         assert f"written to {target}" in hands.strip(Status)
         await hands.press("H", "s")
         hands.pilot.app.screen.query_one(Input).value = str(mine)
         await hands.press("enter")
         assert "Replace it?" in hands.dialog()
         await hands.press("y")
-        assert ("script", (str(mine),), {"index": 2, "overwrite": True}) in hands.engine.asked
+        assert (
+            "script",
+            (str(mine),),
+            {"index": 2, "branches": False, "overwrite": True},
+        ) in hands.engine.asked
 
 
 async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
@@ -219,7 +228,8 @@ async def test_it_fits_every_terminal(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:
         for _ in range(20):
             state = hands.engine.states.entries[-1]
-            hands.engine.states = History((*hands.engine.states.entries, replace(state, path="x")), 3)
+            more = (*hands.engine.states.entries, replace(state, path="x"))
+            hands.engine.states = History(more, min(3, len(more) - 1))
         await hands.press("H")
         top = hands.pilot.app.screen
         states = top.query_one("#states", LineList)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec
-from explorer.session.methods.parts import SessionParts
-from explorer.session.models import Cancel, OnProgress
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
@@ -143,14 +143,17 @@ class ExportMethods(SessionParts):
         """
         return self._exporter.command(spec, output)
 
-    def script(self, path: str, *, index: int | None = None, overwrite: bool = False) -> str:
-        """Writes the commands that make a state, and those before it, as a shell script.
+    def script(
+        self, path: str, *, index: int | None = None, branches: bool = False, overwrite: bool = False
+    ) -> str:
+        """Writes the commands that make a state, and those that lead to it, as a shell script.
 
         Run in an empty folder it makes files that are the session's, byte for byte.
 
         Args:
             path: Of the script.
             index: Which state of the history; None is the current one.
+            branches: Every state, those of all branches.
             overwrite: Whether an existing file may be replaced.
 
         Returns:
@@ -159,15 +162,15 @@ class ExportMethods(SessionParts):
         Raises:
             Misuse: Nothing was done yet, no command can open the model, or `path` cannot be written.
         """
-        return self._exporter.script(path, index, overwrite)
+        return self._exporter.script(path, index, branches, overwrite)
 
-    def script_text(self, index: int | None = None) -> str:
+    def script_text(self, index: int | None = None, *, branches: bool = False) -> str:
         """What `script` writes; it opens no model that is not ONNX, so nothing of its code runs.
 
         Raises:
             Misuse: Nothing was done yet, or no command can open the model.
         """
-        return self._exporter.script_text(index)
+        return self._exporter.script_text(index, branches)
 
     def keep_choices(self, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
         """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name.

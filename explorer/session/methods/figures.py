@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from explorer.base.errors import Misuse
 from explorer.facts import Analysis, Info, LayerTable, OpStat, TileSpec
-from explorer.session import headers
-from explorer.session.methods.parts import SessionParts
-from explorer.session.models import Cancel, InputShapes, OnProgress
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 
 if TYPE_CHECKING:
-    from explorer.base.outline import Outline
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
@@ -192,30 +190,3 @@ class FigureMethods(SessionParts):
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""
         return self._figures.search(text, index)
-
-    def outline(self) -> Outline:
-        """What the header of the opened file says: modules, operators, tensors, in the file's own order.
-
-        It needs no analysis and opens nothing: a model that cannot be analysed has one, too.
-
-        Raises:
-            BadModel: It is no model, or broken; also while the rows are iterated.
-            Misuse: The model is no file.
-        """
-        if self._models.module is not None:
-            raise Misuse(
-                "an nn.Module object is no file whose header could be read", where=self._models.source
-            )
-        return headers.outline(self._models.source)
-
-    def sha256(self) -> str | None:
-        """Digest of the opened ONNX file, None for a module.
-
-        Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
-        """
-        if not self._models.is_graph:
-            return None
-        import hashlib
-
-        with open(self._models.source, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()

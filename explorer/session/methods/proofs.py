@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.facts import Diff, TileSpec, Verification
-from explorer.session import history as states
-from explorer.session.methods.parts import SessionParts
-from explorer.session.models import Cancel, Dims, OnProgress
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts import history as states
+from explorer.session.parts.models import Cancel, Dims, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from explorer.facts import History
-from explorer.session import history as states
-from explorer.session.methods.parts import SessionParts
-from explorer.session.models import Cancel, OnProgress
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts import history as states
+from explorer.session.parts.models import Cancel, OnProgress
 
 
 class StateMethods(SessionParts):
     """The states, and which of them is current."""
 
     def history(self) -> History:
-        """All states of the session and which is current."""
+        """All states of the session, what each was made of, and which is current."""
         return self._models.history
 
     def undo(self) -> History:
@@ -25,7 +23,7 @@ class StateMethods(SessionParts):
         return self._models.history
 
     def redo(self) -> History:
-        """One step forward again; at the newest state it stays there."""
+        """One step forward again, along the line that was walked last; at its end it stays there."""
         self._models.history = states.step(self._models.history, 1)
         return self._models.history
 
@@ -35,7 +33,7 @@ class StateMethods(SessionParts):
         Raises:
             Misuse: The history has no such entry.
         """
-        self._models.history = replace(self._models.history, current=self._models.at(index))
+        self._models.history = states.go(self._models.history, self._models.at(index))
         return self._models.history
 
     def name(self, index: int, text: str) -> History:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts import Plan, TileResult, TileSpec
-from explorer.session.methods.parts import SessionParts
-from explorer.session.models import Cancel, OnProgress
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,7 +86,7 @@ class TilingMethods(SessionParts):
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> TileResult:
-        """Tiles the current model; the result becomes the current one.
+        """Tiles the current model; the result becomes the current one, and every other state stays.
 
         Args:
             spec: Tile size, sites, edges, form.
@@ -97,12 +97,12 @@ class TilingMethods(SessionParts):
             draws: Random inputs for the proof.
             seed: Of the first draw.
             input: An .npy or .npz file with the inputs for the proof, in place of random ones.
-            discard: Whether states that were undone and never saved may go: the result takes their place.
+            discard: Means nothing any more: what was undone stays, and the result is a branch beside it.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops the job and leaves nothing behind.
 
         Raises:
-            Misuse: See `plan`; or `output` cannot be written or exists; or a state would be lost.
+            Misuse: See `plan`; or `output` cannot be written or exists.
             Cancelled: `cancel` said so.
         """
         how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
@@ -111,7 +111,6 @@ class TilingMethods(SessionParts):
             command=self._exporter.command(spec, output),
             output=output,
             overwrite=overwrite,
-            discard=discard,
             prove=partial(self._prover.verify, input=input, **how) if verify else None,
             on_progress=on_progress,
             cancel=cancel,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from explorer.session.methods.parts import SessionParts
-from explorer.session.models import Cancel, OnProgress
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights

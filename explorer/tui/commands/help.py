@@ -5,8 +5,8 @@ from __future__ import annotations
 from explorer.tui.commands import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
-from explorer.tui.dialogs.history import HISTORY_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
+from explorer.tui.dialogs.states.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key

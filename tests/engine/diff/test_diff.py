@@ -601,8 +601,8 @@ def test_tiled_anew_with_another_tile_is_one_row_too(sample: Sample) -> None:
         session.tile(TileSpec((64, 64, 64), form="unrolled"), verify=False)
         session.undo()
         first = validate(read(session.history().entries[1].path or ""))
-        session.tile(TileSpec((32, 64, 64), form="unrolled"), verify=False, discard=True)
-        second = validate(read(session.history().entries[1].path or ""))
+        session.tile(TileSpec((32, 64, 64), form="unrolled"), verify=False)
+        second = validate(read(session.history().entries[2].path or ""))
     assert compare(first, first).equal
     found = compare(first, second)
     assert {(row.status, row.what) for row in found.nodes} == {("tiled", "8 products -> 16 products")}

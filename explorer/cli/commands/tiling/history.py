@@ -6,9 +6,10 @@ import contextlib
 import os
 
 import explorer
+from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import PRINTING
+from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
@@ -21,6 +22,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     from explorer.process import saved_sessions
 
+    state = given.state
+    if state is not None and given.output is None:
+        raise Misuse("says which state the script leads to", where="--state", hint="give -o FILE.sh, too")
     output = given.output and os.path.abspath(given.output)
     model = given.models[0] if given.models else None
     kept, saved = saved_sessions.find(model, os.environ, trust=True)
@@ -32,7 +36,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         ):
             history = session.restore(saved.history) if saved.history is not None else session.history()
             if output is not None:
-                text = session.script_text()
+                text = session.script_text(
+                    None if state is None else history.state(state), branches=state is None
+                )
                 output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
                 with output_files.atomic_write(output, overwrite=given.force, executable=True) as temporary:
                     with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -50,11 +56,25 @@ COMMAND = Command(
     "history",
     "what was done in a session whose line was dropped; -o keeps it as a script",
     ("[MODEL]",),
-    ("--output", "--force", "--memory", *PRINTING),
-    ("explorer history", "explorer history model.onnx -o model.sh", "explorer history --json"),
+    (
+        "--output",
+        Option(
+            "--state",
+            "only what leads to this state, in the script (its number or name; default: all)",
+            "STATE",
+        ),
+        "--force",
+        "--memory",
+        *PRINTING,
+    ),
+    (
+        "explorer history",
+        "explorer history model.onnx -o model.sh",
+        "explorer history -o int8.sh --state int8",
+        "explorer history --json",
+    ),
     _run,
     usage="history",
-    manual="what was done in a session whose line was dropped, state by state; `-o FILE.sh` keeps it as a"
-    " script"
-    " of commands",
+    manual="what was done in a session whose line was dropped, all states and branches; `-o FILE.sh` keeps"
+    " them as a script of commands, `--state N` what leads to one of them",
 )

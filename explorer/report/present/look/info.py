@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from explorer.base.units import MACS, bytes_text, dims_text, exact_text, reached_text, shape_text
 from explorer.facts import Info, ModelInfo, TensorInfo, Tiled, Totals
-from explorer.facts.tiled import LeftOver
+from explorer.facts.tiling import LeftOver
 from explorer.report.blocks import (
     Block,
     Cell,

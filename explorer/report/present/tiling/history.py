@@ -11,7 +11,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.compare.verify import TONES
 from explorer.report.terms import field_terms
 
-__all__ = ["history", "state_blocks", "state_name", "states"]
+__all__ = ["history", "state_blocks", "state_name", "states", "tree_rows"]
 
 
 def history(fact: History, source: str, output: str | None) -> list[Block]:
@@ -30,25 +30,28 @@ def history(fact: History, source: str, output: str | None) -> list[Block]:
         return [*blocks, Line(("wrote ", Span(output, "strong")), 2)]
     return [
         *blocks,
-        Paragraph("explorer --resume goes on with it; -o FILE.sh keeps it as a script.", "quiet"),
+        Paragraph("explorer --resume goes on with it; -o FILE.sh keeps all of it as a script.", "quiet"),
     ]
 
 
 def states(fact: History, mark: str, *, commands: bool = False) -> Table:
-    """A row a state, those that can be redone quietly.
+    """A row a state, as `git log` draws a tree; those that did not lead to the current one quietly.
 
     Args:
         fact: The states.
-        mark: What stands before the current one.
+        mark: The current one in the drawing of the tree.
         commands: With what made each.
     """
+    led = fact.line_to(fact.current)
 
-    def row(at: int, entry: HistoryEntry) -> tuple[Cell, ...]:
-        role: Role = "quiet" if at > fact.current else ""
+    def row(at: int, branches: str) -> tuple[Cell, ...]:
+        entry = fact.entries[at]
+        role: Role = "" if at in led else "quiet"
         done = f"  {entry.label}" if entry.name and at else ""
         products = "" if entry.plan is None else exact_text(entry.plan.products)
+        here = at == fact.current
         return (
-            Span(mark if at == fact.current else "", "formula"),
+            (Span(branches, "quiet"), Span(mark if here else _STATE, "formula" if here else "quiet")),
             str(at),
             (Span(state_name(entry, at), role), Span(done, "quiet")),
             Span(products, role),
@@ -66,7 +69,33 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         Column("saved as", shrink=True, drop=2, role="quiet"),
         Column("command", shrink=True, drop=1, role="quiet"),
     )
-    return Table(columns, [row(at, entry) for at, entry in enumerate(fact.entries)])
+    return Table(columns, [row(at, branches) for at, branches in tree_rows(fact)])
+
+
+_STATE = "○"
+_MOST_BRANCHES = 8
+"""Forks that are drawn beside each other; of more the last ones are."""
+
+
+def tree_rows(fact: History) -> list[tuple[int, str]]:
+    """The states in the order in which they are drawn, and the lines of the tree before each.
+
+    What was made of a state last follows it in its own column; older branches stand before that, each in a
+    column to the right.
+    """
+    children, rows = fact.children(), list[tuple[int, str]]()
+    waiting = [(0, "", "")]
+    while waiting:
+        at, own, below = waiting.pop()
+        rows.append((at, own))
+        *older, last = children.get(at, (None,))
+        if last is not None:
+            waiting.append((last, below, below))
+        waiting += [(child, f"{below}├─", f"{below}│ ") for child in reversed(older) if child is not None]
+    return [
+        (at, lines if len(lines) <= 2 * _MOST_BRANCHES else f"…{lines[-2 * _MOST_BRANCHES + 1 :]}")
+        for at, lines in rows
+    ]
 
 
 def state_name(entry: HistoryEntry, at: int) -> str:
@@ -77,13 +106,13 @@ def state_name(entry: HistoryEntry, at: int) -> str:
 def state_blocks(fact: History, at: int) -> list[Block]:
     """What is known of one state: how it was made, what came of the proof, where it is kept."""
     entry = fact.entries[at]
-    where = {-1: "before the current", 0: "the current model", 1: "can be redone"}
-    name = f"{at}: {state_name(entry, at)}, {where[(at > fact.current) - (at < fact.current)]}"
-    rows = [Field("state", Span(name))]
+    rows = [Field("state", Span(f"{at}: {state_name(entry, at)}, {_place(fact, at)}"))]
     if at == 0:
         return [Fields(rows), Paragraph("Nothing was done to it yet.", "quiet")]
     if entry.name:
         rows.append(Field("done", Span(entry.label)))
+    if (before := fact.parent(at) or 0) != at - 1:
+        rows.append(Field("made of", Span(f"{before}: {state_name(fact.entries[before], before)}")))
     if entry.plan is not None:
         sites = [site.name for site in entry.plan.sites]
         many = f"{len(sites):,} matmuls: " if len(sites) > 1 else ""
@@ -95,6 +124,15 @@ def state_blocks(fact: History, at: int) -> list[Block]:
     rows.append(Field("file", kept))
     command: list[Block] = [Line(), Line((Span("$ ", "formula"), entry.command))] if entry.command else []
     return [Fields(rows), *command]
+
+
+def _place(fact: History, at: int) -> str:
+    """Where a state stands, seen from the current one."""
+    if at == fact.current:
+        return "the current model"
+    if at in fact.line_to(fact.current):
+        return "before the current"
+    return "can be redone" if at in fact.redoable else "on another branch"
 
 
 def _proof(entry: HistoryEntry, at: int) -> Span:

@@ -9,7 +9,7 @@ from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.history import DiffScreen, HistoryRequest, HistoryScreen
+from explorer.tui.dialogs.states.history import DiffScreen, HistoryRequest, HistoryScreen
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ class HistoryCommand(ScreenCommand):
     def _answered(self, wish: HistoryRequest | None) -> None:
         if wish is None:
             return
-        if wish.what == "script":
-            said = f"The commands that make {self._name(wish.at)} again, as a shell script, written to"
+        if wish.what in ("script", "script_all"):
+            every = wish.what == "script_all"
+            made = "every state" if every else self._name(wish.at)
+            said = f"The commands that make {made} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
-            write_file(self.context, "Save as a script", path, said, "script", index=wish.at)
+            write_file(self.context, "Save as a script", path, said, "script", index=wish.at, branches=every)
             return
         title, work = {
             "go": ("Go there", self._go),

@@ -1,4 +1,4 @@
-"""Tiling: how it is to be done, the proof that follows, and what is lost by it."""
+"""Tiling: how it is to be done, and the proof that follows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base.verdicts import VERDICTS
-from explorer.facts import TileSpec, states_text
+from explorer.facts import TileSpec
 from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
-from explorer.tui.dialogs.dialogs import ConfirmDialog, PageDialog
+from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.dialogs.tile import TileDialog, TilingResultDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.terminal.slices import after_paint
@@ -52,26 +52,16 @@ class TileCommand(ScreenCommand):
         self.context.ask(dialog, answered)
 
     def begin(self, spec: TileSpec | None) -> None:
-        """Tile; ask first if something that was undone would be lost. None stops what was planned."""
+        """Tile; None stops what was planned."""
         if self.jobs.current is not None:
             self.jobs.stop()
         if spec is None:
             return
         self.store.tile_spec = spec
-        lost = self.store.history.at_stake if self.store.history is not None else ()
-
-        def go(yes: bool | None) -> None:
-            if yes:
-                self.context.start_next("Tile", self._tile(spec))
-
-        if lost:
-            said = f"{states_text(lost)} was undone and not saved, and this takes its place. Tile without it?"
-            self.context.ask(ConfirmDialog("Drop what was undone?", said), go)
-        else:
-            go(True)
+        self.context.start_next("Tile", self._tile(spec))
 
     async def _tile(self, spec: TileSpec) -> None:
-        result: TileResult = await self.jobs.run("tiling", "tile", spec, discard=True)
+        result: TileResult = await self.jobs.run("tiling", "tile", spec)
         await self.context.take_history()
         proof = result.verification
 

@@ -39,7 +39,7 @@ class RedoCommand(_Step):
     def run(self) -> None:
         """Go there."""
         history = self.store.history
-        if history is None or history.current + 1 >= len(history.entries):
+        if history is None or not history.redoable:
             self.store.say("nothing to redo")
         else:
             self.context.start("Redo", self.go("redo"))

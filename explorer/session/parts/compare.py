@@ -11,7 +11,7 @@ from explorer.engine.costs.compare.models import compare
 from explorer.engine.diff import diff
 from explorer.facts import Diff
 from explorer.facts.comparison import Comparison
-from explorer.session.models import Cancel, Models, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress
 
 
 class Comparer:

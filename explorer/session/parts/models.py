@@ -19,9 +19,9 @@ from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names,
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import output_files, scratch
-from explorer.session import history as states
 from explorer.session.kept import analysis_cache
 from explorer.session.kept.rows import packed
+from explorer.session.parts import history as states
 
 if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
@@ -136,13 +136,15 @@ class Models:
         return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
 
     def append(self, entry: HistoryEntry) -> None:
-        """Adds a state behind the current one; what could have been redone is gone."""
-        for at in range(self.current + 1, len(self.history.entries)):
-            self._forget(at)
+        """Adds a state that was made of the current one."""
         self.history = states.append(self.history, entry)
 
     def restore(self, history: History) -> None:
         """Takes up the history of a session that ended."""
+        if not (history.is_tree and 0 <= history.current < len(history.entries)):
+            raise Misuse("this is no history of states", where="restore")
+        if history.tip is not None and not 0 <= history.tip < len(history.entries):
+            history = replace(history, tip=None)
         for at in range(1, max(len(self.history.entries), len(history.entries))):
             self._forget(at)
         self.history = history
@@ -315,7 +317,7 @@ class Models:
     def comparable_analysis(self, at: int, other: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """The analysis of a state at the sizes of the figures of the tilings between it and another."""
         known = self.graph_analysis(at, on_progress, cancel)
-        between = self.history.entries[min(at, other) + 1 : max(at, other) + 1]
+        between = states.between(self.history, at, other)
         sizes = next((entry.plan.dims for entry in between if entry.plan is not None), None)
         if known.info.totals.coverage == 1 or sizes is None:
             return known

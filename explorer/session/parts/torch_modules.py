@@ -18,7 +18,7 @@ from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.tiling.layers import with_sites_found
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.facts.comparison import TorchinfoTable
-from explorer.session.models import Models, OnProgress
+from explorer.session.parts.models import Models, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn

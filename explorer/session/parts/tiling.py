@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
 from explorer.engine.convert.job import module_of
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
@@ -27,11 +26,11 @@ from explorer.engine.tiling.rules import packing
 from explorer.engine.tiling.settings import in_force
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
-from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification, states_text
+from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
 from explorer.host import output_files
-from explorer.session.models import Cancel, Models, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress
 
 Prove = Callable[[Model, Model, Plan], Verification]
 """The original, the tiled graph, what was tiled."""
@@ -97,7 +96,6 @@ class Tiler:
         command: str,
         output: str | None,
         overwrite: bool,
-        discard: bool,
         prove: Prove | None,
         on_progress: OnProgress,
         cancel: Cancel,
@@ -107,12 +105,6 @@ class Tiler:
         models = self._models
         if output is not None:
             models.check_target(output, overwrite)
-        if not discard and (lost := models.history.at_stake):
-            raise Misuse(
-                f"this would drop {states_text(lost)}, which was undone and not saved",
-                where=models.source,
-                hint="redo and save it, or tile with discard=True",
-            )
         plan, found, sites = self.plan(spec, on_progress)
         tiled = tile(found.bound, _without_origins(plan), sites)
         target = output or models.unused_name()

@@ -16,14 +16,14 @@ from explorer.engine.models.opened import dims_of
 from explorer.facts import TileSpec
 from explorer.facts.conversion import Conversion
 from explorer.host import output_files
-from explorer.session import history as states
-from explorer.session import scripts
-from explorer.session.models import Models, OnProgress, stem
+from explorer.session.parts import history as states
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Models, OnProgress, stem
 from explorer.settings import tiling
 from explorer.settings.parse import dynamic_words, opening_words, option_words, path_word
 
 if TYPE_CHECKING:
-    from explorer.session.tiling import Tiler
+    from explorer.session.parts.tiling import Tiler
 
 
 class Exporter:
@@ -144,28 +144,30 @@ class Exporter:
         head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
         return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
 
-    def script(self, path: str, index: int | None, overwrite: bool) -> str:
+    def script(self, path: str, index: int | None, branches: bool, overwrite: bool) -> str:
         """Writes `script_text`, and says where."""
-        self._write(path, self.script_text(index), overwrite, executable=True)
+        self._write(path, self.script_text(index, branches), overwrite, executable=True)
         return path
 
-    def script_text(self, index: int | None) -> str:
-        """The commands that make a state, and those before it."""
+    def script_text(self, index: int | None, branches: bool) -> str:
+        """The commands that make a state and those that lead to it; with `branches` every state."""
         models = self._models
         at = models.at(index)
-        if at == 0:
+        if at == 0 and not (branches and models.history.entries[1:]):
             raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
         if models.module is not None:
             raise Misuse("no command opens an nn.Module object", where=models.source, hint="save it as ONNX")
         if models.options["seed"]:
             raise Misuse("no option asks for weights of another seed", where=models.source)
-        steps = [scripts.Step(models.history.entries[i], self._reopening(i - 1)) for i in range(1, at + 1)]
+        wanted = range(len(models.history.entries)) if branches else models.history.line_to(at)
+        steps = [self._step(i) for i in wanted if i]
         tool = f"explorer {__version__}"
         return scripts.as_script(models.source, steps, stem=stem(models.source), tool=tool)
 
     def keep_choices(self, path: str, overwrite: bool, tiler: Tiler, on_progress: OnProgress) -> str:
         """Writes what was tiled, and how, as a file for `--config`."""
-        done = self._models.history.entries[1 : self._models.current + 1]
+        history = self._models.history
+        done = [history.entries[at] for at in history.line_to(history.current)]
         plans = [entry.plan for entry in done if entry.plan]
         if not plans:
             raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
@@ -177,16 +179,17 @@ class Exporter:
         self._write(path, tiling.as_toml(spec, said), overwrite)
         return path
 
-    def _reopening(self, at: int) -> Mapping[str, Any]:
-        """With which options a state has to be opened for the next one to come out the same."""
-        options = self._models.options
-        bound = self._models.history.entries[at + 1].dims
-        bound = options["dims"] if bound is None else bound
-        if at == 0:
-            return {**options, "dims": bound}
+    def _step(self, at: int) -> scripts.Step:
+        """A state, and with which options the one before has to be opened for it to come out the same."""
+        history, options = self._models.history, self._models.options
+        entry, before = history.entries[at], history.parent(at) or 0
+        bound = options["dims"] if entry.dims is None else entry.dims
+        if before == 0:
+            return scripts.Step(entry, {**options, "dims": bound}, at, before)
         kept = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
-        return {**kept, "trust": trust, "dims": dims_of(self._models.graph(at), bound)}
+        sizes = dims_of(self._models.graph(before), bound)
+        return scripts.Step(entry, {**kept, "trust": trust, "dims": sizes}, at, before)
 
     def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
         """Writes a file of text."""

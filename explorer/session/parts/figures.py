@@ -23,7 +23,7 @@ from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.training import Optimizer, Training
-from explorer.session.models import Cancel, InputShapes, Models, OnProgress
+from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
 

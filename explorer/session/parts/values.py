@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from explorer.engine.values import activations, weights
 from explorer.facts.values import Activations, Weights
-from explorer.session.models import Cancel, Models, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress
 
 
 class ModelValues:

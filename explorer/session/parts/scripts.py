@@ -32,10 +32,14 @@ class Step(Struct, frozen=True):
     Attributes:
         entry: The state.
         opening: With which options the state before it has to be opened; see `arguments.opening_words`.
+        number: Of the state.
+        before: Of the state that it was made of; 0 is the model.
     """
 
     entry: HistoryEntry
     opening: Mapping[str, Any]
+    number: int
+    before: int
 
 
 def tiling_words(spec: TileSpec) -> list[str] | None:
@@ -66,11 +70,11 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
 
 
 def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:
-    """The commands that make all `steps` of the model `source`, one of the other.
+    """The commands that make all `steps` of the model `source`, each of the one that it was made of.
 
     Args:
         source: A path or a name, as for `session.Session`.
-        steps: Every state but the original, in order.
+        steps: States, none before that which it was made of.
         stem: What files are called that were saved under no name.
         tool: The program and its version.
 
@@ -90,12 +94,13 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         "explorer=${EXPLORER:-explorer}",
     ]
     taken: set[str] = set()
-    before = '"$model"'
-    for number, step in enumerate(steps, 1):
-        entry = step.entry
+    files, last = {0: '"$model"'}, 0
+    for step in steps:
+        entry, number = step.entry, step.number
         output = _output(entry, f"{stem}_{number}.onnx", taken)
         named = f', "{_comment(entry.name)}"' if entry.name else ""
-        lines += ["", f"# {number}: {_comment(entry.label)}{named}"]
+        branch = "" if step.before == last else f", made of {step.before or 'the model'}"
+        lines += ["", f"# {number}: {_comment(entry.label)}{named}{branch}"]
         words, config = _asked(entry, path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
@@ -105,8 +110,8 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
             opening["rules"] = os.path.abspath(opening["rules"])
         words += opening_words(opening)
         target = shlex.quote(path_word(output))
-        lines.append(f"$explorer tile {before} -o {target} {shlex.join(words)}".rstrip())
-        before = target
+        lines.append(f"$explorer tile {files[step.before]} -o {target} {shlex.join(words)}".rstrip())
+        files[number], last = target, number
     return "\n".join(lines) + "\n"
 
 

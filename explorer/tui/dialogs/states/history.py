@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from explorer.report.present.tiling.history import state_blocks, state_name, states
+from explorer.report.present.tiling.history import state_blocks, state_name, states, tree_rows
 from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.text.drawing import draw, row_line, title_line
@@ -23,55 +23,82 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-_KEYS = " Enter go · c compare · v prove · n name · s script · Esc"
+_KEYS = " Enter go · Space mark · c changes · v prove · n name · s script · Esc"
 
 
 # fmt: off
 HISTORY_KEYS = key_group(
     "In the history",
     ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
-    ("mark", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
+    ("mark", ("space",), "Space", "Mark", "Marks a state, or takes its mark away"),
+    ("compare", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
     ("prove", ("v",), "v", "Prove",
-        "That it computes what the marked one does, or the model as it was opened"),
+        "That it computes what the one marked first does, or the model as it was opened"),
     ("rename", ("n",), "n", "Name", "What to call the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
+    ("script_all", ("S",), "S", "Script of all…", "The commands that make every state of every branch"),
     ("copy_command", ("y",), "y", "Copy", "Send the command that made the state to the terminal"),
 )
 # fmt: on
 
 
+Wish = Literal["go", "compare", "prove", "script", "script_all"]
+
+
 class HistoryRequest(Struct, frozen=True):
     """What the user wants of the state `at`; `other` is the earlier one of a pair."""
 
-    what: Literal["go", "compare", "prove", "script"]
+    what: Wish
     at: int
     other: int = 0
 
 
 class _States(LineList):
-    """A row a state."""
+    """A row a state, as the tree is drawn; `marked` are states in the order in which they were marked."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="states")
+        self.marked: list[int] = []
         self.take(history)
-        self.cursor = history.current
-
-    marked: int | None = None
+        self.to_state(history.current)
 
     def take(self, history: History) -> None:
         """Show these states."""
-        self.history, self.table = history, states(history, "")
+        self.history, self.table = history, states(history, "●")
+        self.shown = [at for at, _ in tree_rows(history)]
+
+    @property
+    def at(self) -> int:
+        """The state under the cursor."""
+        return self.shown[self.cursor]
+
+    def to_state(self, at: int) -> None:
+        """Put the cursor on a state."""
+        self.cursor = self.shown.index(at)
+
+    def mark(self) -> None:
+        """Mark the state under the cursor, or take its mark away."""
+        (self.marked.remove if self.at in self.marked else self.marked.append)(self.at)
+        for row in range(self.row_count):  # the letters of the others may be others now
+            self.refresh_line(row)
 
     @property
     def row_count(self) -> int:
         """How many states there are."""
-        return len(self.history.entries)
+        return len(self.shown)
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        here = index == self.history.current
-        mark = f"{'●' if here else ' '}{'c' if index == self.marked else ' '} "
-        return row_line(self.table, index, width, mark=(mark, "accent"), here=here)
+        at = self.shown[index]
+        letter = mark_letter(self.marked.index(at)) if at in self.marked else " "
+        return row_line(
+            self.table, index, width, mark=(f" {letter} ", "accent"), here=at == self.history.current
+        )
+
+
+def mark_letter(at: int) -> str:
+    """The letter of a mark, in the order in which marks were set."""
+    return "abcdefghijklmnopqrstuvwxyz"[at] if at < 26 else "+"
 
 
 class HistoryScreen(SubScreen[HistoryRequest]):
@@ -111,7 +138,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         rows = self.query_one(_States)
         self.query_one("#states-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         if self._at is not None:
-            rows.cursor = min(self._at, rows.row_count - 1)
+            rows.to_state(min(self._at, rows.row_count - 1))
         rows.rows_changed()
         self._fit()
         self._tell()
@@ -127,15 +154,15 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     @on(LineList.RowHighlighted)
     def _tell(self) -> None:
         rows = self.query_one(_States)
-        history, at = rows.history, rows.cursor
-        count = len(history.entries)
-        later = count - 1 - history.current
-        said = f"{count:,} state{'s' * (count != 1)}" + (f", {later:,} to redo" if later else "")
-        marked = rows.marked
-        name = "" if marked is None else safe(state_name(history.entries[marked], marked))
-        first = "" if marked is None else f"compare {name} with: c"
-
-        about = first or "A change of an earlier state takes the place of what could be redone"
+        history, at = rows.history, rows.at
+        count, later = len(history.entries), len(history.redoable)
+        ends = count - len(history.children())
+        said = f"{count:,} state{'s' * (count != 1)}" + (f", {ends:,} branches" if ends > 1 else "")
+        said += f", {later:,} to redo" if later else ""
+        marks = [safe(state_name(history.entries[one], one)) for one in rows.marked]
+        about = "Nothing is lost: a change of an earlier state begins a branch beside the others"
+        if marks:
+            about = f"compare {marks[0]} with: c" if len(marks) == 1 else f"marked: {', '.join(marks)}"
 
         def head(width: int) -> tuple[Line, ...]:
             return ((" History", "strong"), (f"  {said}", "dim")), ((fit(f" {about}", width), "dim"),)
@@ -149,46 +176,53 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def _chosen(self) -> None:
         self._wish("go")
 
-    def _wish(self, what: Literal["go", "compare", "prove", "script"], other: int = 0) -> None:
-        self.dismiss(HistoryRequest(what, self.query_one(_States).cursor, other))
+    def _wish(self, what: Wish, other: int = 0) -> None:
+        self.dismiss(HistoryRequest(what, self.query_one(_States).at, other))
 
     def action_go(self) -> None:
         """Go to the state under the cursor; the list says so itself when it has the focus."""
         self._wish("go")
 
     def action_mark(self) -> None:
+        """Mark the state, or take its mark away."""
+        self.query_one(_States).mark()
+        self._tell()
+
+    def action_compare(self) -> None:
         """Mark the first of two; compare the second with it."""
         rows = self.query_one(_States)
-        if rows.marked is None:
-            rows.marked = rows.cursor
-        elif rows.marked == rows.cursor:
-            rows.marked = None
+        if not rows.marked or rows.marked[0] == rows.at:
+            self.action_mark()
         else:
-            self._wish("compare", rows.marked)
-            return
-        rows.refresh_line(rows.cursor)
-        self._tell()
+            self._wish("compare", rows.marked[0])
 
     def action_prove(self) -> None:
         """Prove a state equal to the marked one, or to the model as it was opened."""
         rows = self.query_one(_States)
-        other = rows.marked or 0
-        if other == rows.cursor:
+        other = rows.marked[0] if rows.marked else 0
+        if other == rows.at:
             self.app.bell()
         else:
             self._wish("prove", other)
 
     def action_script(self) -> None:
         """The commands that lead to this state."""
-        if self.query_one(_States).cursor:
+        if self.query_one(_States).at:
             self._wish("script")
+        else:
+            self.app.bell()
+
+    def action_script_all(self) -> None:
+        """The commands that make every state."""
+        if self.query_one(_States).row_count > 1:
+            self._wish("script_all")
         else:
             self.app.bell()
 
     def action_copy_command(self) -> None:
         """Send the command that made the state to the terminal."""
         rows = self.query_one(_States)
-        command = rows.history.entries[rows.cursor].command
+        command = rows.history.entries[rows.at].command
         if not command:
             self.app.bell()
             return
@@ -199,7 +233,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def action_rename(self) -> None:
         """Ask for a name."""
         rows = self.query_one(_States)
-        at = rows.cursor
+        at = rows.at
         entry = rows.history.entries[at]
 
         async def rename(name: str) -> None:

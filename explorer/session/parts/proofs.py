@@ -13,7 +13,7 @@ from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.input_files import read_input
 from explorer.facts import Plan, Verification
 from explorer.facts.blame import Blame
-from explorer.session.models import Dims, Models, OnProgress
+from explorer.session.parts.models import Dims, Models, OnProgress
 
 
 class Prover:

@@ -1,0 +1,1 @@
+"""Parts of a session: its models, their history, and what answers questions about them."""
