@@ -26,6 +26,11 @@ def bytes_text(value: int | None) -> str:
     return "?" if value is None else _scaled(value, 1024, _IEC)
 
 
+def number_text(value: float) -> str:
+    """A figure of an unknown unit in four digits, or all before the point: 1234567.8 -> '1,234,568'."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 _LARGEST = 1000
 """Bits of the largest number that is written out; a float has 1,023. Only a file that was made to claim so
 holds more of anything."""

@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from explorer.facts.beside.overlay import Overlay
+from explorer.facts.beside.placement import Placement
 from explorer.facts.history import History, HistoryEntry, states_text
 from explorer.facts.tiling import (
     Edges,
@@ -319,6 +321,8 @@ class LayerTable(Struct, frozen=True):
         found: How many layers a filter found, and groups without any of their layers; None without one.
         flat: The layers stand one below the other, whatever group they lie in.
         style: Whose heads the columns have.
+        overlay: Figures from outside, where some were given; those of the rows stand in `values`.
+        placement: Which provider of onnxruntime runs what, where it was asked.
     """
 
     info: Info
@@ -330,6 +334,8 @@ class LayerTable(Struct, frozen=True):
     found: int | None = None
     flat: bool = False
     style: str = "tree"
+    overlay: Overlay | None = None
+    placement: Placement | None = None
 
 
 def whole_model(

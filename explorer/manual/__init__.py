@@ -14,7 +14,19 @@ from explorer.base.errors import Misuse, nearest
 __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
-    *("tutorial", "counting", "filter", "tiling", "proof", "cost", "formats", "python", "ssh", "cluster"),
+    *(
+        "tutorial",
+        "counting",
+        "filter",
+        "overlay",
+        "tiling",
+        "proof",
+        "cost",
+        "formats",
+        "python",
+        "ssh",
+        "cluster",
+    ),
     *("verbs", "options", "keys", "json", "speed", "changes"),
 )
 """The pages, in the order in which one would read them."""

@@ -35,6 +35,8 @@ from explorer.report.json_text import Records
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.beside.placement import Placement
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison, TorchinfoTable
     from explorer.facts.conversion import Conversion
@@ -174,7 +176,20 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
         "table": rows,
         "table_total": dict(zip(fact.columns, to_json(fact.totals), strict=True)),
         **({} if fact.found is None else {"found": fact.found}),
+        **({} if fact.overlay is None else {"overlay": _overlay(fact.overlay)}),
+        **({} if fact.placement is None else {"placement": _placement(fact.placement)}),
     }
+
+
+def _overlay(fact: Overlay) -> Document:
+    """Where figures from outside come from, and what of them is of this model; the figures are columns."""
+    names = ("sources", "columns", "rows", "matched", "layers", "unmatched", "ambiguous", "notes")
+    return {name: to_json(getattr(fact, name)) for name in names}
+
+
+def _placement(fact: Placement) -> Document:
+    """Which provider runs what; that of each layer is a column."""
+    return {name: value for name, value in to_json(fact).items() if name != "providers"}
 
 
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:

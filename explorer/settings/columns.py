@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, Shape, TensorInfo, Totals
+from explorer.facts.beside.overlay import Overlay
 
 __all__ = [
     "COLUMNS",
@@ -31,13 +33,17 @@ __all__ = [
     "chosen",
     "columns_beside",
     "missing",
+    "outside_columns",
     "tensor_bytes",
 ]
 
-Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain"]
+Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"]
 """What a column holds: words, the shapes of some tensors, and numbers, each rounded in a way of its own.
-'ratio' and 'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head."""
-NUMBERS: frozenset[Unit] = frozenset({"count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain"})
+'ratio' and 'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head, as that of a
+'number' from outside does."""
+NUMBERS: frozenset[Unit] = frozenset(
+    {"count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"}
+)
 """Units of what can be compared and sorted as numbers."""
 
 
@@ -48,13 +54,15 @@ class Beside(Struct, frozen=True):
         totals: Of the model, for shares.
         seconds: The least time on a machine, of groups too.
         utilization: Of the arithmetic of a row's tile products, the share that its products need.
-        outside: Figures that came from elsewhere, by the name of their column.
+        overlay: Figures that came from elsewhere.
+        providers: What of onnxruntime runs each row, in words.
     """
 
     totals: Totals | None = None
     seconds: Mapping[int, float | None] | None = None
     utilization: Mapping[int, float] | None = None
-    outside: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    overlay: Overlay | None = None
+    providers: Mapping[int, str] | None = None
 
 
 NOTHING = Beside()
@@ -251,6 +259,11 @@ _TABLE = (
         needs="utilization",
         blank=True,
     ),
+    LayerColumn(
+        *("provider", "provider", "text", lambda layer, beside: (beside.providers or {}).get(layer.id, "")),
+        "which execution provider of onnxruntime runs it",
+        needs="providers",
+    ),
     LayerColumn("input_size", "input MiB", "mebibytes", _taken, "bytes of the inputs that are no weights"),
     LayerColumn(
         *("pass_size", "forward+backward MiB", "mebibytes"),
@@ -282,14 +295,25 @@ COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
 
 def columns_beside(beside: Beside) -> Mapping[str, LayerColumn]:
     """The columns that there are, those of outside figures too."""
-    return {**COLUMNS, **{name: _outside(name) for name in beside.outside}}
+    return {**COLUMNS, **(outside_columns(beside.overlay) if beside.overlay is not None else {})}
 
 
-def _outside(name: str) -> LayerColumn:
-    return LayerColumn(
-        *(name, name, "ratio", lambda layer, beside: beside.outside[name].get(layer.id), "from outside"),
-        blank=True,
-    )
+def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
+    """The columns of figures from outside, by name."""
+    return {
+        one.name: LayerColumn(
+            *(one.name, one.head, one.unit, partial(_outside, one.name)),
+            f"from {', '.join(overlay.sources)}; a group has the {one.over} of those in it",
+            stored=True,
+            blank=True,
+        )
+        for one in overlay.columns
+    }
+
+
+def _outside(name: str, layer: Layer, beside: Beside) -> float | None:
+    figures = beside.overlay.figures if beside.overlay is not None else {}
+    return figures.get(name, {}).get(layer.id)
 
 
 def chosen(names: Iterable[str], beside: Beside = NOTHING, where: str = "--columns") -> list[LayerColumn]:
@@ -313,6 +337,7 @@ def chosen(names: Iterable[str], beside: Beside = NOTHING, where: str = "--colum
 _NEEDS = {
     "seconds": "needs a machine: name one with --machine, or give --peak-macs and --bandwidth",
     "utilization": "needs a tile: --tile 64x64x64",
+    "providers": "needs to ask onnxruntime: --provider",
 }
 
 

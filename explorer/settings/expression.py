@@ -22,10 +22,10 @@ LONGEST = 1_000
 _DEEPEST = 40
 _OPERATORS = {"or": "OR", "and": "AND", "not": "NOT"}
 
-_NAME = re.compile(r"-*[a-z_]+", re.IGNORECASE)
+_NAME = re.compile(r"-*[a-z_][a-z_0-9]*", re.IGNORECASE)
 _SIGNED = re.compile(r"[<>=]|!=")
-_ENDS_OPEN = re.compile(r"-*(?:[a-z_]+|attr:[a-z_0-9]+)(?:[<>=!]=|[<>=])", re.IGNORECASE)
-_COMPARED = re.compile(r"-*[a-z_]+(?:[<>=!]=|[<>=])[0-9][0-9.,_e+-]*", re.IGNORECASE)
+_ENDS_OPEN = re.compile(r"-*(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=])", re.IGNORECASE)
+_COMPARED = re.compile(r"-*[a-z_][a-z_0-9]*(?:[<>=!]=|[<>=])[0-9][0-9.,_e+-]*", re.IGNORECASE)
 _LISTED = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=]))", re.IGNORECASE)
 """In front of a bracket that is a shape or a list; elsewhere it is a letter of a name."""
 

@@ -19,12 +19,13 @@ from __future__ import annotations
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, TensorInfo
 from explorer.settings.columns import (
+    COLUMNS,
     KERNELS,
     NOTHING,
     Beside,
@@ -35,7 +36,7 @@ from explorer.settings.columns import (
 )
 from explorer.settings.expression import LONGEST, Test, Word, complain, parse, words_of
 
-__all__ = ["LONGEST", "TEXTS", "is_query", "layers_found", "matcher", "number", "search"]
+__all__ = ["LONGEST", "RESERVED", "TEXTS", "is_query", "layers_found", "matcher", "number", "search"]
 
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
@@ -71,6 +72,9 @@ _ATTRIBUTES: Mapping[str, Sequence[str]] = {
 }
 """Attributes that are compared without `attr:`; M, K and N are what a site has."""
 
+RESERVED = frozenset({*COLUMNS, *TEXTS, *_ATTRIBUTES, "and", "or", "not"})
+"""Words that mean something in a filter: no column from outside is called so."""
+
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -81,9 +85,9 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
 }
 _SIGN = r"(>=|<=|!=|==|=|>|<)"
-_COMPARISON = re.compile(rf"([a-z_]+){_SIGN}(.*)\Z", re.IGNORECASE | re.DOTALL)
+_COMPARISON = re.compile(rf"([a-z_][a-z_0-9]*){_SIGN}(.*)\Z", re.IGNORECASE | re.DOTALL)
 _ATTRIBUTE = re.compile(rf"([^<>=!]+){_SIGN}(.*)\Z", re.DOTALL)
-_KEYED = re.compile(r"([a-z_]+):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
+_KEYED = re.compile(r"([a-z_][a-z_0-9]*):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
 _SIZE = re.compile(rf"{_SIGN}?\s*([0-9]{{1,18}})\Z")
 # nothing in it can be matched in two ways: of thousands of digits that are no number each is looked at once
 _NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?)\s*([a-zµ%]*)\Z", re.IGNORECASE)
@@ -149,10 +153,10 @@ def matcher(text: str, beside: Beside = NOTHING) -> Callable[[Layer], bool]:
     Raises:
         Misuse: As for `search`.
     """
-    words = _words(text)
+    terms = _Terms(beside)
+    words = _words(text, terms.texts)
     if not words:
         return lambda layer: True
-    terms = _Terms(beside)
     test = parse(words, terms.term)
     around: list[tuple[int, str]] = []  # the groups that the row lies in: id and place
 
@@ -187,12 +191,19 @@ def is_query(text: str) -> bool:
     if len(words) != 1:
         return len(words) > 1
     bare = words[0].text.lstrip("-")
-    keyed = _KEYED.match(bare)
-    return bool(_COMPARISON.match(bare)) or (keyed is not None and keyed[1].lower() in TEXTS)
+    keyed, compared = _KEYED.match(bare), _COMPARISON.match(bare)
+    return (compared is not None and _is_key(compared[1], COLUMNS)) or (
+        keyed is not None and keyed[1].lower() in TEXTS
+    )
 
 
-def _words(text: str) -> list[Word]:
-    return words_of(text, lambda key: key.lower() in TEXTS, _is_unit)
+def _is_key(word: str, columns: Container[str]) -> bool:
+    """Whether a word in front of a sign can be what is asked for; a digit stands in names of layers, too."""
+    return not any(letter.isdigit() for letter in word) or word.lower() in columns
+
+
+def _words(text: str, texts: Container[str] = TEXTS) -> list[Word]:
+    return words_of(text, lambda key: key.lower() in texts, _is_unit)
 
 
 def _is_unit(word: str) -> bool:
@@ -209,6 +220,10 @@ class _Terms:
     def __init__(self, beside: Beside) -> None:
         self._beside = beside
         self._columns = columns_beside(beside)
+        of_rows = {
+            name: column for name, column in self._columns.items() if column.unit == "text" and column.needs
+        }
+        self.texts = {**dict.fromkeys(TEXTS), **of_rows}
 
     def term(self, word: Word) -> Test:
         """The test that a term is."""
@@ -223,10 +238,12 @@ class _Terms:
         if quoted:
             return _text(text)
         comparison = _COMPARISON.match(text)
-        if comparison:
+        if comparison and _is_key(comparison[1], self._columns):
             return self._compared(comparison[1].lower(), comparison[2], comparison[3], word)
         keyed = _KEYED.match(text)
-        return self._keyed(keyed[1].lower(), keyed[2].strip(), word) if keyed else _text(text)
+        if keyed and _is_key(keyed[1], self._columns):
+            return self._keyed(keyed[1].lower(), keyed[2].strip(), word)
+        return _text(text)
 
     def _compared(self, key: str, sign: str, value: str, word: Word) -> Test:
         column = self._columns.get(key)
@@ -255,8 +272,12 @@ class _Terms:
 
     def _keyed(self, key: str, value: str, word: Word) -> Test:
         get = TEXTS.get(key)
+        if get is None and (column := self.texts.get(key)) is not None:
+            if lacking := missing(column, self._beside):
+                raise complain(f"'{key}' {lacking}", word.at)
+            return _worded(column, self._beside, value.lower())
         if get is None:
-            hint = nearest(key, [*TEXTS, *self._columns])
+            hint = nearest(key, [*self.texts, *self._columns])
             if key in self._columns or key in _ATTRIBUTES:
                 sign = "=" if key in _ATTRIBUTES else ">"
                 hint = f"write {key}{sign}{_brief(value)}"
@@ -267,6 +288,12 @@ class _Terms:
             name = compared[1].strip()
             return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), compared[2], compared[3], word)
         return _named(key, value.lower(), get)
+
+
+def _worded(column: LayerColumn, beside: Beside, want: str) -> Test:
+    """Whether a word, or a pattern, stands in a column that lies beside the rows."""
+    match = _glob(want if any(c in want for c in "*?") else f"*{want}*")
+    return lambda layer, _: bool(match((column.of(layer, beside) or "").lower()))
 
 
 def _named(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:

@@ -262,6 +262,15 @@ def parse_memory(text: str | None, where: str = "--memory") -> int | None:
     return size
 
 
+def parse_providers(text: str, where: str) -> tuple[str, ...]:
+    """Execution providers of onnxruntime between commas: 'cuda,cpu'; none for 'all'.
+
+    Raises:
+        Misuse: As `parse_names` says.
+    """
+    return () if text.strip().lower() == "all" else parse_names(text, where)
+
+
 def parse_names(text: str | None, where: str) -> tuple[str, ...]:
     """Names between commas: 'image,mask'.
 

@@ -204,6 +204,15 @@ OPTIONS: dict[str, Option] = {
             default="sgd",
             choices=("sgd", "momentum", "adam"),
         ),
+        Option(
+            "--overlay",
+            "a CSV or JSON file of figures by layer (name, path or glob) that become columns; repeatable\n"
+            "(explorer help overlay)",
+            "FILE",
+            many=True,
+            manual="a CSV or JSON file of figures by the name, path or glob of a layer, which become columns;"
+            " repeatable",
+        ),
         Option("--machine", "a machine of the config file, or a preset (explorer machines)", "NAME"),
         Option("--peak-macs", "its MACs (multiply-accumulates) per second, such as 4T", "RATE"),
         Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),

@@ -17,7 +17,7 @@ from explorer.engine.costs.layer_tree import summed
 from explorer.facts import Info, Layer, whole_model
 from explorer.settings.columns import Beside, LayerColumn
 
-__all__ = ["Narrowed", "arranged", "narrowed"]
+__all__ = ["Narrowed", "arranged", "folded", "narrowed"]
 
 _STORED = ("params", "weight_bytes", "trainable_params")
 _FIELDS = (
@@ -150,6 +150,52 @@ class _Sums:
     def beside(self, at: int, name: str) -> float | None:
         """That of a row."""
         return self.extra(self._values[at], name)
+
+
+def folded(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:
+    """The rows with the constants of each group as one row: '+89 constants'.
+
+    Args:
+        rows: In pre-order.
+        constants: Ids of those in which are constants and shape arithmetic only.
+
+    Returns:
+        The rows; one that stands for constants has the sums over them and an id below -1.
+    """
+    among = set(constants)
+    within: dict[int, int | None] = {}  # the group in which a row is folded
+    of_group: dict[int | None, list[Layer]] = {}
+    leaves: dict[int | None, int] = {}
+    for row in rows:
+        if row.parent in within:
+            within[row.id] = within[row.parent]
+        elif row.id in among:
+            within[row.id] = row.parent
+            of_group.setdefault(row.parent, []).append(row)
+        if row.id in within and not row.group:
+            leaves[within[row.id]] = leaves.get(within[row.id], 0) + 1
+    found: list[Layer] = []
+    for row in rows:
+        if row.id not in within:
+            found.append(row)
+        elif row.parent not in within and of_group[row.parent][0] is row:
+            found.append(_constants(of_group[row.parent], leaves.get(row.parent, 0), -2 - len(found)))
+    return found
+
+
+def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
+    """The row that stands for some."""
+    sums = {name: summed([getattr(row, name) for row in rows]) for name in _FIELDS}
+    return Layer(
+        id,
+        rows[0].parent,
+        "",
+        f"+{leaves:,} constant",
+        "",
+        rows[0].depth,
+        group=True,
+        **sums,  # type: ignore[arg-type]
+    )
 
 
 def arranged(

@@ -15,6 +15,7 @@ from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.models.opened import OpenedModel
 from explorer.engine.progress import Cancel
 from explorer.facts import Layer
+from explorer.facts.beside.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
 
 __all__ = ["ModelGraphs"]
@@ -37,6 +38,7 @@ class ModelGraphs:
         unfold: Sequence[int | Span] = (),
         between: tuple[int, int] | None = None,
         nested: bool = False,
+        outside: Overlay | None = None,
         cancel: Cancel = None,
     ) -> GraphDrawing:
         """A drawing of a model, a group or what is around a layer; see `view.draw`."""
@@ -50,7 +52,7 @@ class ModelGraphs:
                 )
         if steps is not None and row is None:
             raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
-        tree = self._tree(examined, source)
+        tree = self._tree(examined, source).with_overlay(outside)
         spans = [(at, tree.ends[at]) if isinstance(at, int) else at for at in unfold]
         return view.draw(
             tree,
@@ -65,12 +67,19 @@ class ModelGraphs:
         )
 
     def node_figures(
-        self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str
+        self,
+        examined: AnalysisResult,
+        opened: OpenedModel,
+        source: str,
+        figure: str,
+        outside: Overlay | None,
     ) -> NodeFigures:
         """A figure of every node, by the names that other programs know nodes by."""
         field = FIGURES.get(figure)
-        if field is None:
-            raise Misuse(f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(FIGURES)}")
+        column = {} if outside is None else outside.figures.get(figure)
+        if field is None and not column:
+            there = [*FIGURES, *(outside.figures if outside is not None else ())]
+            raise Misuse(f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(there)}")
         model: Any = opened
         if hasattr(opened, "loaded"):
             raise Misuse(
@@ -81,7 +90,10 @@ class ModelGraphs:
         tree = self._tree(examined, source)
         graph: Graph | None = model.model.graph if opened.is_graph else None
         keys = dict(_leaves_by_tensor(tree) if graph is None else _nodes_by_name(graph, tree.layers))
-        values = {key: getattr(tree.layers[row], field) for key, row in keys.items()}
+        values = {
+            key: getattr(tree.layers[row], field) if field else (column or {}).get(row)
+            for key, row in keys.items()
+        }
         known = {key: value for key, value in values.items() if value is not None}
         return NodeFigures(source, graph.name if graph else "", figure, known, len(keys) - len(known))
 

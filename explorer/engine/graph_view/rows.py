@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 from explorer.engine.costs.layer_rows import LeafRows
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.facts import Layer
+from explorer.facts.beside.overlay import Overlay
 
 __all__ = ["TreeRows", "place"]
 
@@ -30,6 +32,7 @@ class TreeRows:
 
     Attributes:
         layers, flow: As given.
+        outside: Figures from outside, where there are any.
         ends: Behind the last row inside each.
         shown: How many leaves that are to be drawn stand before each row (one more entry than rows).
         leaves: How many leaves.
@@ -38,6 +41,7 @@ class TreeRows:
     def __init__(self, layers: Sequence[Layer], flow: ValueFlow) -> None:
         self.layers = layers
         self.flow = flow
+        self.outside: Overlay | None = None
         depths = layers.depths if isinstance(layers, LeafRows) else [layer.depth for layer in layers]
         self.ends = _ends(depths)
         hidden = self._idle()
@@ -48,6 +52,14 @@ class TreeRows:
             self.leaves += leaf
             total += leaf and not hidden[at]
             self.shown.append(total)
+
+    def with_overlay(self, outside: Overlay | None) -> TreeRows:
+        """The same rows with figures from outside."""
+        if outside is self.outside:
+            return self
+        found = copy(self)
+        found.outside = outside
+        return found
 
     def count(self, row: int) -> int:
         """How many leaves in it, or it itself, are to be drawn."""

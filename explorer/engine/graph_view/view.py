@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.families import family
+from explorer.engine.costs.overlay import over_rows
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.items import (
     ENOUGH,
@@ -328,13 +329,14 @@ def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
         layers=inside,
         tiles=_tiles(tree, row) if layer.tiled else "",
         figures={figure: _total([one[figure] for one in figures]) for figure in FIGURES},
+        outside={} if tree.outside is None else over_rows(tree.outside, item.rows, tree.ends),
         status=layer.status,
         attributes=layer.attributes if leaf else {},
         rows=item.rows_span(tree),
         unfolds=item.span(tree) if item.span(tree)[1] > row + 1 else None,
     )
     # a third line says tiles, MACs or how many layers
-    return _sized(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] else 4)
+    return _sized(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
 
 
 def _sized(box: GraphBox, height: int) -> GraphBox:

@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 _MESSAGE = 300
 
-_MOST_OPTIMISED = 4096
+MOST_OPTIMISED = 4096
 """Nodes up to which a graph is optimised. Every pass sorts the graph again, in time quadratic in the nodes
 that are ready at once: 14,336 tile products take minutes with it and ten seconds without."""
 
@@ -126,7 +126,7 @@ class RuntimeSession:
             return
         made = skeleton(model, folder=folder)
         reasons: list[str] = []
-        optimised = optimise and len(model.graph.nodes) <= _MOST_OPTIMISED
+        optimised = optimise and len(model.graph.nodes) <= MOST_OPTIMISED
         for name, level in _LEVELS if optimised else _LEVELS[-1:]:
             options.graph_optimization_level = level
             self.level = name if optimised else ""

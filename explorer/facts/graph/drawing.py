@@ -12,6 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from explorer.facts import Layer, TensorInfo
+from explorer.facts.beside.overlay import OutsideFigure
 
 __all__ = [
     "FIGURES",
@@ -61,6 +62,7 @@ class GraphBox(Struct, frozen=True):
         layers: Layers inside, without those that are folded away.
         tiles: What its tiles are: '1,234 tiles 64x64x64'; empty for what is not tiled.
         figures: By the names of `FIGURES`, of all that it stands for; None where not known.
+        outside: Figures from outside, by the names of their columns; none where there is none.
         status: Of the figures, as a `Layer` has it.
         attributes: Of a layer, as it has them.
         rows: From the first that it stands for to behind the last; None for an input or output.
@@ -84,6 +86,7 @@ class GraphBox(Struct, frozen=True):
     layers: int = 1
     tiles: str = ""
     figures: Mapping[str, int | None] = field(default_factory=dict)
+    outside: Mapping[str, OutsideFigure] = field(default_factory=dict)
     status: str = "exact"
     attributes: Mapping[str, Any] = field(default_factory=dict)
     rows: tuple[int, int] | None = None
@@ -179,7 +182,7 @@ class NodeFigures(Struct, frozen=True):
     Attributes:
         source: The model.
         graph: Name of its graph.
-        figure: Which of `FIGURES`.
+        figure: Which of `FIGURES`, or a column from outside.
         values: By the name of the node, or of the first tensor that it makes where it has none; nodes of
             which the figure is not known are left out.
         missing: How many those are.
@@ -188,5 +191,5 @@ class NodeFigures(Struct, frozen=True):
     source: str
     graph: str
     figure: str
-    values: Mapping[str, int]
+    values: Mapping[str, float]
     missing: int = 0

@@ -7,7 +7,7 @@ opened. All text is set as text: names are whoever's who made the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -18,10 +18,11 @@ from explorer.report.graph.words import (
     COLORINGS,
     box_lines,
     box_title,
-    figure_text,
     heading,
     notes,
+    said_of,
     tensor_text,
+    value_of,
 )
 
 __all__ = ["page"]
@@ -34,14 +35,15 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
         drawing: What is drawn, nested.
         color: 'family' or a figure: what is chosen at first.
     """
+    outside = dict.fromkeys(name for box in _boxes(drawing) for name in box.outside)
     data = {
         "title": heading(drawing),
         "notes": notes(drawing),
         "color": color,
-        "colorings": COLORINGS,
+        "colorings": [*COLORINGS, *outside],
         "families": {one.name: one.color for one in FAMILIES.values()},
         "cell": CELL,
-        "graph": _graph(drawing),
+        "graph": _graph(drawing, [*FIGURES, *outside]),
     }
     before, after = files("explorer.report.graph").joinpath("page.html").read_text("utf-8").split("DATA", 1)
     yield before
@@ -50,11 +52,19 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield after
 
 
-def _graph(drawing: GraphDrawing) -> dict[str, Any]:
+def _boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
+    """All boxes, those in others too."""
+    for box in drawing.boxes:
+        yield box
+        if box.inside is not None:
+            yield from _boxes(box.inside)
+
+
+def _graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
     return {
         "w": drawing.width,
         "h": drawing.height,
-        "boxes": [_box(box) for box in drawing.boxes],
+        "boxes": [_box(box, figures) for box in drawing.boxes],
         "edges": [
             [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points]
             for edge in drawing.edges
@@ -63,16 +73,16 @@ def _graph(drawing: GraphDrawing) -> dict[str, Any]:
     }
 
 
-def _box(box: GraphBox) -> dict[str, Any]:
+def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "role": box.role,
         "lines": box_lines(box, "family"),
         "about": box_title(box),
         "family": box.family,
-        "figures": [box.figures.get(name) for name in FIGURES],
-        "said": [figure_text(name, box.figures[name]) if name in box.figures else "" for name in FIGURES],
+        "figures": [value_of(box, name) for name in figures],
+        "said": [said_of(box, name) for name in figures],
         "at": [box.x, box.y, box.width, box.height, box.rank],
     }
     if box.inside is not None:
-        found["inside"] = _graph(box.inside)
+        found["inside"] = _graph(box.inside, figures)
     return found

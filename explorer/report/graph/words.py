@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from explorer.base.errors import Misuse, nearest
 from explorer.base.families import FAMILIES
-from explorer.base.units import bytes_text, count_text, exact_text, printable
+from explorer.base.units import bytes_text, count_text, exact_text, number_text, printable, seconds_text
 from explorer.facts import TensorInfo
+from explorer.facts.beside.overlay import OutsideFigure
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "PALE_COLOR",
     "box_lines",
     "box_title",
+    "check_coloring",
     "cut",
     "figure_text",
     "fill",
@@ -24,7 +27,9 @@ __all__ = [
     "legend",
     "notes",
     "route_text",
+    "said_of",
     "tensor_text",
+    "value_of",
 ]
 
 COLORINGS = ("family", *FIGURES)
@@ -41,15 +46,28 @@ _TINT = 0.45
 _LONGEST = 30
 
 
+def check_coloring(color: str, outside: Sequence[str]) -> None:
+    """What boxes are coloured by is known.
+
+    Raises:
+        Misuse: It is no figure of ours, and no column from outside.
+    """
+    known = (*COLORINGS, *outside)
+    if color not in known:
+        hint = nearest(color, known) or f"there are {', '.join(known)}"
+        raise Misuse(f"no figure is called '{cut(color)}'", where="--color", hint=hint)
+
+
 def cut(text: str, most: int = _LONGEST) -> str:
     """A name out of a file, for one line: printable, and its end where it is too long."""
     text = printable(text)
     return text if len(text) <= most else f"…{text[1 - most :]}"
 
 
-def figure_text(figure: str, value: int | None) -> str:
+def figure_text(figure: str, value: float | None) -> str:
     """A figure with its unit, rounded: '70.28 M MACs'."""
     noun = _NOUNS.get(figure, figure)
+    value = None if value is None else round(value)
     return f"{bytes_text(value) if figure in _BYTES else count_text(value)} {noun}"
 
 
@@ -59,9 +77,33 @@ def box_lines(box: GraphBox, color: str) -> list[str]:
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
         return [*lines, cut(box.tiles)]
-    if box.figures.get(figure) or (color != "family" and figure in box.figures):
-        return [*lines, figure_text(figure, box.figures[figure])]
+    if figure in box.outside or box.figures.get(figure) or (color != "family" and figure in box.figures):
+        return [*lines, said_of(box, figure)]
     return [*lines, f"{box.layers:,} layers"] if box.layers > 1 else lines
+
+
+def value_of(box: GraphBox, figure: str) -> float | None:
+    """A figure of a box; None where it is not known, or is no figure of it."""
+    outside = box.outside.get(figure)
+    return box.figures.get(figure) if outside is None else outside.value
+
+
+def said_of(box: GraphBox, figure: str) -> str:
+    """A figure of a box with its unit; '' for none."""
+    if (outside := box.outside.get(figure)) is not None:
+        return _outside_text(outside, outside.value)
+    return figure_text(figure, box.figures[figure]) if figure in box.figures else ""
+
+
+def _outside_text(figure: OutsideFigure, value: float) -> str:
+    """A figure from outside with its head: '12.5 µs latency'."""
+    if figure.unit == "bytes":
+        text = bytes_text(round(value))
+    elif figure.unit == "seconds":
+        text = seconds_text(value)
+    else:
+        text = f"{100 * value:.1f} %" if figure.unit == "share" else number_text(value)
+    return f"{text} {figure.head}"
 
 
 def box_title(box: GraphBox) -> str:
@@ -76,6 +118,7 @@ def box_title(box: GraphBox) -> str:
     for name, value in box.figures.items():
         if value != 0:
             lines.append(f"{exact_text(value)} {'bytes ' * (name in _BYTES)}{_NOUNS.get(name, name)}")
+    lines += [_outside_text(one, one.value) for one in box.outside.values()]
     return "\n".join(lines)
 
 
@@ -93,10 +136,10 @@ def fill(drawing: GraphDrawing, color: str) -> list[str]:
     """The colour of every box, '#rrggbb': of its family, or by its share of the largest figure."""
     if color == "family":
         return [_BLANK if not _is_work(box) else _tint(box.family) for box in drawing.boxes]
-    values = [box.figures.get(color) for box in drawing.boxes]
+    values = [value_of(box, color) for box in drawing.boxes]
     most = max((value for value in values if value), default=0)
     return [
-        _BLANK if value is None or not most else _mix(PALE_COLOR, FULL_COLOR, value / most)
+        _BLANK if value is None or value < 0 or not most > 0 else _mix(PALE_COLOR, FULL_COLOR, value / most)
         for value in values
     ]
 
@@ -113,10 +156,11 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
         there = {box.family for box in drawing.boxes if _is_work(box)}
         yield from ((_tint(name), name) for name in FAMILIES if name in there)
         return
-    most = max((box.figures.get(color) or 0 for box in drawing.boxes), default=0)
-    yield _mix(PALE_COLOR, FULL_COLOR, 0.0), figure_text(color, 0)
-    if most:
-        yield _mix(PALE_COLOR, FULL_COLOR, 1.0), figure_text(color, most)
+    most = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
+    outside = next((box.outside[color] for box in drawing.boxes if color in box.outside), None)
+    for share, value in ((0.0, 0), (1.0, most)) if most else ((0.0, 0),):
+        said = figure_text(color, value) if outside is None else _outside_text(outside, value)
+        yield _mix(PALE_COLOR, FULL_COLOR, share), said
 
 
 def notes(drawing: GraphDrawing) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from explorer.base.units import bytes_text, count_text, exact_text, percent_text, seconds_text
+from explorer.base.units import bytes_text, count_text, exact_text, number_text, percent_text, seconds_text
 from explorer.report.blocks import Block, Cell, Field, Line, Role, Span
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "bytes_field",
     "count",
     "count_field",
+    "number",
     "plain",
     "quiet_zero",
     "seconds",
@@ -41,6 +42,11 @@ def size(value: int | None, sign: str = "") -> Span:
 def plain(value: int | None) -> Span:
     """A count that is written out."""
     return Span(exact_text(value), "figure", value=value) if value is not None else Span("?", "warning")
+
+
+def number(value: float) -> Span:
+    """A figure from outside, whose unit nobody knows: four digits, of a large one all before the point."""
+    return Span(number_text(value), "figure", f"{value:,.15g}", value)
 
 
 def _figure(value: int | None, rounded: str, exact: str, sign: str) -> Span:

@@ -12,10 +12,13 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 
 if TYPE_CHECKING:
+    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.beside.placement import Placement
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training
+    from explorer.settings.overlay import Outside
 
 
 class FigureMethods(SessionParts):
@@ -124,6 +127,9 @@ class FigureMethods(SessionParts):
         flat: bool = False,
         machine: Machine | None = None,
         spec: TileSpec | None = None,
+        overlay: Overlay | Outside | None = None,
+        providers: Sequence[str] | None = None,
+        fold_constants: bool = False,
         index: int | None = None,
         on_progress: OnProgress = None,
     ) -> LayerTable:
@@ -139,6 +145,9 @@ class FigureMethods(SessionParts):
             flat: Rows without others in them only, one below the other, sorted together.
             machine: Of the column `time`.
             spec: A tiling: of the column `utilization`.
+            overlay: Figures from outside, as columns of their own (see `overlay`).
+            providers: Of the column `provider` (see `placement`); empty for all that onnxruntime has here.
+            fold_constants: Constants and shape arithmetic are one row in each group.
             index: Which model of the history; None is the current one.
             on_progress: Told where a plan stands.
 
@@ -147,6 +156,7 @@ class FigureMethods(SessionParts):
                 cannot be read.
         """
         plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
+        placed = None if providers is None else self.placement(providers, index=index)
         return self._figures.table(
             query,
             columns,
@@ -154,8 +164,8 @@ class FigureMethods(SessionParts):
             sort=sort,
             depth=depth,
             flat=flat,
-            machine=machine,
-            plan=plan,
+            fold=fold_constants,
+            given=self._figures.given(machine, plan, overlay, placed, index),
             index=index,
         )
 
@@ -165,6 +175,8 @@ class FigureMethods(SessionParts):
         *,
         machine: Machine | None = None,
         spec: TileSpec | None = None,
+        overlay: Overlay | Outside | None = None,
+        providers: Sequence[str] | None = None,
         index: int | None = None,
         on_progress: OnProgress = None,
     ) -> array[float]:
@@ -174,6 +186,8 @@ class FigureMethods(SessionParts):
             name: Of the column, see `explorer.settings.columns`.
             machine: Of the column `time`.
             spec: A tiling: of the column `utilization`.
+            overlay: Figures from outside, whose columns there are then.
+            providers: Of the column `provider`.
             index: Which model of the history; None is the current one.
             on_progress: Told where a plan stands.
 
@@ -185,7 +199,36 @@ class FigureMethods(SessionParts):
             Misuse: There is no such column, or it needs a machine or a tile.
         """
         plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
-        return self._figures.column(name, machine, plan, index)
+        placed = None if providers is None else self.placement(providers, index=index)
+        return self._figures.column(name, self._figures.given(machine, plan, overlay, placed, index), index)
+
+    def overlay(self, figures: Outside, index: int | None = None) -> Overlay:
+        """Figures from outside, of a profiler or a spreadsheet, on the layers of a model.
+
+        Args:
+            figures: An overlay file (see `explorer.settings.overlay`), several of them, or the figures
+                themselves: a mapping from names, paths or globs to a number or to numbers by column.
+            index: Which model of the history; None is the current one.
+
+        Raises:
+            Misuse: A file cannot be read, or holds no figures.
+        """
+        return self._figures.overlay(figures, index)
+
+    def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
+        """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
+
+        The model is loaded and not run.
+
+        Args:
+            providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
+            index: Which model of the history; None is the current one.
+
+        Raises:
+            Misuse: There is no such provider, or the model is no ONNX graph.
+            BadModel: onnxruntime cannot load the model.
+        """
+        return self._values.placement(providers, index)
 
     def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
         """Ids of the layers that match a query (see `explorer.settings.filter`)."""

@@ -10,9 +10,11 @@ from explorer.session.parts.models import Cancel, OnProgress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from explorer.facts.beside.overlay import Overlay
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
     from explorer.facts.graph.edges import RowEdges
+    from explorer.settings.overlay import Outside
 
 
 class GraphMethods(SessionParts):
@@ -43,6 +45,7 @@ class GraphMethods(SessionParts):
         unfold: Sequence[str | int | tuple[int, int]] = (),
         between: tuple[str | int, str | int] | None = None,
         nested: bool = False,
+        overlay: Overlay | Outside | None = None,
         index: int | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -60,6 +63,7 @@ class GraphMethods(SessionParts):
             between: Two layers or groups: what stands on a way from the first to the second is lit, and
                 `GraphDrawing.route` says how much that is.
             nested: Groups stay closed, and every one brings a drawing of its inside.
+            overlay: Figures from outside for the boxes (see `overlay`).
             index: Which model of the history; None is the current one.
             on_progress: Told where the analysis stands.
             cancel: Asked meanwhile; True stops.
@@ -81,6 +85,7 @@ class GraphMethods(SessionParts):
             unfold=[at if isinstance(at, tuple) else row_of(at, index, "--unfold") for at in unfold],
             between=ends,
             nested=nested,
+            outside=self._figures.outside(overlay, index),
             cancel=cancel,
         )
 
@@ -88,6 +93,7 @@ class GraphMethods(SessionParts):
         self,
         figure: str = "macs",
         *,
+        overlay: Overlay | Outside | None = None,
         index: int | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -95,7 +101,9 @@ class GraphMethods(SessionParts):
         """A figure of every node of the graph, by the names that Model Explorer knows nodes by.
 
         Args:
-            figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...
+            figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...; or a
+                column of the overlay.
+            overlay: Figures from outside (see `overlay`).
             index: Which model of the history; None is the current one.
             on_progress: Told where the analysis stands.
             cancel: Asked meanwhile; True stops.
@@ -105,4 +113,7 @@ class GraphMethods(SessionParts):
         """
         at = self._models.at(index)
         examined = self._models.examined(at, on_progress, cancel)
-        return self._graphs.node_figures(examined, self._models.opened(at), self._models.source, figure)
+        outside = self._figures.outside(overlay, index)
+        return self._graphs.node_figures(
+            examined, self._models.opened(at), self._models.source, figure, outside
+        )

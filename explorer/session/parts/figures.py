@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs import selection
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
+from explorer.engine.costs.overlay import narrowed_overlay, overlay
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import connections, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, whole_model
+from explorer.facts.beside.overlay import Overlay
+from explorer.facts.beside.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.roofline import Machine, Roofline
@@ -26,6 +31,7 @@ from explorer.facts.training import Optimizer, Training
 from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
+from explorer.settings.overlay import Outside, figures_in, read
 
 
 class ModelFigures:
@@ -95,8 +101,8 @@ class ModelFigures:
         sort: str,
         depth: int | None,
         flat: bool,
-        machine: Machine | None,
-        plan: Plan | None,
+        fold: bool,
+        given: TableFigures,
         index: int | None,
     ) -> LayerTable:
         """Rows of the tree, and what they have in some columns."""
@@ -108,17 +114,17 @@ class ModelFigures:
         if depth is not None and depth < 1:
             raise Misuse("a tree has one level at least", where="depth")
         analysis = self._models.examined(self._models.at(index)).analysis
-        figures = _asked(analysis, machine, plan)
-        beside = _beside(analysis.info, figures)
+        figures = given.sums(analysis)
+        beside = given.beside(analysis.info, figures)
         order = sort.removeprefix("-")
         by = tree_columns.chosen([order], beside, "--sort")[0] if order else None
-        asked = [name for name, known in (("time", machine), ("utilization", plan)) if known is not None]
-        columns = tree_columns.chosen(names or [*preset.columns, *asked], beside)
+        columns = tree_columns.chosen(names or [*preset.columns, *given.names()], beside)
         wanted = filter.matcher(query, beside) if query.strip() else None
         left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
-        beside = _beside(analysis.info, left.figures)
+        narrow = given.narrowed(analysis.layers, left.layers) if wanted is not None else given
+        beside = narrow.beside(analysis.info, left.figures)
         rows = selection.arranged(
-            left.layers,
+            selection.folded(left.layers, self.edges(index).constants) if fold else left.layers,
             depth=depth,
             flat=flat or preset.flat,
             sort=by,
@@ -135,16 +141,16 @@ class ModelFigures:
             None if wanted is None else left.found,
             flat or preset.flat,
             style,
+            narrow.overlay,
+            narrow.placement,
         )
 
-    def column(
-        self, name: str, machine: Machine | None, plan: Plan | None, index: int | None
-    ) -> array[float]:
+    def column(self, name: str, given: TableFigures, index: int | None) -> array[float]:
         """What every row has in a column, and what the whole model has, as numbers."""
         analysis = self._models.examined(self._models.at(index)).analysis
-        figures = _asked(analysis, machine, plan)
+        figures = given.sums(analysis)
         left = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
-        beside = _beside(analysis.info, left.figures if left is not None else figures)
+        beside = given.beside(analysis.info, left.figures if left is not None else figures)
         (column,) = tree_columns.chosen([name], beside, "column")
         whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
         values = [column.of(row, beside) for row in (*analysis.layers, whole)]
@@ -155,6 +161,32 @@ class ModelFigures:
             return array("d", [rank[text] for text in texts])
         return array("d", [math.nan if value is None else min(value, _LARGEST) for value in values])
 
+    def given(
+        self,
+        machine: Machine | None,
+        plan: Plan | None,
+        outside: Overlay | Outside | None,
+        placement: Placement | None,
+        index: int | None,
+    ) -> TableFigures:
+        """What a table is asked for, with figures from outside read and matched."""
+        return TableFigures(machine, plan, self.outside(outside, index), placement)
+
+    def outside(self, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
+        """Figures from outside, read and matched unless they are."""
+        if figures is None or isinstance(figures, Overlay):
+            return figures
+        return self.overlay(figures, index)
+
+    def overlay(self, figures: Outside, index: int | None) -> Overlay:
+        """Figures from outside on the rows of a model."""
+        if isinstance(figures, Mapping):
+            files = [figures_in(figures)]
+        else:
+            paths = [figures] if isinstance(figures, (str, os.PathLike)) else figures
+            files = [read(path) for path in paths]
+        return overlay(self._models.examined(self._models.at(index)).analysis.layers, files)
+
     def search(self, text: str, index: int | None) -> tuple[int, ...]:
         """Ids of the layers that match a query."""
         return filter.search(self._models.examined(self._models.at(index)).analysis.layers, text)
@@ -162,19 +194,6 @@ class ModelFigures:
 
 _LARGEST = 10**300
 """A size out of a file may be any whole number."""
-
-
-def _asked(
-    analysis: Analysis, machine: Machine | None, plan: Plan | None
-) -> dict[str, Mapping[int, float | None]]:
-    """What lies beside the rows of a model on a machine, and as a tiling cuts it."""
-    figures: dict[str, Mapping[int, float | None]] = {}
-    if machine is not None:
-        points = limits.roofline(analysis, machine).points
-        figures["seconds"] = {point.layer: point.seconds for point in points}
-    if plan is not None:
-        figures |= tile_arithmetic(analysis, plan)
-    return figures
 
 
 def _no_edges(examined: AnalysisResult) -> str:
@@ -210,10 +229,52 @@ _NAMED = 4
 """Layers of which one has to be named that are told."""
 
 
-def _beside(info: Info, figures: Mapping[str, Mapping[int, float | None]]) -> tree_columns.Beside:
-    """What lies beside the rows; a tile is filled as far as its arithmetic is needed."""
-    filled = None
-    if "tile_work" in figures:
-        work = figures["tile_work"]
-        filled = {at: (figures["tile_macs"].get(at) or 0) / whole for at, whole in work.items() if whole}
-    return tree_columns.Beside(info.totals, figures.get("seconds"), filled)
+class TableFigures(Struct, frozen=True):
+    """What a table is asked for that rows do not say themselves.
+
+    Attributes:
+        machine: Of the column `time`.
+        plan: Of the column `utilization`.
+        overlay, placement: Figures from outside, and what runs where.
+    """
+
+    machine: Machine | None = None
+    plan: Plan | None = None
+    overlay: Overlay | None = None
+    placement: Placement | None = None
+
+    def names(self) -> list[str]:
+        """The columns that nobody needs to ask for by name."""
+        found = {"time": self.machine, "utilization": self.plan, "provider": self.placement}
+        outside = () if self.overlay is None else self.overlay.columns
+        return [*(name for name, known in found.items() if known is not None), *(one.name for one in outside)]
+
+    def sums(self, analysis: Analysis) -> dict[str, Mapping[int, float | None]]:
+        """Figures that groups have the sum of."""
+        figures: dict[str, Mapping[int, float | None]] = {}
+        if self.machine is not None:
+            points = limits.roofline(analysis, self.machine).points
+            figures["seconds"] = {point.layer: point.seconds for point in points}
+        if self.plan is not None:
+            figures |= tile_arithmetic(analysis, self.plan)
+        return figures
+
+    def narrowed(self, layers: Sequence[Layer], left: Sequence[Layer]) -> TableFigures:
+        """The same of the rows that a filter left."""
+        if self.overlay is None:
+            return self
+        return replace(self, overlay=narrowed_overlay(self.overlay, layers, left))
+
+    def beside(self, info: Info, figures: Mapping[str, Mapping[int, float | None]]) -> tree_columns.Beside:
+        """What lies beside the rows; a tile is filled as far as its arithmetic is needed."""
+        filled = None
+        if "tile_work" in figures:
+            work = figures["tile_work"]
+            filled = {at: (figures["tile_macs"].get(at) or 0) / whole for at, whole in work.items() if whole}
+        return tree_columns.Beside(
+            info.totals,
+            figures.get("seconds"),
+            filled,
+            self.overlay,
+            None if self.placement is None else self.placement.providers,
+        )

@@ -1,4 +1,4 @@
-"""Weights and activations of a session's models: statistics of values, which are read only here."""
+"""Weights and activations of a session's models, and what would run them: what asks values or the runtime."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from explorer.base.errors import Misuse
+from explorer.engine.runtime.placement import placement
 from explorer.engine.values import activations, weights
+from explorer.facts.beside.placement import Placement
 from explorer.facts.values import Activations, Weights
 from explorer.session.parts.models import Cancel, Models, OnProgress
 
@@ -66,3 +69,15 @@ class ModelValues:
             cancel=cancel,
         )
         return replace(found, notes=self._models.random_weights())
+
+    def placement(self, providers: Sequence[str], index: int | None) -> Placement:
+        """Which execution provider of onnxruntime runs what."""
+        at = self._models.at(index)
+        if not at and not self._models.is_graph:
+            raise Misuse(
+                "onnxruntime runs ONNX graphs, and this is none",
+                where=self._models.source,
+                hint="explorer convert MODEL -o OUT.onnx, and that",
+            )
+        analysis = self._models.examined(at).analysis
+        return placement(self._models.graph(at), analysis, providers, scratch=self._models.workdir)

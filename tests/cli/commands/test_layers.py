@@ -185,3 +185,20 @@ def test_a_style_has_the_heads_of_its_tool(
     lines = asked(capsys, LENET, "--style", style).splitlines()
     assert re.split(r"\s{2,}", lines[2].strip())[: len(heads)] == heads
     assert ("Non-trainable params" in "".join(lines)) == (style != "sizes")
+
+
+def test_constants_are_one_row_in_each_group_if_asked() -> None:
+    with explorer.Session("sample_models/bert_tiny.onnx") as session:
+        whole, folded = session.layers(), session.layers(fold_constants=True)
+        hidden = {*session.edges().constants}
+        flat = session.layers(fold_constants=True, flat=True, sort="params")
+    made = [row for row in folded.layers if row.id < 0]
+    assert {row.id for row in whole.layers} - {row.id for row in folded.layers} == hidden
+    assert sum(int(row.name.split()[0]) for row in made) == sum(not whole.layers[at].group for at in hidden)
+    assert made[0].name == "+9 constant"
+    assert made[0].parent == 0
+    assert sum(row.activation_bytes or 0 for row in made) == sum(
+        whole.layers[at].activation_bytes or 0 for at in hidden if not whole.layers[at].group
+    )
+    assert folded.totals == whole.totals
+    assert {row.name for row in made} <= {row.name for row in flat.layers}

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.report.graph import write  # and the facts with it: the help of all verbs reads this file
+    # the facts come with them, and the help of all verbs reads this file
+    from explorer.report.graph import write
+    from explorer.report.graph.words import check_coloring
 
     format = write.check(given.output)
-    color = given.color
+    color, outside = given.color, given.overlay or None
+    if outside is None:
+        check_coloring(color, ())
     ends = getattr(given, "from"), given.to
     for flag, other, one in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
         if one and not all(ends):
@@ -34,7 +38,10 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def ask(session: Session, info: Info) -> Any:
         if format == write.NODE_DATA:
-            return session.node_figures(color, on_progress=progress)
+            return session.node_figures(color, overlay=outside, on_progress=progress)
+        figures = None if outside is None else session.overlay(outside)
+        if figures is not None:
+            check_coloring(color, [column.name for column in figures.columns])
         return session.graph(
             given.layer,
             depth=given.depth,
@@ -42,6 +49,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             unfold=given.unfold,
             between=ends if all(ends) else None,
             nested=format == ".html",
+            overlay=figures,
             on_progress=progress,
         )
 
@@ -88,12 +96,15 @@ COMMAND = Command(
         Option("--to", "... to this one are lit, and counted", "LAYER"),
         Option(
             "--color",
-            "what boxes are coloured by: the family of the layer (default), or a figure",
-            default="family",
-            choices=("family", "macs", "params", "activations", "weights", "read", "written", "ops"),
-            manual="what boxes are coloured by: the family of the layer (default), or a figure; of `.json`"
-            " the figure that it holds (`macs`)",
+            "what boxes are coloured by: the family of the layer (default), macs, params, activations,\n"
+            "weights, read, written, ops, or a column of --overlay",
+            "family|FIGURE",
+            "family",
+            manual="what boxes are coloured by: the family of the layer (`family`), `macs`, `params`,"
+            " `activations`, `weights`, `read`, `written`, `ops`, or a column of `--overlay`; of `.json` the"
+            " figure that it holds (`macs`)",
         ),
+        "--overlay",
         *OPENING,
         *PRINTING,
     ),
@@ -103,6 +114,7 @@ COMMAND = Command(
         "explorer graph resnet50 --layer layer1.0 -o block.dot",
         "explorer graph resnet50 --from conv1 --to layer2.0 -o path.svg",
         "explorer graph resnet50 --layer layer3.0.add --steps 2 -o around.svg",
+        "explorer graph model.onnx -o model.svg --overlay profile.csv --color latency",
     ),
     _run,
     usage="graph MODEL -o FILE.html",

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 STYLES = ("tree", "torchinfo", "torchsummary", "keras", "sizes")
-_SHAPING = {"columns", "filter", "sort", "depth", "flat"}
+_SHAPING = {"columns", "filter", "sort", "depth", "flat", "fold_constants"}
 """Options that say which rows and columns."""
-_TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile")
+_TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overlay", "provider")
 """Options that make the tree a table."""
 
 
@@ -58,6 +58,9 @@ def _table(given: ParsedArgs, session: Session) -> LayerTable:
         flat=given.flat,
         machine=machine,
         spec=spec,
+        overlay=given.overlay or None,
+        providers=given.provider,
+        fold_constants=given.fold_constants,
     )
 
 
@@ -128,6 +131,10 @@ COMMAND = Command(
             "COLUMN",
         ),
         Option("--depth", "levels of the tree", "N", least=1),
+        Option(
+            "--fold-constants",
+            "constants and shape arithmetic as one row in each group ('+89 constant'), as on the screen",
+        ),
         Option("--flat", "layers without groups, one below the other, sorted together"),
         Option(
             "--style",
@@ -147,6 +154,17 @@ COMMAND = Command(
         ),
         *MACHINE,
         Option("--tile", "tile size that the column utilization is of: 64 or 64x64x64", "SIZE", reads="tile"),
+        "--overlay",
+        Option(
+            "--provider",
+            "which execution provider of onnxruntime runs each layer, and what crosses between them:\n"
+            "all that it has here, or some in the order in which they choose, such as cuda,cpu",
+            "all|NAMES",
+            reads="providers",
+            manual="which execution provider of onnxruntime runs each layer, the partitions that makes, and"
+            " the bytes that go from one to another: `all` that it has here, or some in the order in which"
+            " each takes what it can (`cuda,cpu`)",
+        ),
         *OPENING,
         *TABLE,
     ),
@@ -158,6 +176,8 @@ COMMAND = Command(
         "explorer layers model.onnx --filter 'op:Conv read>1M' --flat --csv",
         "explorer layers resnet18 --columns macs,time --machine npu --sort time",
         "explorer layers resnet18 --style torchinfo --compare",
+        "explorer layers model.onnx --overlay profile.csv --sort latency",
+        "explorer layers model.onnx --provider all",
     ),
     _run,
     usage="layers MODEL",

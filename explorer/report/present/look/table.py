@@ -8,10 +8,20 @@ from typing import Any, NamedTuple
 from explorer.base.units import MACS, bytes_text, count_text, exact_text, shape_text
 from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, whole_model
 from explorer.report.blocks import Alike, Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
-from explorer.report.present.figures import bar_text, count, plain, quiet_zero, seconds, share_text, size
+from explorer.report.present.figures import (
+    bar_text,
+    count,
+    number,
+    plain,
+    quiet_zero,
+    seconds,
+    share_text,
+    size,
+)
+from explorer.report.present.look.beside import overlay_blocks, placement_blocks
 from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import doubt_text
-from explorer.settings.columns import COLUMNS, STYLES, Beside, LayerColumn, tensor_bytes
+from explorer.settings.columns import COLUMNS, STYLES, Beside, LayerColumn, outside_columns, tensor_bytes
 
 __all__ = ["layers", "layers_blocks", "table", "table_blocks"]
 
@@ -45,15 +55,17 @@ def table(fact: LayerTable) -> list[Block]:
 def table_blocks(fact: LayerTable) -> list[Block]:
     """The rows that were asked for, with their columns, and what they add up to."""
     style = STYLES[fact.style]
-    columns = [COLUMNS.get(name) or LayerColumn(name, name, "ratio", _nothing, "") for name in fact.columns]
+    outside = {} if fact.overlay is None else outside_columns(fact.overlay)
+    columns = [COLUMNS.get(name) or outside[name] for name in fact.columns]
     rows = _Rows(fact.info, fact.layers, columns, heads=style.heads, flat=fact.flat, found=fact.found)
     for row, values in zip(fact.layers, fact.values, strict=True):
         rows.add(row, values)
-    return [rows.table(fact.totals), *(_sums(fact) if style.sums else _below(fact.info.totals, columns))]
-
-
-def _nothing(*_: Any) -> None:
-    return None
+    return [
+        rows.table(fact.totals),
+        *(_sums(fact) if style.sums else _below(fact.info.totals, columns)),
+        *([] if fact.overlay is None else overlay_blocks(fact.overlay)),
+        *([] if fact.placement is None else placement_blocks(fact.placement)),
+    ]
 
 
 class _Look(NamedTuple):
@@ -170,7 +182,9 @@ def _figure(column: LayerColumn, value: Any) -> Span:
     if column.unit == "count":
         return quiet_zero(count(value))
     if column.unit == "bytes":
-        return quiet_zero(size(value))
+        return quiet_zero(size(round(value)))
+    if column.unit == "number":
+        return quiet_zero(number(value))
     if column.unit == "seconds":
         return quiet_zero(seconds(value))
     if column.unit == "plain":
@@ -186,7 +200,11 @@ def _figure(column: LayerColumn, value: Any) -> Span:
 
 def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
     texts = {"count": count_text, "bytes": bytes_text}
-    text = texts[column.unit](value) if column.unit in texts else _figure(column, value).text
+    text = (
+        texts[column.unit](round(value))
+        if column.unit in texts and value is not None
+        else _figure(column, value).text
+    )
     return Span(sign + text, "strong", value=value)
 
 

@@ -1,0 +1,241 @@
+"""Overlay: figures from outside matched to the rows of a layer tree, and what groups have of them.
+
+A name is looked for as a path, then as the name of one layer, then as a tensor that a layer makes; a glob, in
+which square brackets are letters, finds all layers whose path it fits, and each of them has its figures. A
+path holds before a glob, and of several globs the first in the file. Rows of one name are taken together as
+a group takes what is in it: a profiler has one for each kernel.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.facts import Layer
+from explorer.facts.beside.overlay import OutsideFigure, Over, Overlay, OverlayColumn
+from explorer.settings.overlay import OutsideFigures, unique
+
+__all__ = ["narrowed_overlay", "over_rows", "overlay"]
+
+MOST_GLOBS = 256
+MOST_LETTERS = 1_000
+"""Of a glob: longer ones are looked up as names."""
+
+Part = tuple[float, int]
+"""A figure, and how many it was made of."""
+_OVER: Mapping[Over, Callable[[Part, Part], Part]] = {
+    "sum": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "mean": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "max": lambda a, b: (max(a[0], b[0]), a[1] + b[1]),
+    "min": lambda a, b: (min(a[0], b[0]), a[1] + b[1]),
+}
+
+
+def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay:
+    """Figures of files on the rows of a tree.
+
+    Args:
+        layers: All rows, parents before children.
+        files: What the files say; columns of one name have a number behind it from the second on.
+
+    Raises:
+        Misuse: There are too many globs.
+    """
+    names = _Names(layers)
+    columns: list[OverlayColumn] = []
+    figures: dict[str, Mapping[int, float]] = {}
+    unmatched: dict[str, None] = {}
+    ambiguous: dict[str, None] = {}
+    notes: list[str] = []
+    rows = matched = 0
+    own: set[int] = set()
+    for file in files:
+        found = _match(names, file)
+        unmatched.update(dict.fromkeys(found.unmatched))
+        ambiguous.update(dict.fromkeys(found.ambiguous))
+        notes += [*file.notes, *found.notes]
+        rows += len(file.rows)
+        matched += found.matched
+        for at, column in enumerate(file.columns):
+            name = unique(column.name, figures)
+            columns.append(replace(column, name=name))
+            mine = found.figures[at]
+            own |= mine.keys()
+            figures[name] = _gathered(
+                layers, {row: _value(part, column.over) for row, part in mine.items()}, column.over
+            )
+    return Overlay(
+        tuple([file.source for file in files]),
+        tuple(columns),
+        figures,
+        rows,
+        matched,
+        len(own),
+        tuple(unmatched),
+        tuple(ambiguous),
+        tuple(notes),
+    )
+
+
+def narrowed_overlay(known: Overlay, layers: Sequence[Layer], left: Sequence[Layer]) -> Overlay:
+    """The figures of a tree of which a filter left some rows: a group has those of what is left in it.
+
+    Args:
+        known: Of the whole tree.
+        layers: All rows.
+        left: Those that are left.
+    """
+    every, some = _leaves(layers), _leaves(left)
+    partial = {at for at, count in some.items() if count and count < every[at]} | {-1}
+    figures = {}
+    for column in known.columns:
+        whole = known.figures[column.name]
+        own = {row.id: whole[row.id] for row in left if row.id in whole and row.id not in partial}
+        figures[column.name] = _gathered(left, own, column.over)
+    return replace(known, figures=figures)
+
+
+def over_rows(known: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[str, OutsideFigure]:
+    """What rows that are drawn as one have together, by the names of the columns.
+
+    Args:
+        known: Of the tree.
+        rows: Their ids.
+        ends: Behind the last row inside each.
+    """
+    found = {}
+    for column in known.columns:
+        figures = known.figures[column.name]
+        parts = []
+        for row in (row for row in rows if row in figures):
+            # a mean weighs as many layers as it was made of
+            inside = range(row, ends[row]) if column.over == "mean" and len(rows) > 1 else ()
+            count = sum(at in figures and ends[at] == at + 1 for at in inside) or 1
+            parts.append((figures[row] * count if column.over == "mean" else figures[row], count))
+        if parts:
+            value = _value(reduce(_OVER[column.over], parts), column.over)
+            found[column.name] = OutsideFigure(value, column.head, column.unit)
+    return found
+
+
+def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
+    """How many layers lie in each group."""
+    found: dict[int, int] = {}
+    rows = [(row.id, row.parent, row.group) for row in layers]
+    for at, parent, group in reversed(rows):
+        inside = found.setdefault(at, 0) if group else 1
+        if parent is not None:
+            found[parent] = found.get(parent, 0) + inside
+    return found
+
+
+def _gathered(layers: Sequence[Layer], own: Mapping[int, float], over: Over) -> dict[int, float]:
+    """Figures of rows and of the groups around them, -1: of all; a group's own stands for those inside."""
+    join = _OVER[over]
+    parts: dict[int, Part] = {}
+    for at, parent in reversed([(row.id, row.parent) for row in layers]):
+        if at in own:
+            # the mean of a group weighs as much as there are figures in it
+            count = parts[at][1] if at in parts else 1
+            parts[at] = (own[at] * count if over == "mean" else own[at], count)
+        if at in parts:
+            above = -1 if parent is None else parent
+            parts[above] = join(parts[above], parts[at]) if above in parts else parts[at]
+    return {at: _value(part, over) for at, part in parts.items()}
+
+
+def _value(part: Part, over: Over) -> float:
+    return part[0] / part[1] if over == "mean" else part[0]
+
+
+class _Match(Struct):
+    """What the rows of a file are: by column, by layer."""
+
+    figures: list[dict[int, Part]]
+    matched: int = 0
+    unmatched: list[str] = []
+    ambiguous: list[str] = []
+    notes: list[str] = []
+
+
+class _Names:
+    """The rows of a tree by their names, each table made when it is asked for."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.paths: dict[str, int] = {}
+        self._names: dict[str, list[int]] = {}
+        self._values: dict[str, int] = {}
+        self._leaves: list[tuple[str, int]] = []
+        self._groups: list[tuple[str, int]] = []
+        for row in layers:
+            self.paths.setdefault(row.path, row.id)
+            self._names.setdefault(row.name, []).append(row.id)
+            (self._groups if row.group else self._leaves).append((row.path, row.id))
+            if not row.group:
+                self._values.update({tensor.name: row.id for tensor in row.outputs if tensor.name})
+
+    def named(self, name: str) -> Sequence[int]:
+        """The row of a path; else those of a name; else the one that makes a tensor."""
+        if (at := self.paths.get(name)) is not None:
+            return (at,)
+        if found := self._names.get(name):
+            return found
+        return () if (at := self._values.get(name)) is None else (at,)
+
+    def like(self, pattern: str) -> Sequence[int]:
+        """The layers whose paths a glob fits; groups where no layer is found."""
+        fits = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
+        return [at for path, at in self._leaves if fits(path)] or [
+            at for path, at in self._groups if fits(path)
+        ]
+
+
+def _match(names: _Names, file: OutsideFigures) -> _Match:
+    found = _Match([{} for _ in file.columns])
+    globs: list[tuple[str, tuple[float | None, ...]]] = []
+    for name, cells in file.rows:
+        rows = names.named(name)
+        if len(rows) == 1:
+            found.matched += 1
+            _add(found.figures, rows[0], cells, file.columns)
+        elif rows:
+            found.ambiguous.append(name)
+        elif len(name) <= MOST_LETTERS and any(letter in name for letter in "*?"):
+            globs.append((name, cells))
+        else:
+            found.unmatched.append(name)
+    if len(globs) > MOST_GLOBS:
+        raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
+    exact: set[int] = set().union(*found.figures)
+    taken: set[int] = set()
+    several: set[int] = set()
+    for name, cells in globs:
+        rows = names.like(name)
+        if not rows:
+            found.unmatched.append(name)
+            continue
+        found.matched += 1
+        several.update(row for row in rows if row in taken)
+        for row in rows:
+            if row not in exact and row not in taken:
+                _add(found.figures, row, cells, file.columns)
+        taken.update(rows)
+    if several:
+        found.notes.append(f"{len(several):,} layers fit several globs: the first in the file holds")
+    return found
+
+
+def _add(
+    figures: list[dict[int, Part]], row: int, cells: Sequence[float | None], columns: Sequence[OverlayColumn]
+) -> None:
+    for of_rows, cell, column in zip(figures, cells, columns, strict=True):
+        if cell is not None:
+            part = (cell, 1)
+            joined = _OVER[column.over](of_rows[row], part) if row in of_rows else part
+            of_rows[row] = joined

@@ -1,0 +1,283 @@
+"""Placement: layers by the execution provider that runs them, in partitions, and what crosses between those.
+
+A partition is what one provider runs before the work changes hands: it goes on as long as one of its nodes
+has all that it reads, and then the provider of the first node that is ready is next. A node that is not in
+the optimised graph is done by the operator that makes what it led to; else it was a constant, or unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.runtime import provider_assignment
+from explorer.engine.runtime.provider_assignment import HOST, Assignment, body_node_name, node_name
+from explorer.facts import Analysis, Layer, TensorInfo
+from explorer.facts.beside.placement import Boundary, FusedLayers, Partition, Placement
+from explorer.settings.columns import tensor_bytes
+
+__all__ = ["placement"]
+
+Work = tuple[Node, tuple[int, ...]]
+"""A node of the optimised graph, and the places of the original nodes whose work it does."""
+
+
+def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scratch: str) -> Placement:
+    """Which provider of onnxruntime runs which row of a layer tree.
+
+    Args:
+        model: The graph.
+        analysis: Of it.
+        providers: By name, in the order in which each takes what it can; none for all that are there.
+        scratch: A folder for files that live as long as this takes.
+
+    Raises:
+        Misuse: There is no such provider.
+        BadModel: onnxruntime cannot load the model.
+        MissingExtra: The installed onnxruntime does not tell.
+    """
+    runtime, available = provider_assignment.runtime()
+    asked = provider_assignment.chosen_providers(providers)
+    told = provider_assignment.assignment(model, asked, scratch=scratch)
+    wires = _Wires(model)
+    works = [] if told.nodes is None else _works(wires, told.nodes)
+    of_node = _providers(wires, told, works)
+    rows = _Rows(analysis, wires.nodes)
+    boundaries = _boundaries(wires, of_node, rows)
+    counts: dict[str, int] = {}
+    for provider in filter(None, of_node):
+        counts[provider] = counts.get(provider, 0) + 1
+    parts = _partitions(wires, of_node)
+    return Placement(
+        runtime,
+        available,
+        asked,
+        rows.providers(of_node, told),
+        counts,
+        tuple([Partition(provider, rows.paths(part)) for provider, part in parts]),
+        tuple(boundaries),
+        sum(one.bytes or 0 for one in boundaries),
+        sum(one.bytes is None for one in boundaries),
+        tuple(_fused(told, works, of_node, rows)),
+        rows.paths([at for at, provider in enumerate(of_node) if not provider]) if told.nodes else (),
+        tuple(_notes(told)),
+    )
+
+
+class _Wires:
+    """Who makes and who reads the values of the main graph; what a body reads its node does.
+
+    Attributes:
+        nodes: Of the main graph.
+        maker: Place of the node that makes a value.
+        reads: Values that each node needs.
+        constant: Whether nothing that a node reads comes from an input of the model.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.graph, self.nodes = model.graph, model.graph.nodes
+        self.maker = {name: at for at, node in enumerate(self.nodes) for name in node.outputs if name}
+        self.reads = [tuple(dict.fromkeys(reads(node))) for node in self.nodes]
+        self.fed = {value.name for value in model.graph.feeds} | model.defaults
+        self.constant: list[bool] = []
+        for names in self.reads:
+            made = [self.constant[self.maker[name]] for name in names if name in self.maker]
+            self.constant.append(all(made) and self.fed.isdisjoint(names))
+
+    def makers(self, at: int) -> set[int]:
+        """The nodes whose values a node reads."""
+        return {self.maker[name] for name in self.reads[at] if name in self.maker}
+
+
+def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
+    """The nodes of an optimised graph, each with the original ones between its outputs and its inputs."""
+    there = {name for node in optimised for name in (*node.outputs, *node.inputs)}
+    found: list[Work] = []
+    for node in optimised:
+        mine = {wires.maker[name] for name in node.outputs if name in wires.maker}
+        todo = [*mine]
+        while todo:
+            for name in wires.reads[todo.pop()]:
+                at = wires.maker.get(name)
+                # what is there is made by another, and a constant was computed
+                if at is not None and name not in there and at not in mine and not wires.constant[at]:
+                    mine.add(at)
+                    todo.append(at)
+        found.append((node, tuple(sorted(mine))))
+    return found
+
+
+def _providers(wires: _Wires, told: Assignment, works: Sequence[Work]) -> list[str]:
+    """The provider of each node; '' for one that does not run, or of which it is not told."""
+    found = [told.providers.get(node_name(at), "") for at in range(len(wires.nodes))]
+    for node, work in works:
+        runs = told.providers.get(node.name, "") or next((found[at] for at in work if found[at]), "")
+        for at in work:
+            found[at] = found[at] or runs
+    return found
+
+
+def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """What runs on one provider before the work changes hands, in that order."""
+    waiting = [len(wires.makers(at)) for at in range(len(of_node))]
+    readers: list[list[int]] = [[] for _ in waiting]
+    for at in range(len(of_node)):
+        for maker in wires.makers(at):
+            readers[maker].append(at)
+    ready: dict[str, list[int]] = {}
+    for at, count in enumerate(waiting):
+        if not count:
+            heappush(ready.setdefault(of_node[at], []), at)
+    found: list[tuple[str, list[int]]] = []
+    while heaps := {provider: heap for provider, heap in ready.items() if heap}:
+        # what does not run keeps nobody from running
+        now = "" if "" in heaps else found[-1][0] if found and found[-1][0] in heaps else None
+        if now is None:
+            now = min(heaps, key=lambda provider: heaps[provider][0])
+        at = heappop(heaps[now])
+        if now and (not found or found[-1][0] != now):
+            found.append((now, []))
+        if now:
+            found[-1][1].append(at)
+        for reader in readers[at]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heappush(ready.setdefault(of_node[reader], []), reader)
+    return found
+
+
+def _boundaries(wires: _Wires, of_node: Sequence[str], rows: _Rows) -> list[Boundary]:
+    """Values that one provider makes and another reads; inputs and outputs of the model lie on the CPU."""
+    source = {**dict.fromkeys(wires.fed, HOST)}
+    crossing: dict[tuple[str, str], list[int]] = {}
+    for at, node in enumerate(wires.nodes):
+        for name in wires.reads[at]:
+            if source.get(name) and of_node[at] and source[name] != of_node[at]:
+                crossing.setdefault((name, of_node[at]), []).append(at)
+        source.update(dict.fromkeys(node.outputs, of_node[at]))
+    for value in wires.graph.outputs:
+        if source.get(value.name) and source[value.name] != HOST:
+            crossing.setdefault((value.name, HOST), [])
+    found = []
+    for (name, target), readers in crossing.items():
+        info = rows.tensors.get(name)
+        maker = rows.paths([wires.maker[name]])[0] if name in wires.maker else ""
+        shape, size = (None, None) if info is None else (info.shape, tensor_bytes((info,)))
+        found.append(Boundary(name, shape, maker, source[name], target, rows.paths(readers), size))
+    return found
+
+
+def _fused(
+    told: Assignment, works: Sequence[Work], of_node: Sequence[str], rows: _Rows
+) -> Iterator[FusedLayers]:
+    """Layers that run as one operator."""
+    places = {node_name(at): at for at in range(len(of_node))}
+    for names in told.compiled:
+        work = [places[name] for name in names if name in places]
+        if len(work) > 1:
+            yield FusedLayers("compiled graph", of_node[work[0]], rows.paths(work))
+    for node, some in works:
+        if len(some) > 1:
+            yield FusedLayers(node.op, of_node[some[0]], rows.paths(some))
+
+
+def _notes(told: Assignment) -> Iterator[str]:
+    for provider in told.unusable:
+        yield f"{provider} is built into onnxruntime and cannot be used here"
+    if told.nodes is None:
+        yield "which layers are fused is not told"
+    if not told.optimised:
+        yield "so many nodes are not optimised: onnxruntime needs a time that grows with their square"
+
+
+class _Rows:
+    """The rows of a layer tree that nodes of the main graph are.
+
+    Attributes:
+        tensors: What is known of the values that go from node to node, and of the inputs.
+    """
+
+    def __init__(self, analysis: Analysis, nodes: Sequence[Node]) -> None:
+        self._layers, self._nodes = analysis.layers, nodes
+        by_value: dict[tuple[str, str], Layer] = {}
+        for row in self._layers:
+            for tensor in row.outputs:
+                by_value.setdefault((tensor.name, row.kind), row)
+        self._rows = [
+            next((by_value[name, node.op] for name in node.outputs if (name, node.op) in by_value), None)
+            for node in nodes
+        ]
+        self.tensors: dict[str, TensorInfo] = {one.name: one for one in analysis.info.model.inputs}
+        for row in filter(None, self._rows):
+            self.tensors |= {tensor.name: tensor for tensor in row.outputs}
+
+    def paths(self, places: Sequence[int]) -> tuple[str, ...]:
+        """Paths of nodes by their places in the graph."""
+        rows = [(self._rows[at], self._nodes[at]) for at in places]
+        return tuple([node.label if row is None else row.path for row, node in rows])
+
+    def providers(self, of_node: Sequence[str], told: Assignment) -> dict[int, str]:
+        """In short what runs each row: what its node runs on, unless its body says more; of a group all."""
+        own: dict[int, str] = {}
+        for at, row in enumerate(self._rows):
+            if row is not None:
+                own[row.id] = of_node[at]
+        bodies = dict(self._bodies(told))
+        found: dict[int, dict[str, None]] = {}
+        above: dict[int, str] = {}  # the provider of the node that a row lies in
+        for row in self._layers:
+            around = above.get(-1 if row.parent is None else row.parent, "")
+            above[row.id] = bodies.get(row.id) or own.get(row.id) or around
+        for row in reversed(list(self._layers)):
+            mine = found.setdefault(row.id, {})
+            if above[row.id] and (not row.group or row.id in own):
+                mine[above[row.id]] = None
+            if row.parent is not None:
+                found.setdefault(row.parent, {}).update(mine)
+        order = {name: at for at, name in enumerate(dict.fromkeys(filter(None, of_node)))}
+        return {
+            at: ", ".join(
+                _short(name) for name in sorted(names, key=lambda name: order.get(name, len(order)))
+            )
+            for at, names in found.items()
+        }
+
+    def _bodies(self, told: Assignment) -> Iterator[tuple[int, str]]:
+        """Providers of rows that are nodes of bodies, where one row only fits."""
+        inside: dict[int, dict[tuple[str, str], list[int]]] = {}
+        carriers = {
+            row.id for row, node in zip(self._rows, self._nodes, strict=True) if row and subgraphs(node)
+        }
+        around: dict[int, int] = {}
+        for row in self._layers:
+            carrier = around.get(-1 if row.parent is None else row.parent)
+            if carrier is not None:
+                for tensor in row.outputs:
+                    inside[carrier].setdefault((tensor.name, row.kind), []).append(row.id)
+            elif row.id in carriers:
+                carrier = row.id
+                inside[carrier] = {}
+            if carrier is not None:
+                around[row.id] = carrier
+        for at, (carried, node) in enumerate(zip(self._rows, self._nodes, strict=True)):
+            rows = {} if carried is None else inside.get(carried.id, {})
+            for name, one in _nodes_inside(node, node_name(at)) if rows else ():
+                fits = rows.get((one.outputs[0], one.op), []) if one.outputs else []
+                if len(fits) == 1 and name in told.providers:
+                    yield fits[0], told.providers[name]
+
+
+def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
+    """The nodes of bodies by the names that they were given."""
+    for place, (_, body) in enumerate(subgraphs(node)):
+        for at, one in enumerate(body.nodes):
+            inner = body_node_name(name, place, at)
+            yield inner, one
+            yield from _nodes_inside(one, inner)
+
+
+def _short(provider: str) -> str:
+    """A provider as it is typed and shown: 'CPU'."""
+    return provider.removesuffix("ExecutionProvider")

@@ -1,0 +1,173 @@
+"""Provider assignment: which execution provider onnxruntime gives each node of a graph, and what it fuses.
+
+onnxruntime tells it of a session that was asked to keep it (`session.record_ep_graph_assignment_info`, 1.24),
+as it is right behind its basic optimisations, which do not depend on the provider. What it fuses after that
+is in the optimised graph, which it writes; layouts are left as they are (they come at the last level only).
+Nodes get names of our own before, so that none is taken for another.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnxruntime
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, MissingExtra, Misuse
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line
+
+__all__ = ["HOST", "Assignment", "assignment", "body_node_name", "chosen_providers", "node_name", "runtime"]
+
+HOST = "CPUExecutionProvider"
+"""Whose memory inputs and outputs of a model lie in."""
+_SUFFIX = "ExecutionProvider"
+_RECORD = "session.record_ep_graph_assignment_info"
+_Level = onnxruntime.GraphOptimizationLevel
+
+
+class Assignment(Struct, frozen=True):
+    """What onnxruntime does with the nodes of a graph.
+
+    Attributes:
+        providers: By the names that `assignment` gave the nodes.
+        compiled: Names of nodes that one provider runs as one.
+        nodes: Those of the optimised graph; None where it is not told.
+        optimised: Whether anything was optimised.
+        unusable: Providers that were asked for and cannot be used here.
+    """
+
+    providers: Mapping[str, str]
+    compiled: tuple[tuple[str, ...], ...]
+    nodes: Sequence[Node] | None
+    optimised: bool
+    unusable: tuple[str, ...]
+
+
+def chosen_providers(names: Sequence[str]) -> tuple[str, ...]:
+    """Providers by their names, 'cuda' or 'CUDAExecutionProvider'; none for all that onnxruntime has here.
+
+    Raises:
+        Misuse: It has no such provider.
+    """
+    there = onnxruntime.get_available_providers()
+    short = {name.removesuffix(_SUFFIX).casefold(): name for name in there}
+    found = []
+    for name in names or there:
+        provider = short.get(name.strip().removesuffix(_SUFFIX).casefold())
+        if provider is None:
+            has = ", ".join(short)
+            raise Misuse(
+                f"onnxruntime has no provider '{name}' here", where="--provider", hint=f"it has {has}"
+            )
+        found.append(provider)
+    return tuple(dict.fromkeys([*found, HOST]))
+
+
+def runtime() -> tuple[str, tuple[str, ...]]:
+    """What asks, and the providers that it has here."""
+    return f"onnxruntime {onnxruntime.__version__}", tuple(onnxruntime.get_available_providers())
+
+
+def node_name(at: int) -> str:
+    """What a node of the main graph is called while onnxruntime is asked."""
+    return f"node{at}"
+
+
+def body_node_name(around: str, body: int, at: int) -> str:
+    """The same of a node in a body: of which node, which of its bodies, and the place in that."""
+    return f"{around}.{body}.{at}"
+
+
+def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assignment:
+    """Loads a graph and asks which provider runs each node.
+
+    Args:
+        model: The model; its nodes are called `node_name`, those of bodies `body_node_name`.
+        providers: In the order in which each takes what it can.
+        scratch: A folder for the optimised graph while it is read.
+
+    Raises:
+        BadModel: onnxruntime cannot load it.
+        MissingExtra: The installed onnxruntime does not tell.
+    """
+    if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+        raise MissingExtra(
+            f"onnxruntime {onnxruntime.__version__} does not tell which provider runs what",
+            hint="pip install 'onnxruntime>=1.24'",
+        )
+    nodes = tuple([_named(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
+    named = replace(model, graph=replace(model.graph, nodes=nodes))
+    folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+    made = skeleton(named, folder=folder)
+    level = _Level.ORT_ENABLE_EXTENDED
+    if len(model.graph.nodes) > MOST_OPTIMISED:
+        level = _Level.ORT_DISABLE_ALL
+    with tempfile.TemporaryDirectory(dir=scratch) as place:
+        target = os.path.join(place, "optimised.onnx")
+        try:
+            session = _session(made, folder, providers, level, target)
+            optimised: Sequence[Node] | None = reader.read(target).graph.nodes
+        except BadModel:  # of a provider that compiles there is no graph that could be written
+            session = _session(made, folder, providers, level)
+            optimised = _basic(made, folder, target)
+    parts = session.get_provider_graph_assignment_info()
+    of_nodes = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
+    there = session.get_providers()
+    return Assignment(
+        {name: provider for provider, names in of_nodes for name in names},
+        tuple([tuple(names) for _, names in of_nodes if len(names) > 1]),
+        optimised,
+        level != _Level.ORT_DISABLE_ALL,
+        tuple([provider for provider in providers if provider not in there]),
+    )
+
+
+def _basic(made: bytes, folder: str, target: str) -> Sequence[Node] | None:
+    """The nodes behind the optimisations that are the same for every provider; None if nobody knows."""
+    try:
+        _session(made, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
+        return reader.read(target).graph.nodes
+    except BadModel:
+        return None
+
+
+def _session(made: bytes, folder: str, providers: Sequence[str], level: Any, target: str = "") -> Any:
+    """A model that is loaded, and its optimised graph written to `target`.
+
+    Raises:
+        BadModel: onnxruntime refuses it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    options.add_session_config_entry(_RECORD, "1")
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    if target:
+        options.optimized_model_filepath = target
+        weights = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(f"{weights}file_name", "optimised.data")
+        options.add_session_config_entry(f"{weights}min_size_in_bytes", "1024")
+    try:
+        return onnxruntime.InferenceSession(made, options, providers=[*providers], enable_fallback=0)
+    except Exception as error:  # onnxruntime's own classes share no base below Exception
+        raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}") from None
+
+
+def _named(node: Node, name: str) -> Node:
+    """A node with a name that no other has, and those of its bodies too."""
+    bodies = {}
+    for place, (attribute, body) in enumerate(subgraphs(node)):
+        if "[" not in attribute:  # operators of others may carry lists of graphs, which stay as they are
+            inside = [_named(one, body_node_name(name, place, at)) for at, one in enumerate(body.nodes)]
+            bodies[attribute] = replace(body, nodes=tuple(inside))
+    if bodies:
+        node = node.with_attributes({**node.attributes, **bodies})
+    return node.with_values(node.inputs, node.outputs, name)
