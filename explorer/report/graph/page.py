@@ -39,6 +39,7 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
     data = {
         "title": heading(drawing),
         "notes": notes(drawing),
+        "route": drawing.route is not None,
         "color": color,
         "colorings": [*COLORINGS, *outside],
         "families": {one.name: one.color for one in FAMILIES.values()},
@@ -66,7 +67,7 @@ def _graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
         "h": drawing.height,
         "boxes": [_box(box, figures) for box in drawing.boxes],
         "edges": [
-            [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points]
+            [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points, int(edge.lit)]
             for edge in drawing.edges
             if edge.points
         ],
@@ -83,6 +84,9 @@ def _box(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
         "said": [said_of(box, name) for name in figures],
         "at": [box.x, box.y, box.width, box.height, box.rank],
     }
+    if box.lit:
+        found["lit"] = True
     if box.inside is not None:
+        found["open"] = box.open
         found["inside"] = _graph(box.inside, figures)
     return found

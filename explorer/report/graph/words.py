@@ -10,6 +10,7 @@ from explorer.base.units import bytes_text, count_text, exact_text, number_text,
 from explorer.facts import TensorInfo
 from explorer.facts.beside.overlay import OutsideFigure
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
+from explorer.report.present.figures import value_text
 
 __all__ = [
     "COLORINGS",
@@ -44,6 +45,8 @@ _BLANK = "#f4f4f4"
 _TINT = 0.45
 """How much of a family's colour fills its boxes; the rest is white."""
 _LONGEST = 30
+_MOST = 24
+"""Attributes of a layer that are told."""
 
 
 def check_coloring(color: str, outside: Sequence[str]) -> None:
@@ -119,7 +122,8 @@ def box_title(box: GraphBox) -> str:
         if value != 0:
             lines.append(f"{exact_text(value)} {'bytes ' * (name in _BYTES)}{_NOUNS.get(name, name)}")
     lines += [_outside_text(one, one.value) for one in box.outside.values()]
-    return "\n".join(lines)
+    said = [f"{printable(name)}: {value_text(value)}" for name, value in box.attributes.items()]
+    return "\n".join([*lines, *(["", *said[:_MOST]] if said else [])])
 
 
 def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
@@ -135,7 +139,10 @@ def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
 def fill(drawing: GraphDrawing, color: str) -> list[str]:
     """The colour of every box, '#rrggbb': of its family, or by its share of the largest figure."""
     if color == "family":
-        return [_BLANK if not _is_work(box) else _tint(box.family) for box in drawing.boxes]
+        return [
+            _BLANK if not _is_work(box) else "#ffffff" if _is_plain(box) else _tint(box.family)
+            for box in drawing.boxes
+        ]
     values = [value_of(box, color) for box in drawing.boxes]
     most = max((value for value in values if value), default=0)
     return [
@@ -153,7 +160,7 @@ def ink(color: str) -> str:
 def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
     """Colours and what each says."""
     if color == "family":
-        there = {box.family for box in drawing.boxes if _is_work(box)}
+        there = {box.family for box in drawing.boxes if _is_work(box) and not _is_plain(box)}
         yield from ((_tint(name), name) for name in FAMILIES if name in there)
         return
     most = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
@@ -189,6 +196,11 @@ def heading(drawing: GraphDrawing) -> str:
 
 def _is_work(box: GraphBox) -> bool:
     return box.role in ("layer", "group", "part")
+
+
+def _is_plain(box: GraphBox) -> bool:
+    """Whether it is a group of no family in particular."""
+    return box.family == "other" and box.role in ("group", "part")
 
 
 def _tint(family: str) -> str:

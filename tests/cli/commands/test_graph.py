@@ -353,7 +353,7 @@ def _node_data_builder() -> Any:
             sys.modules["model_explorer"] = before
 
 
-def _in_browser(page: Path) -> str:
+def in_browser(page: Path) -> str:
     """The page's document after its script has run, in Chromium without a network."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
@@ -387,7 +387,7 @@ def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
     assert "</script><script>" not in source.replace("</script>\n", "")
     before, rest = source.split('id="data">')
     assert not re.search(r"(src|href)=|url\((?!#)|@import", before + rest.split("</script>", 1)[1])
-    shut = _in_browser(page)
+    shut = in_browser(page)
     assert "<title>m.onnx</title>" in shut
     assert ">block</text>" in shut
     assert ">inner_one</text>" not in shut
@@ -395,11 +395,11 @@ def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
     open_.write_text(
         source.replace("draw(); fit();\n</script>", "draw(); fit(); byId('unfold').click();\n</script>")
     )
-    assert ">inner_one</text>" in _in_browser(open_)
+    assert ">inner_one</text>" in in_browser(open_)
     again = tmp_path / "again.html"
     click = "byId('unfold').click(); byId('fold').click();"
     again.write_text(source.replace("draw(); fit();\n</script>", f"draw(); fit(); {click}\n</script>"))
-    assert ">inner_one</text>" not in _in_browser(again)
+    assert ">inner_one</text>" not in in_browser(again)
 
 
 @pytest.mark.parametrize(

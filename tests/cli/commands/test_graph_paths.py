@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from explorer import Session
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.graph.drawing import GraphDrawing
-from tests.cli.commands.test_graph import chain, edges, saved, texts
+from tests.cli.commands.test_graph import chain, edges, in_browser, saved, texts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -177,6 +178,23 @@ def test_a_path_is_lit_in_the_picture_and_counted_under_its_name(tmp_path: Path)
         drawing = session.graph(between=(words[1], words[3]))
     assert sum(box.lit for box in drawing.boxes) == len(lit)
     assert edges(drawing)
+
+
+def test_the_page_lights_the_path_and_finds_a_layer_in_what_is_folded(tmp_path: Path) -> None:
+    path, page = blocks(tmp_path / "m.onnx", 6), tmp_path / "m.html"
+    with Session(str(path)) as session:
+        ends = [layer.path for layer in session.analysis().layers if not layer.group][3 * 1 : 3 * 2]
+    assert main(["graph", str(path), "--from", ends[0], "--to", ends[2], "-o", str(page), "--quiet"]) == 0
+    lit = in_browser(page)
+    assert re.findall(r'class="box\s+lit".*?<text[^>]*>(\w+)', lit)[-3:] == ["Relu", "Sigmoid", "Tanh"]
+    assert len(re.findall(r'class="edge lit"', lit)) == 2
+    assert main(["graph", str(path), "-o", str(page), "--quiet", "--force"]) == 0
+    assert ">Sigmoid</text>" not in in_browser(page)
+    typed = page.read_text().replace(
+        "draw(); fit();\n</script>", "draw(); fit(); byId('find').value = 'Sigm'; find();\n</script>"
+    )
+    page.write_text(typed)
+    assert ">Sigmoid</text>" in in_browser(page)
 
 
 @pytest.mark.parametrize(
