@@ -16,12 +16,12 @@ from explorer.report.present.figures import size
 from explorer.report.present.look.info import tensors_blocks
 from explorer.report.present.look.training import layer_figures
 from explorer.tui.pages.values import activation_lines, weight_lines
-from explorer.tui.tabs.memory import memory_page, step_at, step_of
+from explorer.tui.tabs.memory import memory_page, stacks, step_at, step_of
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow, line_text, line_width
-from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay
+from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, part_names
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
 
 MACHINE = Machine("laptop", 4e12, 100e9)
@@ -229,7 +229,7 @@ def test_the_cursor_of_the_roofline_stays_in_view() -> None:
         assert shown.points[at].path in rows[0]
         assert f"{at + 1} of {len(shown.points)} by time" in said(page)
         drawn = [
-            span for line in page if line_text(line).lstrip(" 0123456789TGM")[:1] in "│┤" for span in line
+            span for line in page if line_text(line).lstrip(" 0123456789.,")[:1] in "│┤" for span in line
         ]
         assert drawn.count(("◆", "accent")) == (shown.places[at] is not None)
 
@@ -273,7 +273,7 @@ def test_the_values_of_a_tensor_are_told_in_full_with_a_histogram() -> None:
         "50 % 0.125", "random weights, seed 0",
     ):  # fmt: skip
         assert figure in text, figure
-    assert "⣿" in text
+    assert "█" in text
     read_off = weight_lines(Weights("m", (stats(quantiles_exact=False),)), 1, 60, exact=False)
     assert "50 % ≈ 0.125" in words(read_off)
 
@@ -340,6 +340,59 @@ def test_an_unknown_layer_makes_the_sum_of_its_group_a_lower_bound() -> None:
 
 
 # pictures
+
+
+def test_the_peak_is_marked_and_named_above_its_column_without_any_colour() -> None:
+    fact = chain(*([10] * 40), 90, *([10] * 59))
+    page = memory_page(fact, 3, 80, 34, exact=False)
+    y, line = next((y, x) for y, x in enumerate(page) if "▼ peak" in line_text(x))
+    assert "▼ peak 100 B" in line_text(line)
+    under = line_text(page[y + 1])[line_text(line).index("▼")]
+    assert under == "█"
+    lit = [x for x, (piece, role) in enumerate(page[y + 1]) if role == "warn" and piece.strip()]
+    assert lit
+
+
+def test_the_timeline_stands_on_the_weights_and_says_so() -> None:
+    fact = replace(chain(100, 300, 200, 50), weight_bytes=500)
+    alone, stacked = (
+        [line_text(line) for line in memory_page(fact, 0, 80, 34, False, stacked)]
+        for stacked in (False, True)
+    )
+    assert any("peak 500 B" in line and "with the weights 1000 B" in line for line in stacked)
+    assert any(line.startswith("1000 B ┤") for line in stacked)
+    assert any(line.startswith(" 500 B ┤") for line in stacked), "the top of the weights"
+    assert sum("░" in line for line in stacked) == 6
+    assert not any("░" in line for line in alone)
+    assert any(line.startswith(" 500 B ┤") for line in alone)
+    assert stacks(fact)
+    assert not stacks(replace(fact, weight_bytes=5000))
+
+
+def test_the_axis_of_the_timeline_names_the_modules_where_they_begin() -> None:
+    page = memory_page(memory(alexnet()), 4, 100, 40, exact=False)
+    at = next(y for y, line in enumerate(page) if "▲" in line_text(line))
+    assert line_text(page[at + 1]).split() == ["features", "classifier"]
+    paths = ["", *(f"layer{i}.{j}.conv" for i in range(3) for j in range(4))]
+    assert [name for _, name in part_names(paths, 60)] == ["layer0", "layer1", "layer2"]
+    assert [name for _, name in part_names(paths, 130)][:2] == ["layer0.0", "layer0.1"]
+
+
+def test_layers_on_the_roof_are_drawn_by_their_time_and_the_slowest_are_named() -> None:
+    shown = rank_points(roofline(alexnet(), MACHINE))
+    page = roofline_page(shown, 5, [5], 100, 50)
+    text = said(page)
+    assert "classifier.1 +2" in text
+    assert "features.3" in text
+    assert "● from 10 %" in text
+    picture = [line_text(line) for line in page if line_text(line).lstrip(" 0123456789.,")[:1] in "│┤"]
+    assert sum(line.count("●") for line in picture) == 1, "the classifier takes nine tenths"
+    assert any("•" in line for line in picture)
+    head = next(line_text(line) for line in page if "FLOPs a byte " in line_text(line))
+    assert head.split()[0] == "TFLOPs/s"
+    ticks = [line.split("┤")[0].strip() for line in picture if "┤" in line]
+    assert "1" in ticks
+    assert all(set(tick) <= set("0.1,") for tick in ticks), "one unit"
 
 
 def test_a_curve_shows_the_largest_of_the_values_that_share_a_column() -> None:

@@ -8,8 +8,8 @@ from explorer.base import units
 from explorer.report.present.look.memory import figures, live_blocks, step_blocks
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import BLANK, Line, fit, line_text
-from explorer.tui.text.plot import area, columns_of, framed
+from explorer.tui.text.lines import BLANK, Line, cut, fit, line_width
+from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, part_names
 
 if TYPE_CHECKING:
     from explorer.facts.memory import Memory
@@ -29,11 +29,15 @@ class MemoryTab(PlotTab):
             return
         fresh = view.count != len(memory.steps)
         view.show_plot(
-            lambda at, width, height: memory_page(memory, at, width, height, exact),
+            lambda at, width, height: memory_page(memory, at, width, height, exact, self._stacked()),
             len(memory.steps),
             memory.peak_step if fresh else view.cursor,
             lambda x, y, width, height: step_at(memory, (x, y), width, height, exact),
         )
+
+    def _stacked(self) -> bool:
+        """Whether the timeline stands on the weights; `+` turns it round."""
+        return stacks(self.answer) != self.view.other
 
     def step_of(self, first: int, last: int) -> int | None:
         """The first step that runs one of the layers."""
@@ -57,14 +61,19 @@ def step_of(memory: Memory, first: int, last: int) -> int | None:
     )
 
 
-def memory_page(memory: Memory, at: int, width: int, height: int, exact: bool) -> list[Line]:
-    """The figures, the timeline with its cursor at step `at`, and the tensors live there."""
+def memory_page(
+    memory: Memory, at: int, width: int, height: int, exact: bool, stacked: bool | None = None
+) -> list[Line]:
+    """The figures, the timeline with its cursor at step `at`, and the tensors live there.
+
+    `stacked` sets the timeline on the weights; by default where it can still be told.
+    """
     width -= 1
     lines, rows = _above(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     at = max(0, min(at, len(memory.steps) - 1))
-    lines += _timeline(memory, at, width, rows)
+    lines += _timeline(memory, at, width, rows, stacks(memory) if stacked is None else stacked)
     return [*lines, *draw([*step_blocks(memory, at), *live_blocks(memory, at)], width, exact)]
 
 
@@ -72,7 +81,7 @@ def step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exa
     """The step whose column of the timeline is at a column and row of the page."""
     above, rows = _above(memory, width - 1, height, exact)
     across = _across(memory, width - 1)
-    column, row = place[0] - (width - 2 - across), place[1] - len(above)
+    column, row = place[0] - (width - 2 - across), place[1] - len(above) - 1
     if not memory.steps or not 0 <= column < across or not 0 <= row < rows + 2:
         return None
     return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * across))
@@ -85,26 +94,55 @@ def _above(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[L
     return lines + ([BLANK] if height > 18 else []), rows
 
 
-def _timeline(memory: Memory, at: int, width: int, rows: int) -> list[Line]:
-    peak, steps = memory.peak_step, len(memory.steps)
-    top = units.bytes_text(memory.peak_bytes)
+def _timeline(memory: Memory, at: int, width: int, rows: int, stacked: bool) -> list[Line]:
+    """What is live at each step, on top of the weights if they are stacked; the peak is named above it."""
+    steps, under = len(memory.steps), memory.weight_bytes if stacked else 0
+    whole = memory.peak_bytes + under or 1
     across = _across(memory, width)
-    plot = area(
-        [step.live_bytes for step in memory.steps], across, rows, lit=((peak, "warn"), (at, "accent"))
-    )
+    scale = width - across - 3
+    top = fit(units.bytes_text(whole), scale, right=True)
+    shown = column_values(tuple(step.live_bytes for step in memory.steps), across)
+    roles = ["warn" if value == memory.peak_bytes else "bar" for value in shown]
     here = columns_of(at, steps, across)
+    for x in here:
+        roles[x] = "accent"
+    picture = filled([value / whole for value in shown], rows, roles, under / whole)
+    labels = {0: top, rows - 1: fit("0", scale, right=True)}
+    weights = rows - 1 - round(rows * under / whole)
+    if stacked and 0 < weights < rows - 1:
+        labels[weights] = fit(units.bytes_text(under), scale, right=True)
+    names = part_names([step.path for step in memory.steps], across)
+    names = names or [(0, "0"), (across - len(f"{steps - 1:,}"), f"{steps - 1:,}")]
     mark = here[len(here) // 2]
-    last = f"{steps - 1:,}"
-    # the cursor stands under the plot too, so that it is seen where nothing is live
-    below = [(0, "0"), (across - 1, last)]
-    below = [(x, word) for x, word in below if not abs(mark - x) < len(word)]
-    lines = framed(plot, {0: top, rows - 1: fit("0", len(top), right=True)}, below)
-    under = fit(line_text(lines[-1]), len(top) + 2 + across)
-    at_mark = len(top) + 2 + mark
-    lines[-1] = ((under[:at_mark], "dim"), ("▲", "accent"), (under[at_mark + 1 :], "dim"))
-    return lines
+    lines = framed(lines_of(picture), labels, names, mark=mark, begin=True)
+    return [_peak_line(memory, scale + 2, across, stacked), *lines]
+
+
+def _peak_line(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
+    """The peak above its column, and what is drawn."""
+    columns = columns_of(memory.peak_step, len(memory.steps), across)
+    more = "+ hides the weights" if stacked else "+ shows them on the weights"
+    said = f"peak {units.bytes_text(memory.peak_bytes)}"
+    if stacked:
+        said += f", with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
+    x = columns[len(columns) // 2]
+    text = f"▼ {said}" if x + len(said) + 2 <= across else f"{said} ▼"
+    left = x if text[0] == "▼" else max(0, x + 1 - len(text))
+    line: Line = ((" " * (margin + left), "text"), (text, "warn"))
+    room = margin + across - line_width(line)
+    if memory.weight_bytes and room > len(more) + 2:
+        line = (*line, (fit(more, room, right=True), "dim"))
+    return cut(line, margin + across)
 
 
 def _across(memory: Memory, width: int) -> int:
     """Cells of the timeline beside its scale."""
-    return max(4, width - len(units.bytes_text(memory.peak_bytes)) - 3)
+    scale = max(
+        len(units.bytes_text(size)) for size in (memory.peak_bytes, memory.peak_bytes + memory.weight_bytes)
+    )
+    return max(4, width - scale - 3)
+
+
+def stacks(memory: Memory) -> bool:
+    """Whether what is live can still be told on top of the weights."""
+    return 0 < memory.weight_bytes <= 4 * memory.peak_bytes

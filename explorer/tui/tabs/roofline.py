@@ -7,23 +7,21 @@ what bounds it. A layer without MACs has intensity 0 and no place on a logarithm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
+from rich.cells import cell_len
 
-from explorer.base import units
 from explorer.report.blocks import Table
 from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, fit, wrap
-from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
+from explorer.tui.text.lines import BLANK, Line, cut, ending, fit, safe, wrap
+from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, put, spread
 
 if TYPE_CHECKING:
-    from plotille import Canvas
-
     from explorer.facts.roofline import Roofline, RooflinePoint
 
 
@@ -200,91 +198,103 @@ class _Scale(Struct, frozen=True):
 
     @property
     def top(self) -> float:
-        """The upper end, a little above the roof."""
-        return self.ceiling + (self.ceiling - self.floor) * 0.12
+        """The upper end, above the roof, where names stand."""
+        return self.ceiling + (self.ceiling - self.floor) * 0.25
 
-    def dot(self, x: float, y: float) -> tuple[int, int]:
-        """The dot at two logarithms."""
-        return (
-            spread(x, self.low, self.high, 2 * self.across),
-            spread(y, self.floor, self.top, 4 * self.rows),
-        )
+    def column(self, x: float) -> int:
+        """The column of the logarithm of an intensity."""
+        return spread(x, self.low, self.high, self.across)
 
-    def on_roof(self, x: float) -> tuple[int, int]:
-        """The dot on the roof above the logarithm of an intensity."""
-        return self.dot(x, min(self.ceiling, self.ceiling - (self.ridge - x)))
+    def share(self, column: int) -> float:
+        """The share of the height that the roof has over a column."""
+        x = self.low + (self.high - self.low) * column / max(1, self.across - 1)
+        return (min(self.ceiling, self.ceiling - (self.ridge - x)) - self.floor) / (self.top - self.floor)
+
+    def row(self, y: float) -> int:
+        """The row, from the top, of the logarithm of a rate."""
+        return self.rows - 1 - spread(y, self.floor, self.top, self.rows)
+
+    def roof(self, column: int) -> int:
+        """The row of the roof over a column."""
+        return self.rows - 1 - min(self.rows - 1, int(max(0.0, self.share(column)) * self.rows - 1e-9))
+
+
+_SIZES = ((0.1, "●"), (0.01, "•"), (0.0, "·"))
+"""From which share of the time on a place on the roof is drawn how large."""
+_NAMED = 3
+"""Places whose layer is named."""
 
 
 def _plot(shown: RankedPoints, at: int, marked: Collection[int], width: int, rows: int) -> list[Line]:
-    """The roof with every layer that has a place on it; the cursor's on a stem, marked ones as diamonds."""
+    """The roof with every layer that has a place on it, by its share of the time; marked ones as diamonds."""
     ridge, peak = math.log10(shown.roofline.ridge), math.log10(2 * shown.roofline.machine.peak_macs)
-    dots, diamonds = _spots(shown, range(len(shown.points))), _spots(shown, marked)
-    everywhere = [place / _STEPS for _, place in dots] + [ridge]
+    everywhere = [place / _STEPS for place in shown.places if place is not None] + [ridge]
     low = min(math.floor(min(everywhere) - 0.1), ridge - 1)
     high = max(math.ceil(max(everywhere) + 0.1), ridge + 0.7)
     scale = _Scale(ridge, peak, low, high, 1, rows)
     ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))
-    margin = max((len(_rate(power)) for power in ticks), default=0)
+    unit = 3 * max(0, min(len(_PREFIXES) - 1, math.floor(max(ticks, default=0) / 3)))
+    margin = max((len(_power(power - unit)) for power in ticks), default=0)
     scale = replace(scale, across=max(8, width - margin - 2))
     here = shown.places[at]
-
-    def roof(canvas: Canvas) -> None:
-        corner = scale.dot(ridge, peak)
-        canvas.line(*scale.dot(low, scale.floor), *corner)
-        canvas.line(*corner, *scale.dot(high, peak))
-
-    def below_ridge(canvas: Canvas) -> None:
-        x, y = scale.dot(ridge, peak)
-        for step in range(0, y, 3):
-            canvas.point(x, step)
-
-    def layers(limit: str) -> Callable[[Canvas], None]:
-        def draw(canvas: Canvas) -> None:
-            for marker, spots in (("●", dots), ("◆", diamonds)):
-                for bound, place in spots:
-                    if bound == limit:
-                        canvas.point(*scale.on_roof(place / _STEPS), marker=marker)
-
-        return draw
-
-    def stem(canvas: Canvas) -> None:
-        if here is not None:
-            x, y = scale.on_roof(here / _STEPS)
-            canvas.line(x, 0, x, y)
-
-    def cursor(canvas: Canvas) -> None:
-        if here is not None:
-            canvas.point(*scale.on_roof(here / _STEPS), marker="◆")
-
-    parts: list[Part] = [("track", below_ridge), ("dim", roof), ("accent", stem)]
-    parts += [(ROLES[LIMITS[limit]], layers(limit)) for limit in ("memory", "compute")]
-    picture = overlay(scale.across, rows, [*parts, ("accent", cursor)])
-    labels = {
-        rows - 1 - scale.dot(low, power)[1] // 4: fit(_rate(power), margin, right=True)
-        for power in reversed(ticks)
-    }
-    below = [
-        (scale.dot(power, peak)[0] // 2, _power(power)) for power in log_ticks(low, high, scale.across // 8)
-    ]
-    unit = "FLOPs/s over FLOPs a byte"
+    roles = ["track"] * scale.across
+    if here is not None:
+        roles[scale.column(here / _STEPS)] = "accent"
+    cells = filled([max(0.0, scale.share(x)) for x in range(scale.across)], rows, roles)
+    _put_layers(cells, scale, shown, marked)
+    if here is not None:
+        x = scale.column(here / _STEPS)
+        put(cells, x, scale.roof(x), "◆", "accent")
+    labels = {scale.row(power): fit(_power(power - unit), margin, right=True) for power in reversed(ticks)}
+    below = [(scale.column(power), _power(power)) for power in log_ticks(low, high, scale.across // 8)]
+    said = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
     if here is None:  # 0 has no logarithm
-        unit = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
-    return [((fit(" " * (margin + 2) + unit, width), "dim"),), *framed(picture, labels, below)]
+        said = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
+    sizes = "   ● from 10 %  • from 1 %  · less of the time"
+    said += sizes * (len(said) + len(sizes) + margin + 2 <= width)
+    head: Line = ((fit(" " * (margin + 2) + said, width), "dim"),)
+    return [head, *framed(lines_of(cells), labels, below)]
 
 
-def _spots(shown: RankedPoints, indices: Iterable[int]) -> set[tuple[str, int]]:
-    """Where layers are on the roof, each place once."""
-    return {(shown.points[i].limit, place) for i in indices if (place := shown.places[i]) is not None}
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
-def _rate(power: int) -> str:
-    """A power of ten beside the axis: '100 G', '10 T'."""
-    return units.rate_text(10.0**power, "").replace(".00", "").strip()
+def _put_layers(cells: Cells, scale: _Scale, shown: RankedPoints, marked: Collection[int]) -> None:
+    """Draws every place of the roof once, those that take longest last, and names some of them."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for i, place in enumerate(shown.places):
+        if place is not None:
+            found.setdefault((scale.column(place / _STEPS), shown.points[i].limit), []).append(i)
+    places = sorted(found.items(), key=lambda one: sum(shown.points[i].share for i in one[1]))
+    for (x, limit), layers in places:
+        share = sum(shown.points[i].share for i in layers)
+        sign = next(sign for least, sign in _SIZES if share >= least)
+        chosen = any(i in marked for i in layers)
+        put(cells, x, scale.roof(x), "◆" if chosen else sign, ROLES[LIMITS[limit]])
+    for (x, _), layers in places[: -_NAMED - 1 : -1]:
+        more = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
+        _name_above(cells, x, scale.roof(x), ending(safe(shown.points[layers[0]].path), 24) + more)
+
+
+def _name_above(cells: Cells, x: int, y: int, name: str) -> None:
+    """Writes a name above a place, left of it or right, in the next row that is free there."""
+    if cell_len(name) != len(name):
+        return
+    for row in range(y - 1, -1, -1):
+        for first in (x - len(name) + 1, x):
+            around = [at for at in range(first - 1, first + len(name) + 1) if 0 <= at < len(cells[row])]
+            if 0 <= first <= len(cells[row]) - len(name) and all(cells[row][at][0] == " " for at in around):
+                put(cells, first, row, name, "text")
+                for between in range(row + 1, y):
+                    put(cells, x, between, "│", "track")
+                return
+        if cells[row][x][0] != " ":
+            return
 
 
 def _power(power: int) -> str:
-    """A power of ten below a logarithmic axis: '0.1', '1', '10 k'."""
-    return f"{10.0**power:g}" if power < 3 else units.count_text(10**power).replace(".00", "")
+    """A power of ten beside an axis: '0.1', '1', '1,000'."""
+    return f"{10.0**power:g}" if not 0 <= power < 7 else f"{10**power:,}"
 
 
 def _list(shown: RankedPoints, at: int, marked: Collection[int], width: int, room: int) -> list[Line]:

@@ -1,18 +1,23 @@
-"""Plots made of text (braille), for the pages: dots by plotille, colours and axes by roles as everywhere.
+"""Plots made of text, for the pages: filled curves in eighths of a cell, lines of dots by plotille.
 
-plotille draws on a canvas of braille dots and knows nothing of colours here: each part of a picture is a
-canvas of its own with a role, and the parts are laid over each other. Only a part that changed changes
-cells, so a cursor that moves over a plot costs the two columns it left and entered.
+No library draws columns in eighths with roles: plotext and textual-plot take 80-90 ms to import, draw in
+quarters or braille, and choose colours themselves; Textual's sparkline has neither axes nor a cursor. Lines
+that cross (a sweep, a blame) are dots of plotille's canvas, 4 ms: each part is a canvas of its own with a
+role, and the parts are laid over each other. Only a part that changed changes cells, so a cursor that moves
+over a plot costs the two columns it left and entered.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from explorer.tui.text.lines import Line, Span, fit
+from rich.cells import cell_len
+
+from explorer.tui.text.lines import Line, Span, fit, safe
 
 if TYPE_CHECKING:
     from plotille import Canvas
@@ -59,26 +64,57 @@ def _joined(cells: Iterable[Span]) -> Line:
     return tuple((piece, role) for piece, role in spans)
 
 
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+Cells = list[list[Span]]
+"""A picture while it is drawn: rows from the top, of spans of one character."""
+
+
 @lru_cache(8)
-def _filled(values: tuple[float, ...], width: int, height: int, top: float) -> tuple[str, ...]:
-    dots = 2 * width
-
-    def draw(canvas: Canvas) -> None:
-        for x in range(dots):
-            first = x * len(values) // dots
-            last = max(first + 1, -(-(x + 1) * len(values) // dots))
-            value = max(values[first:last])
-            if value > 0 and top > 0:
-                canvas.line(x, 0, x, max(1, round(4 * height * min(1.0, value / top))) - 1)
-
-    return tuple(row.replace(chr(_EMPTY), " ") for row in _dots(width, height, draw))
+def column_values(values: tuple[float, ...], width: int) -> tuple[float, ...]:
+    """What each of so many columns shows: the largest of the values that share it."""
+    count = len(values)
+    return tuple([max(values[x * count // width : -(-(x + 1) * count // width)]) for x in range(width)])
 
 
 def columns_of(index: int, count: int, width: int) -> range:
     """The columns in which `area` shows value `index` of `count`."""
-    first = index * 2 * width // count // 2
-    last = (((index + 1) * 2 * width - 1) // count) // 2
-    return range(min(first, width - 1), min(max(first, last), width - 1) + 1)
+    first = min(index * width // count, width - 1)
+    return range(first, max(first + 1, min(width, -(-(index + 1) * width // count))))
+
+
+def filled(heights: Sequence[float], height: int, roles: Sequence[str], floor: float = 0.0) -> Cells:
+    """Columns in eighths of a cell.
+
+    Args:
+        heights: Of each column, from 0 to 1. One that is not 0 shows an eighth at least.
+        height: In cells.
+        roles: Of each column.
+        floor: The share of the height that something below them takes, drawn as a dotted band.
+    """
+    below = round(8 * height * floor)
+    cells: Cells = [[(" ", "text") for _ in heights] for _ in range(height)]
+    for x, (share, role) in enumerate(zip(heights, roles, strict=True)):
+        top = below + max(round(8 * height * share), 1 if share > 0 else 0)
+        for y in range(height):
+            eighths = min(8, max(0, top - 8 * y))
+            if 8 * y + 4 < below:
+                cells[height - 1 - y][x] = ("░", "track")
+            elif eighths:
+                cells[height - 1 - y][x] = (EIGHTHS[eighths], role)
+    return cells
+
+
+def put(cells: Cells, x: int, y: int, text: str, role: str) -> None:
+    """Writes a text over a picture, as far as it is in it."""
+    for at, char in enumerate(text, x):
+        if 0 <= y < len(cells) and 0 <= at < len(cells[y]):
+            cells[y][at] = (char, role)
+
+
+def lines_of(cells: Cells) -> list[Line]:
+    """A picture as lines."""
+    return [_joined(row) for row in cells]
 
 
 def area(
@@ -98,11 +134,58 @@ def area(
     for index, name in lit:
         for x in columns_of(index, len(values), width):
             roles[x] = name
-    rows = _filled(tuple(values), width, height, max(values))
-    return [_joined(zip(row, roles, strict=True)) for row in rows]
+    top = max(values) or 1
+    shown = [max(0.0, value) / top for value in column_values(tuple(values), width)]
+    return lines_of(filled(shown, height, roles))
 
 
-def framed(rows: Sequence[Line], labels: dict[int, str], below: Sequence[tuple[int, str]]) -> list[Line]:
+def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
+    """Where the parts of a model begin among its steps, and what they are called: words under an axis.
+
+    The modules are those of the greatest depth at which most of the axis has names that fit.
+
+    Args:
+        paths: Of the steps, with dots or slashes between the modules.
+        width: Columns of the axis.
+    """
+    pieces = [re.split(r"[./]", safe(path).strip("/")) for path in paths]
+    best: list[tuple[int, str]] = []
+    for depth in range(4):
+        begins = [
+            at
+            for at, names in enumerate(pieces)
+            if not at or names[: depth + 1] != pieces[at - 1][: depth + 1]
+        ]
+        found, told = [], 0
+        for at, end in zip(begins, [*begins[1:], len(paths)], strict=True):
+            names, first, last = pieces[at], at * width // len(paths), end * width // len(paths)
+            name = _told(names[: depth + 1])
+            if len(names) > min(depth, 1) and 0 < len(name) == cell_len(name) < last - first:
+                found.append((first, name))
+                told += last - first
+        if depth and (told < _TOLD * width or len({name for _, name in found}) < len(found)):
+            break
+        best = found
+    return best
+
+
+_TOLD = 0.6
+"""The share of an axis that has names below which the modules around them are told."""
+
+
+def _told(names: Sequence[str]) -> str:
+    """The last of some modules, with the one around it where it has a number only."""
+    return ".".join(names[-2:]) if names[-1].isdigit() else names[-1]
+
+
+def framed(
+    rows: Sequence[Line],
+    labels: dict[int, str],
+    below: Sequence[tuple[int, str]],
+    *,
+    mark: int | None = None,
+    begin: bool = False,
+) -> list[Line]:
     """A plot with its axes.
 
     Args:
@@ -110,6 +193,8 @@ def framed(rows: Sequence[Line], labels: dict[int, str], below: Sequence[tuple[i
         labels: Row to what stands left of it.
         below: Column of the plot to what stands under the axis there, from left to right; the first wins
             where two do not fit beside each other.
+        mark: A column that is pointed at on the axis.
+        begin: The words begin under their columns, in place of their middles.
     """
     margin = max((len(label) for label in labels.values()), default=0)
     width = max((sum(len(piece) for piece, _ in row) for row in rows), default=0)
@@ -119,11 +204,14 @@ def framed(rows: Sequence[Line], labels: dict[int, str], below: Sequence[tuple[i
         lines.append(((f"{fit(label, margin, right=True)} ", "dim"), (tick, "track"), *row))
     ticks = {x for x, _ in below if 0 <= x < width}
     line = "".join("┴" if x in ticks else "─" for x in range(width))
-    lines.append(((" " * (margin + 1), "dim"), ("└" + line, "track")))
+    axis: list[Span] = [(" " * (margin + 1), "dim"), ("└" + line, "track")]
+    if mark is not None and 0 <= mark < width:
+        axis[1:] = [("└" + line[:mark], "track"), ("▲", "accent"), (line[mark + 1 :], "track")]
+    lines.append(tuple(axis))
     under = " " * (margin + 2)
     for x, word in below:
         # under its column, but neither beyond the plot nor before its begin
-        at = margin + 2 + max(0, min(x - (len(word) - 1) // 2, width - len(word)))
+        at = margin + 2 + max(0, min(x - (0 if begin else (len(word) - 1) // 2), width - len(word)))
         if at > len(under) or len(under) == margin + 2 <= at:
             under += " " * (at - len(under)) + word
     lines.append(((under, "dim"),))

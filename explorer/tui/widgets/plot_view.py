@@ -23,6 +23,7 @@ _BELOW = 2
 # fmt: off
 PLOT_KEYS = (
     Key("choose", ("enter",), "Enter", "To the layer", "From a plot's cursor to its layer in the tree", MOVE),
+    Key("other", ("plus",), "+", "With the weights", "The memory on top of the weights, or alone", MOVE),
 )
 # fmt: on
 
@@ -50,6 +51,7 @@ class PlotView(LineView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor = self.count = 0
+        self.other = False
         self._pick: PickDialog = lambda x, y, width, height: None
         self._draw: Draw = lambda cursor, width, height: ()
 
@@ -112,6 +114,11 @@ class PlotView(LineView):
     def action_edge(self, end: int) -> None:
         """To the first or the last."""
         self.move_to(end * self.count)
+
+    def action_other(self) -> None:
+        """Draw the other form of a plot that has two."""
+        self.other = not self.other
+        self._again()
 
     def action_choose(self) -> None:
         """Say that this is the one."""
