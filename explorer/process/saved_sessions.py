@@ -35,6 +35,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.facts import History, HistoryEntry
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
+from explorer.process.screen_choices import state_folder
 
 VERSION = 2
 _LINEAR = 1
@@ -65,6 +66,7 @@ class ScreenState(Struct, frozen=True):
         flat: The tree shows layers without groups.
         constants: The tree shows constants and shape arithmetic among the others.
         bookmarks: Paths of layers.
+        in_tabs: The pane in use is the right one.
     """
 
     tab: str = "layer"
@@ -82,6 +84,7 @@ class ScreenState(Struct, frozen=True):
     flat: bool = False
     constants: bool = False
     bookmarks: tuple[str, ...] = ()
+    in_tabs: bool = False
 
 
 class Opening(Struct, frozen=True):
@@ -161,10 +164,7 @@ class SessionStore:
 
 def home(environment: Mapping[str, str]) -> str:
     """The folder of all sessions: of the XDG base directories the one for state."""
-    state = environment.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # the specification: a relative path is to be ignored
-        state = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "explorer", "sessions")
+    return os.path.join(state_folder(environment), "sessions")
 
 
 def begin(environment: Mapping[str, str]) -> SessionStore | None:

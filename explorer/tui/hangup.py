@@ -19,10 +19,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from explorer.host import memory_limit, scratch
+from explorer.process import screen_choices
 from explorer.process.client import EngineProcess
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, ScreenState, SessionStore
+    from explorer.process.screen_choices import ScreenChoices
     from explorer.tui.program import ExplorerApp
 
 _GRACE = 3.0
@@ -96,6 +98,14 @@ class ResumableSession:
         from explorer.process import saved_sessions
 
         return saved_sessions.waiting(self._source, os.environ, self._cwd)
+
+    def choices(self) -> ScreenChoices:
+        """How its user wants the screen; reads a small file."""
+        return screen_choices.kept(os.environ)
+
+    def keep_choices(self, choices: ScreenChoices) -> None:
+        """Write down how its user wants it; any thread may."""
+        screen_choices.keep(choices, os.environ)
 
     @contextlib.contextmanager
     def end_on_hangup(self, app: ExplorerApp) -> Iterator[None]:

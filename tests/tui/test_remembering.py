@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from explorer.base.errors import BadModel
+from explorer.process import screen_choices
 from explorer.process.saved_sessions import ScreenState
+from explorer.process.screen_choices import ScreenChoices
 from explorer.tui.screen.main import MainScreen
+from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, blocks
@@ -21,6 +25,7 @@ class Notebook:
     def __init__(self, *, others: bool = False) -> None:
         self.views: list[ScreenState | None] = []
         self.others = others
+        self.chosen = ScreenChoices()
 
     def keep(self, view: ScreenState | None) -> None:
         """Write down."""
@@ -29,6 +34,14 @@ class Notebook:
     def has_resumable(self) -> bool:
         """Whether another session waits."""
         return self.others
+
+    def choices(self) -> ScreenChoices:
+        """How the user wants the screen."""
+        return self.chosen
+
+    def keep_choices(self, choices: ScreenChoices) -> None:
+        """Write that down."""
+        self.chosen = choices
 
 
 def shown(hands: Hands) -> tuple[Any, ...]:
@@ -129,3 +142,41 @@ async def test_a_user_is_told_that_a_session_of_this_model_waits() -> None:
         assert "explorer --resume goes on with it" in hands.strip(Status)
     async with screen(keeper=Notebook(), size=(120, 40)) as hands:
         assert "resume" not in hands.strip(Status)
+
+
+async def test_columns_order_and_divider_are_kept_from_session_to_session_until_they_are_forgotten() -> None:
+    notes = Notebook()
+    async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
+        await hands.press("C", "down", "space", "enter", "F", "c", "s", "less_than_sign")
+        await hands.pilot.pause(0.6)
+        head, width = hands.strip(PaneHead, "#tree-head"), hands.main.panes.left.size.width
+        assert "flat" in head
+    assert notes.chosen == ScreenChoices(
+        tuple(name for name in SHOWN if name != "output"), "params", by_cost=True, flat=True, divider=46
+    )
+    async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
+        assert hands.strip(PaneHead, "#tree-head") == head
+        assert hands.main.panes.left.size.width == width
+        await hands.press("ctrl+p", *"at first", "enter")
+        await hands.pilot.pause(0.6)
+        assert "flat" not in hands.strip(PaneHead, "#tree-head")
+        assert hands.main.panes.left.size.width > width
+    assert notes.chosen == ScreenChoices(metric="macs")
+
+
+@pytest.mark.parametrize("junk", [b"", b"[]", b'{"divider": 101}', b'{"columns": "x"}', b"[" * 60_000])
+def test_a_file_of_choices_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, junk: bytes) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    chosen = ScreenChoices(("params",), "params", by_cost=True, divider=70)
+    assert screen_choices.kept(environment) == ScreenChoices()
+    assert screen_choices.keep(chosen, environment)
+    assert screen_choices.kept(environment) == chosen
+    (tmp_path / "explorer" / "screen.json").write_bytes(junk)
+    assert screen_choices.kept(environment) == ScreenChoices()
+
+
+async def test_columns_that_this_program_has_not_are_left_out() -> None:
+    notes = Notebook()
+    notes.chosen = ScreenChoices(("nonsense", "params"), "nonsense", by_cost=True)
+    async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
+        assert hands.strip(PaneHead, "#tree-head").split()[2:3] == ["params"]

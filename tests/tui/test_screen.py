@@ -518,7 +518,7 @@ async def test_zoom_gives_a_pane_the_whole_width() -> None:
         await hands.press("tab")
         assert hands.main.query_one("#right").size.width == 80
         await hands.press("z")
-        assert hands.main.query_one("#left").size.width == 40
+        assert hands.main.query_one("#left").size.width == 39
 
 
 async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
@@ -544,6 +544,7 @@ async def test_the_mouse_does_what_the_keys_do() -> None:
         assert hands.at() == "features.3"
         await hands.pilot.click("#tabs", offset=(12, 0))
         assert hands.main.store.tab == "model"
+        await hands.press("tab")
         await hands.pilot.click("KeyBar", offset=(13, 0))
         await hands.rest()
         assert hands.main.query_one("#filter-row").has_class("open")

@@ -26,11 +26,13 @@ class CommandKey(Key, frozen=True):
         id: What it is called; behind a colon stands what it is handed.
         runs: Its module in this package and its class; 'app' for what the program does itself.
         footer: Label in the footer, empty if it is not there.
+        where: Panes in which it is there: 'tree', ids of tabs; in all where there are none.
         menu: Whether the action menu offers it.
     """
 
     runs: str
     footer: str = ""
+    where: tuple[str, ...] = ()
     menu: bool = False
 
     @property
@@ -46,7 +48,8 @@ COMMANDS: tuple[CommandKey, ...] = (
     CommandKey("next_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the tree and the tabs",
         MOVE, "look.view.NextPaneCommand", footer="pane"),
     CommandKey("back", ("backspace", "left_square_bracket"), "Backspace [", "Back",
-        "Where the cursor was before a link, a plot or a search moved it", MOVE, "look.view.BackCommand"),
+        "Where the cursor was before a link, a plot or a search moved it", MOVE, "look.view.BackCommand",
+        footer="back", where=("layer",)),
     CommandKey("back:forward", ("right_square_bracket",), "]", "Forward", "The same, the other way round",
         MOVE, "look.view.BackCommand"),
     *(
@@ -54,16 +57,17 @@ COMMANDS: tuple[CommandKey, ...] = (
         for t in TABS
     ),
     CommandKey("filter", ("slash",), "/", "Filter the layers",
-        "By words, op:Conv, macs>1e6, params>=1k, -term", LOOK, "look.view.FilterCommand", footer="filter"),
+        "By words, op:Conv, macs>1e6, params>=1k, -term", LOOK, "look.view.FilterCommand",
+        footer="filter", where=("tree",)),
     CommandKey("column", ("c",), "c", "Next column",
         "Of the figures beside the layers the one that they are sorted by", LOOK,
-        "look.view.ColumnCommand", footer="column"),
+        "look.view.ColumnCommand", footer="column", where=("tree",)),
     CommandKey("columns", ("C",), "C", "Columns…",
         "Which columns the tree has, and their order; as many are shown as fit", LOOK,
         "look.columns.ColumnsCommand"),
     CommandKey("sort", ("s",), "s", "Sort by a column or order",
         "By the column shown, the largest or the smallest first, or as executed", LOOK,
-        "look.view.SortCommand", footer="sort"),
+        "look.view.SortCommand", footer="sort", where=("tree",)),
     CommandKey("flat", ("F",), "F", "Flat list or tree",
         "Layers without the groups around them, sorted together", LOOK, "look.view.FlatCommand"),
     CommandKey("constants", ("full_stop",), ".", "Constants",
@@ -80,26 +84,32 @@ COMMANDS: tuple[CommandKey, ...] = (
         "look.bookmarks.BookmarksCommand"),
     CommandKey("weights", ("V",), "V", "Values in the weights",
         "Range, mean, spread, zeros, quantiles and histogram of the chosen layer's weights; so does n", LOOK,
-        "look.values.WeightsCommand", menu=True),
+        "look.values.WeightsCommand", footer="values", where=("layer",), menu=True),
     CommandKey("activations", ("f",), "f", "Forward: activations",
         "Run the model and tell the same of what the chosen layer puts out", LOOK,
         "look.values.ActivationsCommand", menu=True),
     CommandKey("training", ("b",), "b", "Training…",
         "Backward, gradients and optimizer for a batch size, of the layer and of the model", LOOK,
-        "look.training.TrainingCommand", menu=True),
+        "look.training.TrainingCommand", footer="training", where=("model",), menu=True),
     CommandKey("machine", ("m",), "m", "Machine…", "Peak MACs/s and bandwidth for the Roofline tab", LOOK,
-        "look.machine.MachineCommand", menu=True),
+        "look.machine.MachineCommand", footer="machine", where=("roofline",), menu=True),
     CommandKey("sizes", ("D",), "D", "Open sizes…",
         "What the model leaves open (batch, sequence), bound to a size or left open", LOOK,
-        "look.sizes.SizesCommand", menu=True),
+        "look.sizes.SizesCommand", footer="sizes", where=("model",), menu=True),
     CommandKey("blocks", ("i",), "i", "Into the tiles",
         "The chosen matmul as a grid of blocks, and which tile matmuls make each", LOOK,
-        "look.blocks.BlocksCommand", menu=True),
+        "look.blocks.BlocksCommand", footer="tiles", where=("diff",), menu=True),
     CommandKey("graph", ("G",), "G", "Graph",
         "What feeds what in the chosen group, drawn; arrows walk along the edges", LOOK,
-        "look.graph.GraphCommand", menu=True),
+        "look.graph.GraphCommand", footer="graph", where=("tree", "layer"), menu=True),
     CommandKey("peak", ("p",), "p", "Peak of the memory", "Show the step at which most is live", LOOK,
-        "look.view.PeakCommand"),
+        "look.view.PeakCommand", footer="peak", where=("memory",)),
+    CommandKey("divide:-4", ("less_than_sign",), "<", "Divider to the left",
+        "More room for the tabs; the mouse drags it, too", LOOK, "look.view.DivideCommand"),
+    CommandKey("divide:4", ("greater_than_sign",), ">", "Divider to the right", "More room for the tree",
+        LOOK, "look.view.DivideCommand"),
+    CommandKey("defaults", (), "Ctrl+P", "Columns, order and divider as at first",
+        "Forget what was chosen; it is kept from one session to the next", LOOK, "look.view.DefaultsCommand"),
     CommandKey("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK,
         "look.view.ExactCommand"),
     CommandKey("rail", ("R",), "R", "Rail", "What feeds what beside the tree, as git log draws branches",
@@ -114,7 +124,7 @@ COMMANDS: tuple[CommandKey, ...] = (
         "Many tilings side by side: cycles, traffic, buffer, and their Pareto front", CHANGE,
         "change.sweep.SweepCommand", menu=True),
     CommandKey("verify", ("v",), "v", "Verify", "Prove that the model still computes what it did when opened",
-        CHANGE, "change.compare.VerifyCommand", menu=True),
+        CHANGE, "change.compare.VerifyCommand", footer="verify", where=("diff",), menu=True),
     CommandKey("blame", ("B",), "B", "Blame",
         "Which layer departs from the model as opened, and how the error grows from there", CHANGE,
         "change.blame.BlameCommand", menu=True),

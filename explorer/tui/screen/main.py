@@ -85,11 +85,12 @@ class MainScreen(Screen[None]):
         yield self.panes
         yield self._filter
         yield StatusLine(self.store)
-        yield KeyBar([FooterKey(c.shown, c.footer, c.action) for c in COMMANDS if c.footer])
+        yield KeyBar(self._keys())
 
     def on_mount(self) -> None:
         """Paint the name at once; the engine's answer comes when it comes."""
         self.store.watch(self._draw_header, "model", "history", "numbers", "focus")
+        self.store.watch(self._draw_keys, "focus", "tab")
         self._draw_header()
         self.run_worker(self._open(), group="model", exit_on_error=False)
         self.run_worker(self._loader.preview(), group="preview", exit_on_error=False)
@@ -130,6 +131,15 @@ class MainScreen(Screen[None]):
         name, note = short_name(store.source), store.note or store.state_note
         info, exact = store.analysis.info if store.analysis else None, store.exact
         self.query_one(TitleBar).show(lambda width: header_lines(name, info, note, exact, width))
+
+    def _keys(self) -> list[FooterKey]:
+        """The keys used most in the pane in use."""
+        pane = self.store.tab if self.panes.in_tabs else "tree"
+        wanted = [c for c in COMMANDS if c.footer and pane in (c.where or (pane,))]
+        return [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in wanted]
+
+    def _draw_keys(self) -> None:
+        self.query_one(KeyBar).show_keys(self._keys())
 
     def on_resize(self) -> None:
         """Headings depend on the width."""

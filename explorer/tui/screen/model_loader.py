@@ -47,6 +47,8 @@ class ModelLoader:
             model.growing = not seen.whole
             if before.count:
                 model.grow_from(before)
+            else:
+                model.take_shape(self._panes.wish)
             tree.set_model(model, preview_totals(model), keep_cursor=True)
             store.notify("model")
             await self._filter.filter_again()
@@ -109,8 +111,8 @@ class ModelLoader:
         shape = tree.model.shape
         if same:
             model.grow_from(tree.model)
-        elif shape.open_rows or not tree.model.count:
-            model.take_shape(shape, ids)
+        else:
+            model.take_shape(shape if tree.model.count else self._panes.wish, ids)
         if edges is not None:
             model.set_constants(edges.constants)
         store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.process.screen_choices import ScreenChoices
 from explorer.tui.tabs import TABS
 from explorer.tui.tree.model import TreeShape
 
@@ -31,6 +32,12 @@ class ViewKeeper(Protocol):
 
     def has_resumable(self) -> bool:
         """Whether another session of this model waits to be resumed; reads files."""
+
+    def choices(self) -> ScreenChoices:
+        """How its user wants the screen; reads a small file."""
+
+    def keep_choices(self, choices: ScreenChoices) -> None:
+        """Write down how its user wants it; any thread may."""
 
 
 class SavedView:
@@ -59,6 +66,8 @@ class SavedView:
         self._screen, self._store, self._panes, self._filter = screen, store, panes, filter_line
         self._loader, self._keeper, self._resumed = loader, keeper, resumed
         self._soon: Timer | None = None
+        self._chosen = ScreenChoices() if keeper is None else keeper.choices()
+        panes.take_choices(self._chosen)
         if keeper is not None:
             store.watch(
                 self._remember, "model", "history", "numbers", "layer", "query", "tab", "focus", "jobs"
@@ -90,6 +99,7 @@ class SavedView:
             flat=shape.flat,
             constants=shape.constants,
             bookmarks=tuple(store.bookmarks),
+            in_tabs=self._panes.in_tabs,
         )
 
     def _remember(self) -> None:
@@ -100,8 +110,13 @@ class SavedView:
     async def _write_down(self) -> None:
         self._soon = None
         view = self.view()
-        if self._keeper is not None and view is not None:
-            await asyncio.to_thread(self._keeper.keep, view)
+        if self._keeper is None or view is None:
+            return
+        await asyncio.to_thread(self._keeper.keep, view)
+        chosen = self._panes.choices()
+        if chosen != self._chosen:
+            self._chosen = chosen
+            await asyncio.to_thread(self._keeper.keep_choices, chosen)
 
     # taking up
 
@@ -162,5 +177,5 @@ class SavedView:
         if view.zoom:
             panes.zoom = view.zoom
         if view.tab in {tab.id for tab in TABS}:
-            panes.tabs.open(view.tab, focus=False)
+            panes.tabs.open(view.tab, focus=view.in_tabs)
         store.notify("model", "numbers")

@@ -10,16 +10,18 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from textual import on
+from msgspec.structs import replace
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from explorer.base.errors import ExplorerError
+from explorer.process.screen_choices import LEFTMOST, RIGHTMOST, ScreenChoices
 from explorer.tui.state.store import OnDemandCache, ScreenStore
 from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
-from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.rows import METRICS, Metric, metric_of
 from explorer.tui.tree.table import chosen_columns
@@ -131,6 +133,20 @@ class TabPane(Vertical):
         lit = focused is not None and focused.id in _KEYS
         self.query_one(PaneHead).show(lambda width: (tab_head(TABS, tab, width, focused=lit),))
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """The divider is taken hold of."""
+        if event.x == 0 and event.widget is self and self.region.x > 0:
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """The divider follows the mouse."""
+        if self.app.mouse_captured is self:
+            self._panes.divide(100 * (event.screen_x - self._panes.region.x) / self._panes.size.width)
+
+    def on_mouse_up(self) -> None:
+        """The divider is let go."""
+        self.release_mouse()
+
     @on(PaneHead.HeadingClicked)
     def _head_clicked(self, event: PaneHead.HeadingClicked) -> None:
         tab = tab_at(TABS, self._store.tab, event.x, event.source.size.width)
@@ -150,13 +166,14 @@ class Panes(Horizontal):
         super().__init__(id="panes")
         self._store = store
         self.layer_tree = LayerTree(id="tree")
+        self.left = Vertical(PaneHead(id="tree-head"), self.layer_tree, id="left")
         self.tabs = TabPane(store, self, ask)
+        self.divider = 50
+        self.wish = TreeShape("", False, frozenset())
 
     def compose(self) -> ComposeResult:
         """The parts."""
-        with Vertical(id="left"):
-            yield PaneHead(id="tree-head")
-            yield self.layer_tree
+        yield self.left
         yield self.tabs
 
     def on_mount(self) -> None:
@@ -206,6 +223,43 @@ class Panes(Horizontal):
             )
         )
 
+    @property
+    def in_tabs(self) -> bool:
+        """Whether the pane in use is the right one; the left one where none is."""
+        return self.has_class("on-right")
+
+    # how the user wants it
+
+    def take_choices(self, choices: ScreenChoices) -> None:
+        """Stand as was chosen before."""
+        order = (choices.turned, choices.columns, choices.flat)
+        self.wish = TreeShape(choices.metric, choices.by_cost, frozenset(), *order)
+        self._divide(choices.divider)
+
+    def choices(self) -> ScreenChoices:
+        """What was chosen by now."""
+        shape = self.layer_tree.model.shape
+        order = (shape.metric, shape.by_cost, shape.turned, shape.flat)
+        return ScreenChoices(shape.columns, *order, self.divider)
+
+    def to_defaults(self) -> None:
+        """Columns, order and divider as they are where nothing was chosen."""
+        self.take_choices(ScreenChoices())
+        shape = replace(self.wish, open_rows=self.layer_tree.model.shape.open_rows)
+        self.rearrange(lambda model: model.take_shape(shape))
+        self._store.notify("focus")
+
+    def divide(self, share: float) -> None:
+        """Give the left pane so much of the width, in percent, within bounds."""
+        self._divide(round(max(LEFTMOST, min(share, RIGHTMOST))))
+        self._store.notify("focus")
+
+    def _divide(self, share: int) -> None:
+        self.divider = share
+        # one pane above the other has the whole width
+        for pane, part in ((self.left, share), (self.tabs, 100 - share)):
+            pane.styles.width = f"{part}fr"
+
     # where the user is
 
     @property
@@ -223,7 +277,12 @@ class Panes(Horizontal):
         """Focus the tree or a tab; a pane that has the whole width hands it over."""
         if self.zoom:
             self.zoom = _ZOOMS[target is not self.layer_tree]
+        self.set_class(target is not self.layer_tree, "on-right")
         target.focus()
+
+    def on_descendant_focus(self) -> None:
+        """Where there is room for one pane it is the one in use."""
+        self.set_class(not self.layer_tree.has_focus, "on-right")
 
     def to_layer(self, layer: int, *, focus: bool = True) -> None:
         """Put the tree's cursor on a layer, and with `focus` go there; Backspace comes back."""

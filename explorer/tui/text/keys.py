@@ -49,4 +49,4 @@ def key_group(group: str, *keys: tuple[str, tuple[str, ...], str, str, str]) -> 
 
 def bindings(keys: Iterable[Key]) -> list[BindingType]:
     """The keys as Textual wants them."""
-    return [Binding(",".join(k.keys), k.action, k.title, show=False, tooltip=k.tip) for k in keys]
+    return [Binding(",".join(k.keys), k.action, k.title, show=False, tooltip=k.tip) for k in keys if k.keys]

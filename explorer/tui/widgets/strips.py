@@ -82,6 +82,11 @@ class KeyBar(_Lines):
         """Show the keys."""
         self.show(lambda width: (self._line(width),))
 
+    def show_keys(self, keys: Sequence[FooterKey]) -> None:
+        """Show other keys."""
+        self._keys = keys
+        self.show(lambda width: (self._line(width),))
+
     def _shown(self, width: int) -> list[FooterKey]:
         """The keys that fit."""
         shown = list(self._keys)

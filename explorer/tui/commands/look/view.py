@@ -70,6 +70,23 @@ class ZoomCommand(ScreenCommand):
             self.panes.zoom = "zoom-left" if self.tree.has_focus else "zoom-right"
 
 
+class DivideCommand(ScreenCommand):
+    """Moves the divider between the panes by so many percent of the width."""
+
+    def run(self, by: str = "4") -> None:
+        """Move it."""
+        self.panes.divide(self.panes.divider + int(by))
+
+
+class DefaultsCommand(ScreenCommand):
+    """Columns, order and divider as they are where nothing was chosen."""
+
+    def run(self) -> None:
+        """Forget what was chosen."""
+        self.panes.to_defaults()
+        self.store.say("columns, order and divider are as at first")
+
+
 class ExactCommand(ScreenCommand):
     """Exact or rounded numbers."""
 
@@ -100,7 +117,8 @@ class FilterCommand(ScreenCommand):
     """The filter's line."""
 
     async def run(self) -> None:
-        """Open it."""
+        """Open it beside the tree that follows it."""
+        self.panes.go_to(self.tree)
         await self.context.filter_line.open()
 
 

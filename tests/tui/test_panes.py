@@ -1,0 +1,78 @@
+"""Panes: the divider between them, the one in use, and its keys."""
+
+from __future__ import annotations
+
+from textual.widget import Widget
+
+from explorer.tui.text.lines import line_text
+from explorer.tui.widgets.strips import KeyBar
+from tests.tui.hands import Hands, screen
+
+
+def widths(hands: Hands) -> tuple[int, int]:
+    return tuple(hands.main.query_one(pane).region.width for pane in ("#left", "#right"))  # type: ignore[return-value]
+
+
+def bar(hands: Hands) -> str:
+    return line_text(hands.main.query_one(KeyBar).lines[0])
+
+
+def border(pane: Widget) -> str:
+    return pane.styles.border_left[0]
+
+
+async def test_the_divider_is_moved_by_keys_and_by_the_mouse_and_leaves_both_panes_room() -> None:
+    async with screen(size=(100, 30)) as hands:
+        assert widths(hands) == (50, 50)
+        await hands.press("less_than_sign", "less_than_sign")
+        assert widths(hands) == (42, 58)
+        await hands.press("greater_than_sign")
+        assert widths(hands) == (46, 54)
+        await hands.pilot.mouse_down("#right", offset=(0, 5))
+        await hands.pilot.hover("#panes", offset=(60, 9))
+        await hands.pilot.mouse_up("#panes", offset=(60, 9))
+        await hands.rest()
+        assert widths(hands) == (60, 40)
+        await hands.pilot.hover("#left", offset=(20, 9))
+        assert widths(hands) == (60, 40), "it was let go"
+        await hands.press(*["less_than_sign"] * 30)
+        assert widths(hands) == (20, 80)
+
+
+async def test_a_narrow_terminal_shows_one_pane_and_tab_flips() -> None:
+    async with screen(size=(60, 15)) as hands:
+        left, right = (hands.main.query_one(pane) for pane in ("#left", "#right"))
+        assert (left.display, right.display) == (True, False)
+        assert left.size.width == 60
+        await hands.press("down", "tab")
+        assert (left.display, right.display) == (False, True)
+        assert "features.0" in hands.text("#layer")
+        await hands.press("tab")
+        assert (left.display, right.display) == (True, False)
+        await hands.press("5")
+        assert hands.main.query_one("#memory").has_focus
+        assert right.display
+        await hands.press("slash", *"gemm", "enter")
+        assert left.display, "who looks for layers sees them"
+        assert len(hands.tree()) == 4
+        await hands.pilot.resize_terminal(100, 15)
+        await hands.rest()
+        assert left.display
+        assert right.display
+
+
+async def test_the_border_marks_the_pane_in_use_and_the_bar_below_has_its_keys() -> None:
+    async with screen(size=(100, 30)) as hands:
+        left, right = (hands.main.query_one(pane) for pane in ("#left", "#right"))
+        assert (border(left), border(right)) == ("outer", "vkey")
+        assert "s sort" in bar(hands)
+        await hands.press("tab")
+        assert (border(left), border(right)) == ("blank", "outer")
+        assert "V values" in bar(hands)
+        assert "s sort" not in bar(hands)
+        await hands.press("6")
+        assert "m machine" in bar(hands)
+        x = bar(hands).index("machine") + 2
+        await hands.pilot.click("KeyBar", offset=(x, 0))
+        await hands.rest()
+        assert hands.dialog().startswith("The machine")
