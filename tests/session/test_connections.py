@@ -150,6 +150,31 @@ def _fan(path: Path, many: int) -> str:
     return str(path)
 
 
+def test_what_comes_from_the_data_stands_before_constants_which_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"c{i}" for i in range(5)]
+    stored = helper.make_tensor("s", F32, [2], [1.0, 2.0])
+    nodes = [
+        *(helper.make_node("Identity", ["s"], [name], name=f"/same{name}") for name in names),
+        helper.make_node("Relu", ["x"], ["r"], name="/relu"),
+        helper.make_node("Sum", [*names, "r"], ["y"], name="/sum"),
+    ]
+    feeds = [helper.make_tensor_value_info("x", F32, [2])]
+    ends = [helper.make_tensor_value_info("y", F32, [2])]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", feeds, ends, [stored])), path)
+    with Session(str(path)) as session:
+        found = session.connections("/sum")
+    assert [one.constant for one in found.inputs] == [False] + [True] * 5
+    assert _sources(found)[0] == "/relu"
+    assert main(["layers", str(path), "--layer", "/sum"]) == 0
+    shown = capsys.readouterr().out
+    assert "← /relu" in shown
+    assert "+5 constants" in shown
+    assert "/samec0" not in shown
+
+
 def test_a_thousand_readers_are_counted_and_the_first_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

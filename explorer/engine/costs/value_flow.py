@@ -55,9 +55,11 @@ class ValueFlow:
 
     Attributes:
         made, read: Values by row.
+        constants: Rows in which are constants and shape arithmetic only; None until somebody has looked.
     """
 
     def __init__(self) -> None:
+        self.constants: frozenset[int] | None = None
         self.made: dict[int, list[FlowingValue]] = {}
         self.read: dict[int, list[FlowingValue]] = {}
         self._now: dict[Hashable, FlowingValue] = {}
@@ -135,6 +137,12 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
         return Connections(layer, unknown=unknown)
     end = end_of(layers, at)
     inputs, outputs = [*_entering(flow, at, end)], [*_leaving(flow, at, end, layer.group)]
+    fixed = flow.constants or frozenset()
+
+    def constant(value: FlowingValue) -> bool:
+        return value.source == "stored" or value.maker in fixed
+
+    inputs.sort(key=constant)
 
     def ref(row: int) -> LayerRef:
         found = layers[row]
@@ -143,7 +151,7 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
     return Connections(
         layer,
         tuple(
-            InputConnection(v.info(), v.source, ref(v.maker) if v.maker >= 0 else None)
+            InputConnection(v.info(), v.source, ref(v.maker) if v.maker >= 0 else None, constant(v))
             for v in inputs[:SHOWN]
         ),
         tuple(

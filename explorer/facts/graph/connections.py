@@ -31,11 +31,13 @@ class InputConnection(Struct, frozen=True):
         tensor: As its reader sees it.
         source: 'layer'; 'input' of the model; 'stored' in its file; 'unknown': nobody saw who made it.
         producer: The layer that makes it; None unless `source` is 'layer'.
+        constant: It is the same whatever goes into the model: stored, or made of what is stored.
     """
 
     tensor: TensorInfo
     source: InputSource
     producer: LayerRef | None = None
+    constant: bool = False
 
 
 class OutputConnection(Struct, frozen=True):
@@ -58,8 +60,8 @@ class Connections(Struct, frozen=True):
 
     Attributes:
         layer: The layer or group.
-        inputs, outputs: The first of `input_count` and `output_count`; tensors that only a layer stores are
-            among its weights, not here.
+        inputs, outputs: The first of `input_count` and `output_count`, what is constant behind the others;
+            tensors that only a layer stores are among its weights, not here.
         unknown: Why the connections are not known; empty if they are.
     """
 

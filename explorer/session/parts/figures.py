@@ -18,7 +18,7 @@ from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.overlay import narrowed_overlay, overlay
 from explorer.engine.costs.training import step as training
-from explorer.engine.costs.value_flow import connections, row_edges
+from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, whole_model
@@ -82,6 +82,8 @@ class ModelFigures:
         """What feeds a layer, and what it feeds."""
         examined = self._models.examined(self._models.at(index))
         at, layers, flow = self.row(layer, index), examined.analysis.layers, examined.flow
+        if flow is not None:
+            _constants(examined, flow)
         return connections(flow, layers, at, _no_edges(examined) if flow is None else "")
 
     def edges(self, index: int | None) -> RowEdges:
@@ -90,7 +92,7 @@ class ModelFigures:
         flow = examined.flow
         if flow is None:
             return row_edges(flow, _no_edges(examined))
-        return replace(row_edges(flow), constants=TreeRows(examined.analysis.layers, flow).constants)
+        return replace(row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
 
     def table(
         self,
@@ -194,6 +196,13 @@ class ModelFigures:
 
 _LARGEST = 10**300
 """A size out of a file may be any whole number."""
+
+
+def _constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
+    """Rows in which are constants and shape arithmetic only."""
+    if flow.constants is None:
+        flow.constants = frozenset(TreeRows(examined.analysis.layers, flow).constants)
+    return flow.constants
 
 
 def _no_edges(examined: AnalysisResult) -> str:

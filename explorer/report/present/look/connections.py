@@ -54,10 +54,24 @@ def conflicts(fact: Connections) -> list[Block]:
 def input_table(fact: Connections) -> Table:
     """A row for each tensor that comes in: from which layer, and what it is."""
     rows: list[tuple[Cell, ...]] = []
-    for one in fact.inputs:
+    shown = _unfolded(fact)
+    for one in shown:
         maker = one.producer.path if one.producer is not None else ""
         rows.append((*_source(one), *_tensor(one.tensor, maker)))
+    if len(shown) < len(fact.inputs):
+        rows.append((Span(f"+{fact.input_count - len(shown):,} constants", "quiet"),))
+        return _table(rows, 0, "inputs")
     return _table(rows, fact.input_count - len(fact.inputs), "inputs")
+
+
+_FEW = 3
+"""Constants that are listed; of more only their number is told, as in the tree."""
+
+
+def _unfolded(fact: Connections) -> Sequence[InputConnection]:
+    """The inputs that are listed: the constants stand behind the others."""
+    varying = [one for one in fact.inputs if not one.constant]
+    return fact.inputs if len(fact.inputs) - len(varying) <= _FEW else varying
 
 
 def output_table(fact: Connections) -> Table:
@@ -73,7 +87,7 @@ def output_table(fact: Connections) -> Table:
 def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
     """Ids of the layers to which the rows of both tables lead; None for a row that leads nowhere."""
     return (
-        _padded([None if i.producer is None else i.producer.id for i in fact.inputs], input_table(fact)),
+        _padded([None if i.producer is None else i.producer.id for i in _unfolded(fact)], input_table(fact)),
         _padded(
             [
                 lead
