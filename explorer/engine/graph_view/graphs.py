@@ -13,6 +13,7 @@ from explorer.engine.graph_view import view
 from explorer.engine.graph_view.items import Span
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.models.opened import OpenedModel
+from explorer.engine.models.torch.described_program import described_nodes
 from explorer.engine.progress import Cancel
 from explorer.facts import Layer
 from explorer.facts.beside.overlay import Overlay
@@ -81,12 +82,8 @@ class ModelGraphs:
             there = [*FIGURES, *(outside.figures if outside is not None else ())]
             raise Misuse(f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(there)}")
         model: Any = opened
-        if hasattr(opened, "loaded"):
-            raise Misuse(
-                "an nn.Module has no nodes that Model Explorer knows by name",
-                where=source,
-                hint="explorer convert MODEL -o OUT.onnx, and the graph of that",
-            )
+        if opened.format == "torch.export" or hasattr(opened, "loaded"):
+            return _of_program(model, source, figure)
         tree = self._tree(examined, source)
         graph: Graph | None = model.model.graph if opened.is_graph else None
         keys = dict(_leaves_by_tensor(tree) if graph is None else _nodes_by_name(graph, tree.layers))
@@ -106,6 +103,34 @@ class ModelGraphs:
                 raise Misuse(why, where=source, hint=order.hint)
             self._last = examined, TreeRows(examined.analysis.layers, flow)
         return self._last[1]
+
+
+def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
+    """A figure of the nodes of a torch.export program, which is what Model Explorer shows of PyTorch."""
+    if figure in ("read", "written"):
+        raise Misuse(
+            f"bytes {figure} are known of layers, and not of the nodes of a program",
+            where="--color",
+            hint="macs, params, activations, weights and ops are",
+        )
+    if model.options.past is not None:
+        raise Misuse("node data is of a whole pass", where="--decode", hint="leave it out")
+    if model.format == "torch.export":
+        if model.options.dims or model.options.input_shapes:
+            raise Misuse(
+                "the nodes of a program are told at the sizes that it was exported with", where=source
+            )
+        nodes = described_nodes(source)
+    elif model.format == "torchscript":
+        raise Misuse(
+            "Model Explorer shows exported programs, and no TorchScript",
+            where=source,
+            hint="explorer convert MODEL -o OUT.onnx, and the graph of that",
+        )
+    else:
+        nodes = model.node_figures()
+    known = {name: value for name, of in nodes.items() if (value := of[figure]) is not None}
+    return NodeFigures(source, "graph", figure, known, len(nodes) - len(known))
 
 
 def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:

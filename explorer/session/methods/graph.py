@@ -100,6 +100,8 @@ class GraphMethods(SessionParts):
     ) -> NodeFigures:
         """A figure of every node of the graph, by the names that Model Explorer knows nodes by.
 
+        Of a PyTorch model those are the nodes of the program that torch.export makes of it.
+
         Args:
             figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...; or a
                 column of the overlay.
@@ -109,7 +111,8 @@ class GraphMethods(SessionParts):
             cancel: Asked meanwhile; True stops.
 
         Raises:
-            Misuse: There is no such figure, or the model has no nodes with names: an nn.Module.
+            Misuse: There is no such figure, or the model has no nodes with names.
+            BadModel: torch.export cannot take the module.
         """
         at = self._models.at(index)
         examined = self._models.examined(at, on_progress, cancel)

@@ -337,7 +337,12 @@ def test_node_data_of_a_node_called_results_is_not_taken_for_that_of_many_graphs
 
 
 def _node_data_builder() -> Any:
-    """The module with the classes, without the web server that the package imports first (5 s)."""
+    """The module with the classes."""
+    return _of_model_explorer("node_data_builder")
+
+
+def _of_model_explorer(name: str) -> Any:
+    """A module of its package, without the web server that the package imports first (5 s)."""
     found = importlib.util.find_spec("model_explorer")
     if found is None:
         pytest.skip("ai-edge-model-explorer is not installed")
@@ -346,7 +351,7 @@ def _node_data_builder() -> Any:
     before = sys.modules.get("model_explorer")
     sys.modules["model_explorer"] = package
     try:
-        return importlib.import_module("model_explorer.node_data_builder")
+        return importlib.import_module(f"model_explorer.{name}")
     finally:
         sys.modules.pop("model_explorer")
         if before is not None:
@@ -432,7 +437,7 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(
     assert (tmp_path / "old.svg").read_text() == "old"
 
 
-def test_a_file_of_tensors_and_a_module_say_why_they_have_none(tmp_path: Path) -> None:
+def test_a_file_of_tensors_says_why_it_has_none(tmp_path: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     import numpy as np
 
@@ -442,10 +447,58 @@ def test_a_file_of_tensors_and_a_module_say_why_they_have_none(tmp_path: Path) -
         pytest.raises(Misuse, match="order of execution"),
     ):
         session.graph()
+
+
+def _program_ids(program: Any) -> set[str]:
+    """The nodes that Model Explorer's own adapter makes of an exported program, without what it reads."""
+    adapter = _of_model_explorer("pytorch_exported_program_adapter_impl")
+    (graph,) = adapter.PytorchExportedProgramAdapterImpl(program, {"const_element_count_limit": 1}).convert()[
+        "graphs"
+    ]
+    return {node.id for node in graph.nodes if node.namespace != "inputs" and node.label != "output"}
+
+
+def test_node_data_of_a_pytorch_model_goes_by_the_nodes_that_model_explorer_makes_of_it(
+    tmp_path: Path,
+) -> None:
     torch = pytest.importorskip("torch")
-    with Session(torch.nn.Linear(4, 4), inputs=(torch.zeros(2, 4),)) as session:
-        with pytest.raises(Misuse, match="knows by name"):
-            session.node_figures()
+    nn = torch.nn
+
+    class Block(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            one, other = self.norm(self.conv(x)).flatten(2).transpose(1, 2).split(18, 1)
+            return self.layer(one) + self.layer(other)
+
+    module, x = Block().eval(), torch.zeros(1, 3, 8, 8)
+    program = torch.export.export(module, (x,))
+    with Session(module, inputs=(x,)) as session:
+        found = {figure: session.node_figures(figure).values for figure in ("macs", "params")}
+        totals = session.info().totals
+        assert sum(found["macs"].values()) == totals.macs
+        # what runs twice reads its parameters twice
+        twice = sum(p.numel() for p in module.layer.parameters())
+        assert sum(found["params"].values()) == totals.params + twice
+        with pytest.raises(Misuse, match="bytes read are known of layers"):
+            session.node_figures("read")
+    torch.export.save(program, tmp_path / "m.pt2")
+    with Session(str(tmp_path / "m.pt2")) as session:
+        assert {figure: session.node_figures(figure).values for figure in found} == found
+    assert set(found["macs"]) == _program_ids(program)
+    # and through the command line, from a file
+    assert main(["graph", str(tmp_path / "m.pt2"), "-o", str(tmp_path / "m.json"), "--quiet"]) == 0
+    written = json.loads((tmp_path / "m.json").read_text())
+    assert {name: one["value"] for name, one in written["results"].items()} == found["macs"]
+    torch.jit.trace(module.conv, x).save(tmp_path / "m.pt")
+    with (
+        Session(str(tmp_path / "m.pt"), input_shapes={"input": (None, (1, 3, 8, 8))}) as session,
+        pytest.raises(Misuse, match="no TorchScript"),
+    ):
+        session.node_figures()
 
 
 def test_node_data_of_tensorflow_lite_goes_by_the_tensors_that_model_explorer_knows(tmp_path: Path) -> None:

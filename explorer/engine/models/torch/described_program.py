@@ -6,6 +6,7 @@ rows of their own, as with torch; what needs the program to run is not there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from explorer.base.errors import MissingExtra
@@ -66,6 +67,32 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         outputs=declared(found.outputs),
         counted=_COUNTED,
     )
+
+
+def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
+    """Figures of the nodes of a program, by their names in its graph, at the sizes it was exported with.
+
+    Raises:
+        BadModel: There is no program in it, or it cannot be read.
+    """
+    found = described(source, _WHY, exported=True, places=False)
+    stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
+    made: dict[str, dict[str, int | None]] = {}
+    for at in (ran.operator for ran in found.nodes):
+        cost = exported_cost(at.kind, at.inputs, at.outputs, at.settings)
+        names = dict.fromkeys(found.values[name] for name in at.uses if name in found.values)
+        used = [stored[name] for name in names if name in stored]
+        made[at.name] = {
+            "macs": cost.macs,
+            "ops": cost.elementwise_ops,
+            "params": sum(math.prod(tensor.shape) for tensor in used),
+            "weights": sum(tensor.nbytes for tensor in used),
+            "activations": _bytes(at.outputs),
+        }
+        # in the graph each of several results is a node that picks it
+        picked = [name for name, _, _ in at.outputs if name != at.name]
+        made.update((name, dict.fromkeys(made[at.name], 0)) for name in picked)
+    return made
 
 
 def _grown(found: ProgramDescription) -> DescribedLeaves:

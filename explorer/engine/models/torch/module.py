@@ -7,7 +7,7 @@ than many a model takes to be counted.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,12 @@ class TorchModel:
             dims=self.options.dims,
             input_shapes=self.options.input_shapes,
         )
+
+    def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
+        """Figures of the nodes that torch.export makes of the module, by their names."""
+        from explorer.engine.models.torch.program_nodes import program_nodes  # torch.export
+
+        return program_nodes(self.loaded, self.options)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`; a callable of the user's own may do anything."""

@@ -1,0 +1,93 @@
+"""Figures of the nodes of an nn.Module's exported program (torch.export), by their names in its graph.
+
+Model Explorer shows a PyTorch model as that program. Its names come of the operators that run, so the same
+module and inputs give the same names whoever exports it: here the module goes through torch.export without
+its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from explorer.base.errors import BadModel
+from explorer.engine.costs.aten import live
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.models.opened import OpenOptions
+from explorer.host.optional_packages import error_line
+
+__all__ = ["program_nodes"]
+
+Figures = Mapping[str, int | None]
+
+
+def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figures]:
+    """Figures by the name of the node, each as `facts.graph.drawing.FIGURES` calls it.
+
+    Raises:
+        BadModel: torch.export cannot take the module.
+    """
+    program = _exported(loaded, options)
+    parameters = program.graph_signature.inputs_to_parameters
+    return {
+        node.name: _figures(node, parameters) for node in program.graph.nodes if node.op == "call_function"
+    }
+
+
+def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
+    bound = bind(loaded, options.input_shapes, options.dims)
+    # a module that asks for values has none on the meta device
+    for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
+        args, kwargs = bound.arguments(device=device)
+        try:
+            with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                return torch.export.export(module(), tuple(args), kwargs, strict=False)
+        except Exception as error:
+            failed = error
+    raise BadModel(
+        f"torch.export cannot take it ({error_line(failed)}), and Model Explorer shows what that makes",
+        where=loaded.source,
+    ) from failed
+
+
+def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
+    """What a node of the graph costs; None where no rule says it."""
+    out = node.meta.get("val")
+    read = {parameters[at.name]: at.meta["val"] for at in node.all_input_nodes if at.name in parameters}
+    found: dict[str, int | None] = {
+        "params": sum(tensor.numel() for tensor in read.values()),
+        "weights": sum(tensor.numel() * tensor.element_size() for tensor in read.values()),
+        "activations": None,
+        "macs": None,
+        "ops": None,
+    }
+    if isinstance(node.target, torch._ops.OpOverload):
+        args, kwargs = (map_arg(given, lambda at: at.meta.get("val")) for given in (node.args, node.kwargs))
+        cost = live.cost(node.target, args, kwargs, out)
+        found |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
+    elif getattr(node.target, "__name__", "") == "getitem":  # one of several results: nothing is done
+        found |= {"macs": 0, "ops": 0, "activations": 0}
+    return found
+
+
+def _bytes(out: Any) -> int | None:
+    """Bytes of what comes out; None where a size depends on values."""
+    total = 0
+    for tensor in _tensors(out):
+        size = tensor.numel()
+        if not isinstance(size, int):
+            return None
+        total += size * tensor.element_size()
+    return total
+
+
+def _tensors(out: Any) -> Iterator[torch.Tensor]:
+    if isinstance(out, torch.Tensor):
+        yield out
+    elif isinstance(out, (tuple, list)):
+        for one in out:
+            yield from _tensors(one)
