@@ -309,15 +309,18 @@ def _fit(
             break
         shown = [j for j in shown if j != i]
     widths = list(widths)
-    for least_wide in (narrowest, narrowest // 2):
-        _squeeze(table, shown, widths, width, least_wide)
+    able = [i for i in shown if table.columns[i].shrink]
+    # what might be left out is shortened before the names that tell rows apart
+    lesser = [i for i in able if table.columns[i].drop]
+    for some, least_wide in ((lesser, narrowest), (able, narrowest), (able, narrowest // 2)):
+        excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
+        _squeeze(some, widths, excess, least_wide)
     return shown, widths
 
 
-def _squeeze(table: Table, shown: list[int], widths: list[int], width: int, narrowest: int) -> None:
-    """Shorten columns that may be, to `narrowest` at most, until the table is at most `width` cells wide."""
-    excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
-    able = [i for i in shown if table.columns[i].shrink and widths[i] > narrowest]
+def _squeeze(columns: list[int], widths: list[int], excess: int, narrowest: int) -> None:
+    """Shorten columns by `excess` cells in all, each to `narrowest` at most."""
+    able = [i for i in columns if widths[i] > narrowest]
     while excess > 0 and able:
         # the widest gives way down to the next one, so that a short column keeps its words
         widest = max(able, key=lambda i: widths[i])
