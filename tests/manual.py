@@ -51,6 +51,7 @@ def verbs() -> str:
 
     rows = [
         (SCREEN.prog, f"{SCREEN.prog} MODEL", "opens the screen"),
+        ("", SCREEN.prog, CHOOSER),
         ("", f"{SCREEN.prog} FOLDER", FOLDER),
     ]
     rows += [(verb.prog, f"{SCREEN.prog} {verb.usage}", verb.manual) for verb in VERBS.values()]
@@ -62,7 +63,8 @@ def verbs() -> str:
     return "\n".join(lines)
 
 
-FOLDER = "lists the models in a folder, to choose one from"
+CHOOSER = "lists what can be opened: models here, recent ones, sessions to resume, torchvision's names"
+FOLDER = "lists the models in a folder by their headers, to choose one from"
 
 
 def options() -> str:

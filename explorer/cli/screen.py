@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.printing import print_pieces
@@ -24,7 +23,9 @@ def run(given: ParsedArgs) -> int:
         BadModel: What a session was about is gone.
     """
     with signals.calm_end():
-        return _resume(given) if given.resume else _open(given.models[0], given)
+        if given.resume:
+            return _resume(given)
+        return _open(given.models[0], given) if given.models else _choose("", given)
 
 
 def _show(source: str, options: dict[str, Any], **how: Any) -> int:
@@ -47,14 +48,15 @@ def _open(source: str, given: ParsedArgs) -> int:
 
             return print_pieces(outline.as_text(models))
         if models is not None:
-            from explorer.tui.model_picker import pick_model
-
-            chosen = pick_model(models, remote=given.remote)
-            if chosen is None:
-                return DONE
-            source = os.path.join(source, chosen)
+            return _choose(source, given)
     _need_terminal(f"explorer info {source} prints instead")
     return _show(source, given.opening, remote=given.remote, memory=given.memory)
+
+
+def _choose(folder: str, given: ParsedArgs) -> int:
+    """The file chooser, on a folder's models; empty for all that there is."""
+    _need_terminal("name a model, or type explorer list to see what there is")
+    return _show("", given.opening, remote=given.remote, memory=given.memory, folder=folder)
 
 
 def _resume(given: ParsedArgs) -> int:

@@ -133,6 +133,27 @@ class EngineProcess:
             if self._process is None and not self._closed:
                 self._spawn()
 
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that the child holds now; 0 without one, and where the system does not say."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def rest(self) -> bool:
+        """Ends a child that has nothing to do; the next job starts another, which goes on from the history.
+
+        Returns:
+            Whether there was one to end.
+        """
+        with self._lock:
+            if self._process is None or self._jobs or self._closed:
+                return False
+            self._kill()
+            return True
+
     def outlined(self, at: int) -> Future[TreePreview | None]:
         """The header's rows as they are read: those known at first, more of them, ...; None behind the last.
 

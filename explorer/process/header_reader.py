@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -95,12 +95,14 @@ class HeaderReader:
         self._live: set[_Child] = set()
         self._closed = False
 
-    def read(self, path: str) -> ModelFile:
-        """What the header of one model says; why, if it says nothing."""
+    def read(self, path: str) -> ModelFile | None:
+        """What the header of one model says; why, if it says nothing; None for a file that is none."""
         answer, why = self._ask(path)
-        return answer if isinstance(answer, ModelFile) else ModelFile(path, "", note=why)
+        if why:
+            return ModelFile(path, "", note=why)
+        return answer if isinstance(answer, ModelFile) else None
 
-    def read_all(self, paths: Sequence[str]) -> Iterator[ModelFile]:
+    def read_all(self, paths: Sequence[str]) -> Iterator[ModelFile | None]:
         """The same of many, in their order."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from pool.map(self.read, paths)
@@ -140,15 +142,6 @@ class HeaderReader:
             return None, f"its header takes more than {limit}, or breaks its reader"
         finally:
             self._free.put(reader)
-
-
-def read_headers(paths: Sequence[str]) -> Iterable[ModelFile]:
-    """What the headers of models say, in their order; read a few at a time, and none longer than a moment."""
-    reader = HeaderReader()
-    try:
-        return list(reader.read_all(paths))
-    finally:
-        reader.close()
 
 
 def main() -> None:

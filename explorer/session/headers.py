@@ -87,15 +87,15 @@ def choices(source: str) -> Outline | None:
     return format.outline(source) if format.chooses and format.outline is not None else None
 
 
-def model_file(path: str) -> ModelFile:
-    """What the header of one model says; why, if it says nothing."""
+def model_file(path: str) -> ModelFile | None:
+    """What the header of one model says; why, if it says nothing; None for a file that is none."""
     from explorer.engine.models import listing  # with the facts, which an outline does not wait for
 
     return listing.model_file(path)
 
 
 def list_models(
-    folder: str = ".", read: Callable[[Sequence[str]], Iterable[ModelFile]] | None = None
+    folder: str = ".", read: Callable[[Sequence[str]], Iterable[ModelFile | None]] | None = None
 ) -> ModelListing:
     """The models of a folder, each with what its header says; nothing is loaded.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, SessionStore
+    from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel
 
 
 def is_remote(environment: Mapping[str, str]) -> bool:
@@ -26,34 +27,55 @@ def run(
     remote: bool = False,
     memory: int | None = None,
     resumed: tuple[SessionStore, SavedSession] | None = None,
+    folder: str = "",
 ) -> int:
-    """Open the screen on a model and stay until the user quits.
+    """Open the screen on a model, or on the chooser, and stay until the user quits.
 
     Args:
-        source: As for `session.Session`.
-        engine_options: Its other arguments.
+        source: As for `session.Session`; empty for the chooser.
+        engine_options: Its other arguments; those of the first model that is chosen.
         remote: Save bytes as over SSH, even if it does not look like it.
-        memory: Most bytes that the engine may take; None for as much as the machine has.
+        memory: Most bytes that an engine may take; None for as much as the machine has.
         resumed: The session to go on with.
+        folder: Whose models the chooser lists; empty for the current one.
 
     Returns:
         The exit code.
     """
-    from explorer.tui.hangup import ResumableSession
+    from explorer.tui.hangup import end_on_hangup
+    from explorer.tui.models.resumable_session import ResumableSession
     from explorer.tui.program import ExplorerApp
 
-    resumable = ResumableSession(source, dict(engine_options or {}), memory, resumed)
+    options = dict(engine_options or {})
+    first = ResumableSession(source, options, memory, resumed) if source else None
     app = ExplorerApp(
         source,
-        resumable.engine,
+        first.engine if first is not None else None,
         remote=remote or is_remote(os.environ),
-        keeper=resumable,
+        keeper=first,
         view=resumed[1].view if resumed else None,
+        begin=_beginner({} if source else options, memory),
+        memory=memory,
+        folder=folder,
     )
     code = None
     try:
-        with resumable.end_on_hangup(app):
+        with end_on_hangup(app):
             code = app.run()
     finally:
-        resumable.close(properly=code == 0)
+        for model in app.models.open:
+            model.close(properly=code == 0)
     return code if code is not None else app.return_code or 0
+
+
+def _beginner(options: dict[str, Any], memory: int | None) -> Begin:
+    """Begins the sessions of models that are opened on the screen; `options` are for the first alone."""
+
+    def begin(choice: ModelChoice) -> OpenModel:
+        from explorer.tui.models.opening import begin_session  # nothing of it before the first paint
+
+        model = begin_session(choice, dict(options), memory)
+        options.clear()
+        return model
+
+    return begin

@@ -15,16 +15,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
-
-from explorer.host import memory_limit, scratch
-from explorer.process import screen_choices
-from explorer.process.client import EngineProcess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from explorer.process.saved_sessions import SavedSession, ScreenState, SessionStore
-    from explorer.process.screen_choices import ScreenChoices
     from explorer.tui.program import ExplorerApp
 
 _GRACE = 3.0
@@ -38,113 +32,26 @@ _FAREWELL = (
 _KEPT = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
 
 
-class ResumableSession:
-    """A session, its engine, and the folder in which both outlive the terminal.
+@contextlib.contextmanager
+def end_on_hangup(app: ExplorerApp) -> Iterator[None]:
+    """While the screen is there, a line that drops ends it and keeps the session of each open model."""
 
-    Args:
-        source: As for `session.Session`.
-        options: Its other arguments.
-        memory: Most bytes that the engine may take.
-        resumed: The session to go on with.
-    """
-
-    def __init__(
-        self,
-        source: str,
-        options: Mapping[str, Any],
-        memory: int | None = None,
-        resumed: tuple[SessionStore, SavedSession] | None = None,
-    ) -> None:
-        self._source, self._options, self._memory = source, options, memory
-        self._cwd = os.getcwd()
-        self._kept = resumed[0] if resumed else None
-        self._view = resumed[1].view if resumed else None
-        self.engine = EngineProcess(
-            source,
-            folder=self._folder,
-            history=resumed[1].history if resumed else None,
-            memory=memory if memory is not None else memory_limit.machine(),
-            **options,
-        )
-
-    def _folder(self) -> str:
-        """A place for the session, made with the engine and hence after the first paint."""
-        if sys.platform == "win32":
-            return ""
-        from explorer.process import saved_sessions
-
-        if self._kept is None:
-            self._kept = saved_sessions.begin(os.environ)
-            self.keep(None)
-            threading.Thread(target=_clear_left, daemon=True).start()
-        return self._kept.folder if self._kept is not None else ""
-
-    def keep(self, view: ScreenState | None) -> None:
-        """Write down where the user is; any thread may."""
-        self._view = view
-        if self._kept is None:
-            return
-        from explorer.process.saved_sessions import Opening, SavedSession, ScreenState
-
-        opening, history = Opening(**self._options), self.engine.history
-        self._kept.save(
-            SavedSession(self._source, self._cwd, opening, history, view or ScreenState(), self._memory)
-        )
-
-    def has_resumable(self) -> bool:
-        """Whether another session of this model waits to be resumed; reads files."""
-        if self._kept is None:
-            return False
-        from explorer.process import saved_sessions
-
-        return saved_sessions.waiting(self._source, os.environ, self._cwd)
-
-    def choices(self) -> ScreenChoices:
-        """How its user wants the screen; reads a small file."""
-        return screen_choices.kept(os.environ)
-
-    def keep_choices(self, choices: ScreenChoices) -> None:
-        """Write down how its user wants it; any thread may."""
-        screen_choices.keep(choices, os.environ)
-
-    @contextlib.contextmanager
-    def end_on_hangup(self, app: ExplorerApp) -> Iterator[None]:
-        """While the screen is there, a line that drops ends it and keeps the session."""
-
-        def drop(number: int, _: object) -> NoReturn:
-            try:
-                with contextlib.suppress(Exception):
-                    self._view = app.view() or self._view
-                with contextlib.suppress(Exception):
-                    self.keep(self._view)
-                self.engine.kill()
-                _put_back(app, _KEPT if self._kept is not None else b"")
-            finally:
-                os._exit(128 + number)
-
-        numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
-        previous = {number: signal.signal(number, drop) for number in numbers}
-        if hasattr(select, "poll") and sys.stdin is not None:
-            threading.Thread(target=_await_hangup, args=(sys.stdin.fileno(),), daemon=True).start()
+    def drop(number: int, _: object) -> NoReturn:
         try:
-            yield
+            kept = [model.keep_on_hangup() for model in app.models.open]
+            _put_back(app, _KEPT if any(kept) else b"")
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            os._exit(128 + number)
 
-    def close(self, *, properly: bool) -> None:
-        """End the engine; the session goes too if its user quit, and stays if the screen failed."""
-        self.engine.close()
-        if self._kept is not None:
-            (self._kept.remove if properly else self._kept.release)()
-
-
-def _clear_left() -> None:
-    """Removes what nobody resumes, and what killed processes left among the temporary files."""
-    from explorer.process import saved_sessions
-
-    saved_sessions.clear_old(os.environ)
-    scratch.clear_temporary()
+    numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
+    previous = {number: signal.signal(number, drop) for number in numbers}
+    if hasattr(select, "poll") and sys.stdin is not None:
+        threading.Thread(target=_await_hangup, args=(sys.stdin.fileno(),), daemon=True).start()
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _await_hangup(terminal: int) -> None:

@@ -1,17 +1,21 @@
-"""Textual application: theme, remote mode, and the one main screen."""
+"""Textual application: theme, remote mode, and a main screen for each model that is open."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
+from textual._context import active_message_pump
 from textual.app import App
 from textual.driver import Driver
 from textual.screen import Screen
+from textual.worker import active_worker
 
+from explorer.base.errors import Misuse
+from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
@@ -20,22 +24,33 @@ from explorer.tui.widgets.line_view import ROLE_CLASSES
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.process.saved_sessions import ScreenState
-    from explorer.tui.screen.saved_view import ViewKeeper
+    from explorer.tui.models.open_models import SessionKeeper
+
+_HOME = "home"
+"""The stack of screens that Textual begins with."""
+
+
+def _nothing_begins(choice: ModelChoice) -> OpenModel:
+    raise Misuse("this program opens one model", where=choice.source)
 
 
 class ExplorerApp(App[int]):
-    """Shows one model.
+    """Shows models, each in a stack of screens (a mode of Textual's) of its own.
 
     Args:
-        source: What the user asked for; its name is on the first paint.
-        engine: Started or not, it answers when it can.
+        source: What the user asked for; its name is on the first paint. Empty for the chooser.
+        engine: Started or not, it answers when it can; None for the chooser.
         remote: Over SSH: nothing moves by itself, and only cells that changed are sent.
         keeper: Told what is on show, whenever that has changed.
         view: What a session showed that is resumed.
+        begin: Begins the session of another model.
+        memory: Most bytes that the engines may hold together.
+        folder: Whose models the chooser lists.
     """
 
     CSS_PATH = "app.tcss"
     COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
+    DEFAULT_MODE = _HOME
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
     TITLE = "explorer"
@@ -43,16 +58,19 @@ class ExplorerApp(App[int]):
     def __init__(
         self,
         source: str,
-        engine: EngineProcess,
+        engine: EngineProcess | None,
         *,
         remote: bool = False,
-        keeper: ViewKeeper | None = None,
+        keeper: SessionKeeper | None = None,
         view: ScreenState | None = None,
+        begin: Begin = _nothing_begins,
+        memory: int | None = None,
+        folder: str = "",
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
-        self.source, self.engine, self.remote = source, engine, remote
-        self._keeper, self._view = keeper, view
+        self.remote, self._folder = remote, folder
+        self.models = OpenModels(begin, memory)
         for theme in ALL_THEMES:
             self.register_theme(theme)
         self.themes = tuple(theme.name for theme in pair(self.console.color_system))
@@ -60,6 +78,21 @@ class ExplorerApp(App[int]):
         self.set_class(remote, "remote")
         # nothing here is better for moving: a list that jumps can be read at once
         self.animation_level = "none"
+        if engine is not None:
+            first = self.models.add(OpenModel(source, engine, keeper, view))
+            first.mode = _HOME
+            self.models.show(first)
+
+    def get_default_screen(self) -> Screen[None]:
+        """The model that was named, or the chooser.
+
+        A mode that is known before the program runs is painted twice: 8 KB over SSH.
+        """
+        return self._screen_of(self.models.open[0]) if self.models.open else self._chooser()
+
+    def on_mount(self) -> None:
+        """The first stack is one that is switched to and taken away like the others."""
+        self.add_mode(_HOME, self.get_default_screen)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""
@@ -81,21 +114,93 @@ class ExplorerApp(App[int]):
         if forget is not None:
             forget()
 
-    def get_default_screen(self) -> Screen[None]:
-        """The one main screen."""
-        return MainScreen(
-            self.source, self.engine, remote=self.remote, keeper=self._keeper, resumed=self._view
+    def push_screen(
+        self, screen: Any, callback: Any = None, wait_for_dismiss: Any = False, *, mode: str | None = None
+    ) -> Any:
+        """A dialog goes over the screen of the model that it is about, which need not be on show."""
+        mode = mode or self._asking_mode()
+        return super().push_screen(screen, callback, wait_for_dismiss, mode=mode)
+
+    def _asking_mode(self) -> str | None:
+        """The stack whose screen asks for something; None for the one on show."""
+        worker = active_worker.get(None)
+        asking: Any = active_message_pump.get(None) if worker is None else worker.node
+        while asking is not None and not isinstance(asking, Screen):
+            asking = asking._parent
+        stacks = self._screen_stacks.items()
+        return next((mode for mode, stack in stacks if asking in stack), None)
+
+    # models
+
+    def _screen_of(self, model: OpenModel) -> MainScreen:
+        main = MainScreen(
+            model.source,
+            model.engine,
+            remote=self.remote,
+            keeper=model.keeper,
+            resumed=model.resumed,
+            place=lambda: self._place(model),
         )
+        model.main = main
+        return main
+
+    def _place(self, model: OpenModel) -> str:
+        """Which of how many it is, if there are several."""
+        models = self.models.open
+        return f"{models.index(model) + 1}/{len(models)}" if len(models) > 1 and model in models else ""
+
+    def begin_model(self, choice: ModelChoice) -> OpenModel:
+        """Another model, or the same one if it is open; `show_model` shows it.
+
+        Raises:
+            ExplorerError: There are too many, or the session to resume is gone.
+        """
+        model = self.models.begin(choice)
+        if model.mode not in self._modes:
+            self.add_mode(model.mode, lambda: self._screen_of(model))
+        return model
+
+    def show_model(self, model: OpenModel) -> None:
+        """Show an open model."""
+        self.models.show(model)
+        self.switch_mode(model.mode)
+
+    def close_model(self, model: OpenModel) -> None:
+        """Close one, whatever is not saved; without another the chooser comes."""
+        following = self.models.remove(model)
+        if self.current_mode == model.mode:
+            if following is not None:
+                self.show_model(following)
+            else:
+                self.show_chooser()
+        self.remove_mode(model.mode)
+        self.run_worker(lambda: model.close(properly=True), thread=True, exit_on_error=False)
+
+    def show_chooser(self) -> None:
+        """No model is open: choose one."""
+        mode = next(f"choose-{n}" for n in range(1000) if f"choose-{n}" not in self._modes)
+        self.add_mode(mode, self._chooser)
+        self.switch_mode(mode)
+
+    def _chooser(self) -> Screen[None]:
+        from explorer.tui.models.chooser import ChooserScreen  # with what it needs: a model opens without
+
+        return ChooserScreen(self._folder, self._chosen, home=True)
+
+    def _chosen(self, choice: ModelChoice | None) -> None:
+        """What the chooser answers that is there while no model is open."""
+        if choice is None:
+            self.exit(0)
+            return
+        before = self.current_mode
+        self.show_model(self.begin_model(choice))
+        self.remove_mode(before)
 
     @property
     def main(self) -> MainScreen | None:
-        """The main screen, once it is there."""
+        """The main screen of the model on show, once it is there."""
         main = self.screen_stack[0] if self.screen_stack else None
         return main if isinstance(main, MainScreen) else None
-
-    def view(self) -> ScreenState | None:
-        """What is on show, to be resumed; None while nothing is."""
-        return self.main.view() if self.main is not None else None
 
     def action_theme(self) -> None:
         """The light theme, or the dark one."""

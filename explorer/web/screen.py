@@ -11,7 +11,7 @@ import sys
 import msgspec
 
 from explorer.base.errors import ExplorerError
-from explorer.base.exit_codes import BAD_INPUT, DONE
+from explorer.base.exit_codes import BAD_INPUT
 from explorer.host import child, confinement
 from explorer.process.saved_sessions import Opening
 from explorer.session import headers
@@ -35,15 +35,7 @@ def _show(source: str, opening: Opening) -> int:
     if os.path.exists(source):
         confinement.check(source)
     models = headers.choices(source) if os.path.isdir(source) else None
-    if models is None:
-        from explorer.tui.app import run
+    from explorer.tui.app import run
 
-        return run(source, msgspec.structs.asdict(opening))
-    from explorer.tui.model_picker import pick_model
-
-    chosen = pick_model(models)
-    if chosen is None:
-        return DONE
-    # a second application in this process would find the first one's thread at its input
-    words = command(os.path.normpath(os.path.join(source, chosen)), opening)
-    os.execv(words[0], words)
+    options = msgspec.structs.asdict(opening)
+    return run(source, options) if models is None else run("", options, folder=source)

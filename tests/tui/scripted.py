@@ -576,8 +576,15 @@ class ScriptedEngine:
         for _ in range(tilings):
             self._tile(TileSpec())
 
+    pid = 1
+    resident = 0
+
     def start(self) -> None:
         """Nothing to start."""
+
+    def rest(self) -> bool:
+        """Nothing to end."""
+        return False
 
     def outlined(self, at: int) -> Future[Any]:
         """No header is read."""

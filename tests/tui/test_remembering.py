@@ -31,6 +31,9 @@ class Notebook:
         """Write down."""
         self.views.append(view)
 
+    def remember(self, info: Any) -> None:
+        """One more recent model."""
+
     def has_resumable(self) -> bool:
         """Whether another session waits."""
         return self.others

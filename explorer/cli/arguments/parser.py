@@ -120,8 +120,6 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
     most = len(command.models) - many
     wanted = most - any(model.startswith("[") for model in command.models)
     if not command.name:
-        if not models and not given.resume:
-            raise Misuse("name a model", hint="try explorer alexnet, explorer FILE.onnx, or explorer --help")
         if len(models) > 1:
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
     elif len(models) < wanted:

@@ -9,7 +9,7 @@ SCREEN = Command(
     "",
     "Look inside a neural network, tile its matmuls to the size that hardware can do,\n"
     "prove numerically that nothing changed, and see what changed in the graph.",
-    ("MODEL",),
+    ("[MODEL]",),
     (
         *OPENING,
         Option(
@@ -21,6 +21,7 @@ SCREEN = Command(
         *("--quiet", "--version", "--help"),
     ),
     (
+        "explorer",
         "explorer alexnet",
         "explorer --resume",
         "explorer sample_models/lenet.onnx",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SECONDS = 5.0
 """Time in which an outline is read, or not at all."""
+_MOST = 1 << 60
+"""Parameters that a file may claim."""
 _LOOK = 1024
 """Rows between two looks at the clock."""
 _MOST_TYPES = 64
@@ -84,6 +86,8 @@ class HeaderFigures:
         if self._ways and self._params is not None:
             self._params += self._beside
         self.params = self._params if outline.params is None else outline.params
+        if self.params is not None and self.params > _MOST:
+            self.params, self._sums, self.note = None, {}, "impossible sizes"
         found = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in self._sums.items()]
         self.types = tuple(sorted(found, key=lambda one: -(one.bytes or 0)))
         for key, text in outline.facts:

@@ -13,18 +13,22 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.models.header_figures import HeaderFigures
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import formats, recognise
 from explorer.facts.models.listing import ModelFile, ModelListing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+_ENDINGS = tuple(ending for format in formats() for ending in format.endings)
 _MOST_FILES = 1_000
 """Of a folder that is a model, asked when they were written."""
 
 
-def model_file(path: str) -> ModelFile:
-    """What the header of one model says; why, if it says nothing."""
+def model_file(path: str) -> ModelFile | None:
+    """What the header of one model says; why, if it says nothing.
+
+    None for a file that only begins as a model might, and is called otherwise: a text, some code.
+    """
     size = os.path.getsize(path) if os.path.isfile(path) else None
     known = ModelFile(path, "", size, _modified(path))
     try:
@@ -35,7 +39,8 @@ def model_file(path: str) -> ModelFile:
         outline = format.outline(path)
         found = HeaderFigures(outline)
     except ExplorerError as error:
-        return replace(known, note=error.what)
+        broken = os.path.isdir(path) or path.lower().endswith(_ENDINGS)
+        return replace(known, note=error.what) if broken else None
     return replace(
         known,
         format=outline.format,
@@ -61,12 +66,12 @@ def _modified(path: str) -> int | None:
     return int(max(times))
 
 
-def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile]]) -> ModelListing:
+def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile | None]]) -> ModelListing:
     """The models of a folder, each with what its header says.
 
     Args:
         folder: Its path, or that of one model.
-        read: Reads headers of paths, in their order.
+        read: Reads headers of paths, in their order, as `model_file` does.
 
     Raises:
         BadModel: There is no such folder, or no model in it.
@@ -75,10 +80,14 @@ def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile]
         raise BadModel("there is no such folder", where=folder)
     format = recognise(folder)
     if not format.chooses or format.outline is None:
-        return ModelListing(folder, tuple(read([folder])))
-    rows = list(format.outline(folder).rows)
-    found = [row for row in rows if row.kind == "model"]
-    note = next((row.note for row in rows if row.kind != "model"), "")
-    paths = [os.path.join(folder, row.path) for row in found]
-    named = zip(found, read(paths), strict=True)
-    return ModelListing(folder, tuple(replace(model, path=row.path) for row, model in named), note)
+        found = [model for model in read([folder]) if model is not None]
+        note = ""
+    else:
+        rows = list(format.outline(folder).rows)
+        note = next((row.note for row in rows if row.kind != "model"), "")
+        names = [row.path for row in rows if row.kind == "model"]
+        models = zip(names, read([os.path.join(folder, name) for name in names]), strict=True)
+        found = [replace(model, path=name) for name, model in models if model is not None]
+    if not found:
+        raise BadModel("no model is in it", where=folder)
+    return ModelListing(folder, tuple(found), note)

@@ -6,7 +6,7 @@ One job runs at a time. Who asks for another is told so, and what goes wrong is 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.tui.terminal.slices import Slices
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from explorer.facts import Layer
+    from explorer.tui.models.open_models import ModelHost
     from explorer.tui.state.jobs import Jobs
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
@@ -62,6 +63,11 @@ class CommandContext:
     def app(self) -> App[Any]:
         """The program."""
         return self.screen.app
+
+    @property
+    def host(self) -> ModelHost:
+        """The program, which shows other models, too."""
+        return cast("ModelHost", self.app)
 
     @property
     def jobs(self) -> Jobs:

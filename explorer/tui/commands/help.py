@@ -9,6 +9,8 @@ from explorer.tui.dialogs.manual import HelpDialog
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
+from explorer.tui.models.chooser import CHOOSER_KEYS
+from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS
@@ -25,6 +27,8 @@ KEYS: tuple[Key, ...] = (
     *HISTORY_KEYS,
     *SWEEP_KEYS,
     *BLAME_KEYS,
+    *CHOOSER_KEYS,
+    *OPEN_KEYS,
 )
 """All keys, those of the lists first."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from explorer.facts import states_text
+from typing import TYPE_CHECKING
+
 from explorer.tui.commands import COMMANDS
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
+from explorer.tui.text.lines import safe
+
+if TYPE_CHECKING:
+    from explorer.tui.models.open_models import OpenModel
 
 
 class ActionsCommand(ScreenCommand):
@@ -64,18 +69,22 @@ class ReopenCommand(ScreenCommand):
 
 
 class QuitCommand(ScreenCommand):
-    """Leaves; asks if something would be lost."""
+    """Leaves; asks for each open model of which something would be lost, and shows it meanwhile."""
 
     def run(self) -> None:
         """Leave."""
-        running, history = self.jobs.current, self.store.history
-        if running is not None and self.store.analysis is not None:
-            self._ask(f"{running.title} is not done. Stop it and quit?")
-        elif history is not None and (lost := history.unsaved):
-            self._ask(f"{states_text(lost)} not saved. Quit without?")
-        else:
-            self.context.app.exit(0)
+        models = self.context.host.models
+        self._ask(sorted(models.open, key=lambda model: model is not models.current))
 
-    def _ask(self, question: str) -> None:
-        app = self.context.app
-        self.context.ask(ConfirmDialog("Quit?", question), lambda yes: app.exit(0) if yes else None)
+    def _ask(self, models: list[OpenModel]) -> None:
+        """Ask for the first of these of which something would be lost; then for those behind it."""
+        host, app = self.context.host, self.context.app
+        at = next((at for at, model in enumerate(models) if model.question("quit")), None)
+        if at is None:
+            app.exit(0)
+            return
+        model, rest = models[at], models[at + 1 :]
+        named = f"{safe(model.source)}: " if len(host.models.open) > 1 else ""
+        host.show_model(model)
+        question = ConfirmDialog("Quit?", named + model.question("quit"))
+        app.push_screen(question, lambda yes: self._ask(rest) if yes else None, mode=model.mode)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +21,7 @@ from explorer.tui.commands import COMMANDS, run_command
 from explorer.tui.commands.context import CommandContext
 from explorer.tui.pages.header import header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
-from explorer.tui.screen.saved_view import SavedView, ViewKeeper
+from explorer.tui.screen.saved_view import SavedView
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs.panes import Panes
 from explorer.tui.terminal.slices import after_paint
@@ -32,6 +33,7 @@ from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.process.saved_sessions import ScreenState
+    from explorer.tui.models.open_models import SessionKeeper
 
 STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
@@ -50,6 +52,7 @@ class MainScreen(Screen[None]):
         remote: Over SSH.
         keeper: Told what is on show, whenever that has changed.
         resumed: What a session showed that is resumed.
+        place: Which of how many open models it is: '2/3'; empty for the only one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMMANDS)
@@ -65,10 +68,12 @@ class MainScreen(Screen[None]):
         engine: EngineProcess,
         *,
         remote: bool = False,
-        keeper: ViewKeeper | None = None,
+        keeper: SessionKeeper | None = None,
         resumed: ScreenState | None = None,
+        place: Callable[[], str] = str,
     ) -> None:
         super().__init__()
+        self._place = place
         self.store = ScreenStore(source, engine, remote=remote)
         self._answered = asyncio.Event()
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
@@ -129,6 +134,7 @@ class MainScreen(Screen[None]):
     def _draw_header(self) -> None:
         store = self.store
         name, note = short_name(store.source), store.note or store.state_note
+        name = " ".join(filter(None, (self._place(), name)))
         info, exact = store.analysis.info if store.analysis else None, store.exact
         self.query_one(TitleBar).show(lambda width: header_lines(name, info, note, exact, width))
 
@@ -144,6 +150,10 @@ class MainScreen(Screen[None]):
     def on_resize(self) -> None:
         """Headings depend on the width."""
         self.store.notify("focus")
+
+    def on_screen_resume(self) -> None:
+        """Another model may have been opened or closed."""
+        self._draw_header()
 
     def on_descendant_focus(self) -> None:
         """The heading of the pane in use is lit."""

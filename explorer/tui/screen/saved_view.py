@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.process.screen_choices import ScreenChoices
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from explorer.process.saved_sessions import ScreenState
+    from explorer.tui.models.open_models import SessionKeeper
     from explorer.tui.screen.model_loader import ModelLoader
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
@@ -22,22 +23,6 @@ if TYPE_CHECKING:
 
 _AFTER = 0.5
 """Seconds after a change when it is written down; a burst of keys is written once."""
-
-
-class ViewKeeper(Protocol):
-    """What the screen needs of `hangup.ResumableSession`."""
-
-    def keep(self, view: ScreenState | None) -> None:
-        """Write down where the user is; any thread may."""
-
-    def has_resumable(self) -> bool:
-        """Whether another session of this model waits to be resumed; reads files."""
-
-    def choices(self) -> ScreenChoices:
-        """How its user wants the screen; reads a small file."""
-
-    def keep_choices(self, choices: ScreenChoices) -> None:
-        """Write down how its user wants it; any thread may."""
 
 
 class SavedView:
@@ -60,7 +45,7 @@ class SavedView:
         panes: Panes,
         filter_line: FilterLine,
         loader: ModelLoader,
-        keeper: ViewKeeper | None = None,
+        keeper: SessionKeeper | None = None,
         resumed: ScreenState | None = None,
     ) -> None:
         self._screen, self._store, self._panes, self._filter = screen, store, panes, filter_line
@@ -129,6 +114,7 @@ class SavedView:
         store, resumed = self._store, self._resumed
         if resumed is None:
             await self._loader.reload()
+            await self._remember_model()
             if self._keeper is not None and await asyncio.to_thread(self._keeper.has_resumable):
                 store.say("a session of this model was cut off: explorer --resume goes on with it")
             return
@@ -139,6 +125,10 @@ class SavedView:
         finally:
             self._resumed = None
         store.say(f"resumed; {lost}" if lost else "resumed")
+
+    async def _remember_model(self) -> None:
+        if self._keeper is not None and self._store.analysis is not None:
+            await asyncio.to_thread(self._keeper.remember, self._store.analysis.info)
 
     async def _show_what_is_left(self) -> str:
         """Show the newest model that can be read; says if that is not the one that was on show."""

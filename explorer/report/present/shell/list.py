@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from explorer.base.units import printable
 from explorer.facts.models.listing import KeptSession, ModelFile, ModelListing, NamedModel, RecentModel
@@ -23,6 +24,8 @@ _COLUMNS = (
     Column("when", drop=1, role="quiet"),
 )
 _MOST_TYPES = 3
+_SHORT = 20
+"""Characters of what is said of a model in a list whose names need the room."""
 _FEW = 0.005
 """Share of the bytes under which a type is left out: sizes and indices."""
 
@@ -46,27 +49,28 @@ def listing(fact: ModelListing) -> list[Block]:
     return blocks
 
 
-def choice_table(choices: Sequence[Choice]) -> Table:
-    """A row each, under the same columns."""
-    return Table(_COLUMNS, Rows(choice_row, choices))
+def choice_table(choices: Sequence[Choice], what: str = "") -> Table:
+    """A row each, under the same columns; `what` as for `Table`, whose rows are short then."""
+    short = partial(choice_row, most=_SHORT) if what else choice_row
+    return Table(_COLUMNS, Rows(short, choices), what=what)
 
 
-def choice_row(one: Choice) -> tuple[Cell, ...]:
-    """What is known of something that can be opened."""
+def choice_row(one: Choice, most: int | None = None) -> tuple[Cell, ...]:
+    """What is known of something that can be opened; of what is said of it `most` characters."""
     if isinstance(one, ModelFile):
         params: Cell = count(one.params) if one.params is not None else Span("", "quiet")
-        said = Span(printable(one.note), "warning") if one.note else stored(one)
-        return printable(one.path), one.format, _size(one.bytes), params, said, _when(one.modified)
+        said = Span(_cut(printable(one.note), most), "warning") if one.note else _cut(stored(one), most)
+        return printable(one.path), one.format, _size(one.bytes), params, said, _when(one.modified, most)
     if isinstance(one, RecentModel):
         said = Span("not there any more", "warning") if one.missing else ""
-        return printable(one.source), one.format, "", _params(one.params), said, _when(one.opened)
+        return printable(one.source), one.format, "", _params(one.params), said, _when(one.opened, most)
     if isinstance(one, KeptSession):
         said = (
             Span(printable(one.note), "warning")
             if one.note
             else f"{one.states:,} state{'s' * (one.states != 1)}"
         )
-        return printable(one.source), "session", "", "", said, _when(one.changed)
+        return printable(one.source), "session", "", "", said, _when(one.changed, most)
     return one.name, "torchvision", "", _params(one.params), "", ""
 
 
@@ -82,6 +86,10 @@ def stored(one: ModelFile) -> str:
     return printable(": ".join(filter(None, (one.quantization, types))))
 
 
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _size(value: int | None) -> Cell:
     return "" if value is None else size(value)
 
@@ -90,9 +98,10 @@ def _params(value: int | None) -> Cell:
     return "" if value is None else count(value)
 
 
-def _when(seconds: int | None) -> str:
-    """A date in the user's own time; a file may claim any."""
+def _when(seconds: int | None, most: int | None) -> str:
+    """A date in the user's own time, with the hour where there is room; a file may claim any."""
+    form = "%Y-%m-%d %H:%M" if most is None else "%Y-%m-%d"
     try:
-        return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+        return "" if seconds is None else time.strftime(form, time.localtime(seconds))
     except (OSError, OverflowError, ValueError):
         return "?"

@@ -1,0 +1,148 @@
+"""The list of open models: which there are, what each is doing and holds; one is shown or closed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from explorer.base.units import bytes_text, count_text
+from explorer.report.blocks import Cell, Column, Rows, Span, Table
+from explorer.tui.dialogs.dialogs import ConfirmDialog, SubScreen
+from explorer.tui.models.open_models import ModelHost, OpenModel
+from explorer.tui.text.drawing import row_line, title_line
+from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.lines import Line, fit, safe
+from explorer.tui.widgets.line_view import LineList
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+
+__all__ = ["OPEN_KEYS", "OpenListScreen"]
+
+# fmt: off
+OPEN_KEYS = key_group(
+    "In the list of open models",
+    ("show", ("enter",), "Enter", "Show it", "The others stay as they are; what runs in them goes on"),
+    ("close", ("x", "delete"), "x Del", "Close it", "Asks first if something of it is not saved"),
+    ("open", ("O",), "O", "Open another…", "From the chooser"),
+)
+# fmt: on
+
+_COLUMNS = (
+    Column("model", shrink=True, role="strong"),
+    Column("format", drop=2, role="kind"),
+    Column("params", "right", drop=3),
+    Column("state", shrink=True, drop=1),
+    Column("memory", "right"),
+)
+
+
+class _Models(LineList):
+    """A row a model."""
+
+    def __init__(self, host: ModelHost) -> None:
+        super().__init__(id="open-models")
+        self.host = host
+        self.take()
+        self.cursor = next((at for at, one in enumerate(self.rows) if one is host.models.current), 0)
+
+    def take(self) -> None:
+        """Which there are now."""
+        self.rows = tuple(self.host.models.open)
+        self.table = Table(_COLUMNS, Rows(_cells, self.rows))
+
+    def row_line(self, index: int, width: int) -> Line:
+        """Row `index` in `width` cells."""
+        here = self.rows[index] is self.host.models.current
+        return row_line(self.table, index, width, mark=(" ● " if here else "   ", "accent"), here=here)
+
+
+class OpenListScreen(SubScreen[tuple[str, int]]):
+    """The models that are open; answers with what is wanted and the place of a model.
+
+    Args:
+        host: Shows and closes them.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(OPEN_KEYS)
+    AUTO_FOCUS = "#open-models"
+
+    def __init__(self, host: ModelHost) -> None:
+        super().__init__()
+        self._host = host
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield TitleBar()
+        yield PaneHead(id="open-head")
+        yield _Models(self._host)
+        yield Status()
+
+    def on_mount(self) -> None:
+        """Show them."""
+        self._draw()
+
+    def on_screen_resume(self) -> None:
+        """What each holds may have changed."""
+        self._draw()
+
+    def _draw(self) -> None:
+        rows, models = self.query_one(_Models), self._host.models
+        rows.take()
+        rows.rows_changed()
+        count = len(rows.rows)
+        held = f"{count:,} open, engines hold {bytes_text(models.held)}"
+        most = "" if models.memory is None else f"beyond {bytes_text(models.memory)} those not on show rest"
+        self.query_one(TitleBar).show(
+            lambda width: (
+                ((" Open models", "strong"), (fit(f"  {held}", max(width - 12, 0)), "dim")),
+                ((fit(f" {most}", width), "dim"),),
+            )
+        )
+        self.query_one("#open-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
+        keys = " Enter show · x close · O another · Esc"
+        self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
+
+    @on(LineList.RowSelected)
+    def _chosen(self) -> None:
+        self.action_show()
+
+    def action_show(self) -> None:
+        """Show the model under the cursor."""
+        self.dismiss(("show", self.query_one(_Models).cursor))
+
+    def action_open(self) -> None:
+        """Open another."""
+        self.dismiss(("open", 0))
+
+    def action_close(self) -> None:
+        """Close the model under the cursor; ask if something would be lost."""
+        rows = self.query_one(_Models)
+        model: OpenModel = rows.rows[rows.cursor]
+        if not (question := model.question("close")):
+            self._close(model)
+            return
+        dialog = ConfirmDialog("Close?", f"{safe(model.source)}: {question}")
+        self.app.push_screen(dialog, lambda yes: self._close(model) if yes else None)
+
+    def _close(self, model: OpenModel) -> None:
+        if model is self._host.models.current:
+            self.dismiss(None)
+            self._host.close_model(model)
+        else:
+            self._host.close_model(model)
+            self._draw()
+
+
+def _cells(model: OpenModel) -> tuple[Cell, ...]:
+    main = model.main
+    info = main.store.analysis.info if main is not None and main.store.analysis is not None else None
+    held = model.engine.resident
+    return (
+        safe(model.source),
+        info.model.format if info is not None else "",
+        Span(count_text(info.totals.params), "figure") if info is not None else "",
+        safe(model.state),
+        Span(bytes_text(held), "figure") if held else Span("at rest", "quiet"),
+    )

@@ -1,0 +1,121 @@
+"""Resumable session: one model's engine, and the folder in which both outlive the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from explorer.host import memory_limit, scratch
+from explorer.process import screen_choices
+from explorer.process.client import EngineProcess
+
+if TYPE_CHECKING:
+    from explorer.facts import Info
+    from explorer.process.saved_sessions import SavedSession, ScreenState, SessionStore
+    from explorer.process.screen_choices import ScreenChoices
+
+
+class ResumableSession:
+    """A session, its engine, and the folder in which both outlive the terminal.
+
+    Args:
+        source: As for `session.Session`.
+        options: Its other arguments.
+        memory: Most bytes that the engine may take.
+        resumed: The session to go on with.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        options: Mapping[str, Any],
+        memory: int | None = None,
+        resumed: tuple[SessionStore, SavedSession] | None = None,
+    ) -> None:
+        self._source, self._options, self._memory = source, options, memory
+        self._cwd = os.getcwd()
+        self._kept = resumed[0] if resumed else None
+        self._view = resumed[1].view if resumed else None
+        self.engine = EngineProcess(
+            source,
+            folder=self._folder,
+            history=resumed[1].history if resumed else None,
+            memory=memory if memory is not None else memory_limit.machine(),
+            **options,
+        )
+
+    def _folder(self) -> str:
+        """A place for the session, made with the engine and hence after the first paint."""
+        if sys.platform == "win32":
+            return ""
+        from explorer.process import saved_sessions
+
+        if self._kept is None:
+            self._kept = saved_sessions.begin(os.environ)
+            self.keep(None)
+            threading.Thread(target=_clear_left, daemon=True).start()
+        return self._kept.folder if self._kept is not None else ""
+
+    def keep(self, view: ScreenState | None) -> None:
+        """Write down where the user is; any thread may."""
+        self._view = view
+        if self._kept is None:
+            return
+        from explorer.process.saved_sessions import Opening, SavedSession, ScreenState
+
+        opening, history = Opening(**self._options), self.engine.history
+        self._kept.save(
+            SavedSession(self._source, self._cwd, opening, history, view or ScreenState(), self._memory)
+        )
+
+    def has_resumable(self) -> bool:
+        """Whether another session of this model waits to be resumed; reads files."""
+        if self._kept is None:
+            return False
+        from explorer.process import saved_sessions
+
+        return saved_sessions.waiting(self._source, os.environ, self._cwd)
+
+    def choices(self) -> ScreenChoices:
+        """How its user wants the screen; reads a small file."""
+        return screen_choices.kept(os.environ)
+
+    def keep_choices(self, choices: ScreenChoices) -> None:
+        """Write down how its user wants it; any thread may."""
+        screen_choices.keep(choices, os.environ)
+
+    def remember(self, info: Info) -> None:
+        """The model is open: it goes to the head of the recent ones; writes a file."""
+        if self._kept is None:
+            return
+        from explorer.facts.models.listing import RecentModel
+        from explorer.process import recent_models
+        from explorer.process.saved_sessions import Opening
+
+        known = RecentModel(self._source, 0, info.model.format, info.totals.params)
+        recent_models.add(self._source, Opening(**self._options), known, os.environ)
+
+    def keep_on_hangup(self, view: ScreenState | None) -> bool:
+        """The line is gone: keep what there is and end the engine at once; whether anything is kept."""
+        with contextlib.suppress(Exception):
+            self.keep(view or self._view)
+        self.engine.kill()
+        return self._kept is not None
+
+    def close(self, *, properly: bool) -> None:
+        """End the engine; the session goes too if its user quit, and stays if the screen failed."""
+        self.engine.close()
+        if self._kept is not None:
+            (self._kept.remove if properly else self._kept.release)()
+
+
+def _clear_left() -> None:
+    """Removes what nobody resumes, and what killed processes left among the temporary files."""
+    from explorer.process import saved_sessions
+
+    saved_sessions.clear_old(os.environ)
+    scratch.clear_temporary()

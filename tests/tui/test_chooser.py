@@ -1,0 +1,236 @@
+"""What can be opened, on the screen: a folder's models by their headers, recent ones, sessions, names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explorer.facts.models.listing import RecentModel
+from explorer.process import recent_models, saved_sessions
+from explorer.process.saved_sessions import Opening, SavedSession
+from explorer.tui.models.choice_list import ChoiceList
+from explorer.tui.models.open_models import ModelChoice, OpenModel
+from explorer.tui.program import ExplorerApp
+from explorer.tui.screen.main import MainScreen
+from explorer.tui.text.lines import line_text
+from explorer.tui.widgets.strips import Status, TitleBar
+from tests.terminal import Terminal
+from tests.tui.scripted import ScriptedEngine
+
+Sample = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def folder(sample: Sample, tmp_path: Path) -> Path:
+    found = tmp_path / "models"
+    (found / "below").mkdir(parents=True)
+    shutil.copy(sample("lenet"), found / "below" / "lenet.onnx")
+    shutil.copy(sample("jsc_tiny"), found / "jsc_tiny.onnx")
+    shutil.copy(sample("mlp_128"), found / "mlp_128.onnx")
+    return found
+
+
+class Chooser:
+    """Presses keys and reads the list."""
+
+    def __init__(self, app: ExplorerApp, pilot: Any, chosen: list[ModelChoice]) -> None:
+        self.app, self.pilot, self.chosen = app, pilot, chosen
+
+    async def rest(self) -> None:
+        for _ in range(3):
+            await self.app.workers.wait_for_complete()
+            await self.pilot.pause()
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            await self.pilot.press(key)
+            await self.rest()
+
+    async def type(self, text: str) -> None:
+        await self.press(*({"/": "slash", ".": "full_stop", "_": "underscore"}.get(c, c) for c in text))
+
+    def rows(self) -> list[str]:
+        rows = self.app.screen.query_one(ChoiceList)
+        return [line_text(rows.row_line(i, rows.size.width)).strip() for i in range(rows.row_count)]
+
+    def part(self, title: str) -> list[str]:
+        """The names below a heading."""
+        rows = self.app.screen.query_one(ChoiceList)
+        found: list[str] = []
+        inside = False
+        for row, line in zip(rows._rows, self.rows(), strict=True):
+            if isinstance(row, str):
+                inside = line.startswith(title)
+            elif inside:
+                found.append(line.split()[0])
+        return found
+
+    def strip(self, kind: type[TitleBar] | type[Status]) -> str:
+        return "\n".join(line_text(line) for line in self.app.screen.query_one(kind).lines)
+
+
+@asynccontextmanager
+async def chooser(folder: Path | str, size: tuple[int, int] = (100, 30)) -> AsyncIterator[Chooser]:
+    chosen: list[ModelChoice] = []
+
+    def begin(choice: ModelChoice) -> OpenModel:
+        chosen.append(choice)
+        return OpenModel(choice.source, ScriptedEngine())
+
+    app = ExplorerApp("", None, folder=str(folder), begin=begin)
+    async with app.run_test(size=size) as pilot:
+        hands = Chooser(app, pilot, chosen)
+        await hands.rest()
+        yield hands
+
+
+async def test_models_are_listed_by_their_headers_and_enter_opens_one(folder: Path) -> None:
+    async with chooser(folder) as hands:
+        assert "models" in hands.strip(TitleBar)
+        assert "3 models" in hands.strip(Status)
+        assert hands.part("In ") == ["jsc_tiny.onnx", "mlp_128.onnx", "below/lenet.onnx"]
+        (lenet,) = (row for row in hands.rows() if row.startswith("below/lenet"))
+        assert lenet.split()[1:7] == ["onnx", "242.71", "KiB", "61.71", "k", "float32"]
+        await hands.press("down", "down", "enter")
+        assert [one.source for one in hands.chosen] == [str(folder / "below" / "lenet.onnx")]
+        assert isinstance(hands.app.screen, MainScreen)
+
+
+async def test_typing_narrows_and_tab_sorts(folder: Path) -> None:
+    async with chooser(folder) as hands:
+        orders = {}
+        for _ in range(5):
+            order = hands.strip(Status).split("Enter")[0].split(" · ")[1].strip()
+            orders[order] = hands.part("In ")
+            await hands.press("tab")
+        assert orders["size"] == orders["params"] == ["below/lenet.onnx", "mlp_128.onnx", "jsc_tiny.onnx"]
+        assert orders["name"] == ["below/lenet.onnx", "jsc_tiny.onnx", "mlp_128.onnx"]
+        await hands.press("tab", "tab", "shift+tab")
+        assert hands.part("In ") == ["jsc_tiny.onnx", "mlp_128.onnx", "below/lenet.onnx"]
+        await hands.type("lenet")
+        assert hands.part("In ") == ["below/lenet.onnx"]
+        await hands.press("escape")
+        assert len(hands.part("In ")) == 3
+        await hands.press("escape")
+    assert (hands.chosen, hands.app.return_code) == ([], 0)
+
+
+async def test_names_of_torchvision_are_listed_with_their_parameters(folder: Path) -> None:
+    async with chooser(folder) as hands:
+        await hands.type("resnet50")
+        (row,) = (row for row in hands.rows() if row.startswith("resnet50 "))
+        assert row.split() == ["resnet50", "torchvision", "25.56", "M"]
+
+
+async def test_recent_models_are_there_and_a_missing_one_says_so(folder: Path, tmp_path: Path) -> None:
+    for name in ("gone.onnx", "mlp_128.onnx"):
+        recent_models.add(
+            str(folder / name), Opening(dims={"n": 2}), RecentModel("", 0, "onnx", 7), os.environ
+        )
+    (tmp_path / "other").mkdir()
+    (folder / "gone.onnx").write_bytes(b"x")
+    recent_models.add(str(folder / "gone.onnx"), Opening(), RecentModel("", 0, "onnx", 7), os.environ)
+    (folder / "gone.onnx").unlink()
+    async with chooser(tmp_path / "other") as hands:
+        assert "no model is in it" in hands.strip(Status)
+        gone, kept = (row for row in hands.rows() if "mlp_128" in row or "gone" in row)
+        assert "not there any more" in gone
+        assert "not there any more" not in kept
+        await hands.press("enter")
+        assert "off the list now" in hands.strip(Status)
+        assert hands.chosen == []
+        await hands.press("enter")
+        (choice,) = hands.chosen
+        assert choice.source == str(folder / "mlp_128.onnx")
+        assert choice.opening is not None
+        assert choice.opening.dims == {"n": 2}  # opened as it was
+
+
+def test_recent_models_are_a_bounded_number_and_what_ran_with_trust_is_none_of_them(tmp_path: Path) -> None:
+    for number in range(recent_models.MOST + 5):
+        recent_models.add(f"model_{number}", Opening(), RecentModel("", 0), os.environ)
+    recent_models.add("code", Opening(trust=True), RecentModel("", 0), os.environ)
+    found = recent_models.listed(os.environ)
+    assert len(found) == recent_models.MOST
+    assert found[0].source == f"model_{recent_models.MOST + 4}"
+    (tmp_path / "state" / "explorer" / "recent.msgpack").write_bytes(b"\xff\x00nonsense")
+    assert recent_models.listed(os.environ) == ()
+
+
+async def test_a_session_that_waits_is_resumed_from_the_list(folder: Path, tmp_path: Path) -> None:
+    store = saved_sessions.begin(os.environ)
+    assert store is not None
+    store.save(SavedSession("mlp_128.onnx", str(folder), Opening()))
+    store.release()
+    (tmp_path / "other").mkdir()
+    async with chooser(tmp_path / "other") as hands:
+        assert hands.part("Sessions") == ["mlp_128.onnx"]
+        await hands.press("enter")
+        (choice,) = hands.chosen
+        assert choice.kept == store.folder
+
+
+async def test_a_path_that_is_typed_is_opened_and_a_folder_is_listed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    async with chooser(tmp_path / "other") as hands:
+        await hands.type(f"{folder}/nope.onnx")
+        await hands.press("enter")
+        assert "no such file" in hands.strip(Status)
+        await hands.press("escape")
+        await hands.type(str(folder))
+        await hands.press("enter")
+        assert len(hands.part("In ")) == 3
+        await hands.type(f"{folder}/mlp_128.onnx")
+        await hands.press("enter")
+        assert [one.source for one in hands.chosen] == [str(folder / "mlp_128.onnx")]
+
+
+async def test_in_a_browser_nothing_outside_the_folder_is_listed_or_opened(
+    folder: Path, tmp_path: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPLORER_SERVED", str(folder))
+    shutil.copy(sample("lenet"), tmp_path / "secret.onnx")
+    async with chooser(folder) as hands:
+        assert not any("torchvision" in row for row in hands.rows())
+        for typed in (f"{folder}/../secret.onnx", str(tmp_path), "os:getcwd"):
+            await hands.type(typed)
+            await hands.press("enter")
+            assert hands.chosen == []
+            assert "serve" in hands.strip(Status)
+            await hands.press("escape")
+
+
+async def test_hostile_names_and_headers_are_rows_like_others(tmp_path: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}}).encode()
+    name = "deep" * 20 + "\x1b]0;owned\x07.safetensors"
+    (tmp_path / name).write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0\0\0")
+    (tmp_path / "code.py").write_bytes(b'"""Begins as a model might."""\n')
+    async with chooser(tmp_path, size=(60, 15)) as hands:
+        assert "1 model " in hands.strip(Status)
+        row = hands.rows()[1]
+        assert row.isprintable()
+        assert len(row) <= 60
+
+
+def test_at_a_terminal_explorer_alone_opens_what_is_chosen(folder: Path) -> None:
+    with Terminal([sys.executable, "-m", "explorer"], cwd=folder) as terminal:
+        terminal.wait_for("61.71 k")
+        terminal.press("lenet")
+        terminal.press("\r")
+        terminal.wait_for("416.52 k")
+        terminal.press("q")
+        assert terminal.process.wait(30) == 0
