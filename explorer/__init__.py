@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         diff_files,
         list_models,
         sweep_files,
+        tree_diff_files,
         verify_files,
     )
 
@@ -77,6 +78,7 @@ __all__ = [
     "sweep_files",
     "to_json",
     "to_torch",
+    "tree_diff_files",
     "verify_files",
 ]
 
@@ -112,6 +114,7 @@ _HOMES = {
         "diff_files",
         "list_models",
         "sweep_files",
+        "tree_diff_files",
         "verify_files",
     ),
 }

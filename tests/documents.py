@@ -27,6 +27,7 @@ from explorer.facts import (
     values,
 )
 from explorer.facts.models import listing
+from explorer.facts.sizes import curves, decode
 from explorer.host.cache_folder import CacheUsage
 
 __all__ = ["DOCUMENTS", "schema", "tables"]
@@ -57,6 +58,7 @@ OPTIONAL = {
         "activation_bytes_functional",
     ),
     *("kv_cache_bytes", "tiled", "torchinfo", "differences", "columns", "table", "table_total", "found"),
+    *("tree_of", "tree_counts", "tree", "values_compared"),
 }
 """Keys that are absent where they make no sense."""
 
@@ -65,6 +67,10 @@ HEAD: Fields = {"schema_version": Literal[1], "tool": str}
 INFO: Fields = {**HEAD, **fields(facts.Info, leave=("schema_version", "tool", "tiled")), "tiled": facts.Tiled}
 Children = record("Operators behind a tiled or merged row.", {"op": str, "count": int}, "Children")
 NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": list[Children]})
+RowPair = record(
+    comparison.RowPair,
+    {**fields(comparison.RowPair, leave=("end",)), "delta": dict[str, int | None]},
+)
 BothTotals = record("Of both models.", {"before": facts.Totals, "after": facts.Totals}, "BothTotals")
 Value = record("A value that an attribute takes.", {"value": Any, "count": int}, "Value")
 Range = record(
@@ -140,6 +146,17 @@ OutlineFact = record("What the header says of the whole.", {"name": str, "text":
 Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
 Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
 PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
+SizeRange = record(
+    "A size and its range.",
+    {"name": str, "low": int, "high": int, "at": int | None, "others": dict[str, int]},
+    "SizeRange",
+)
+SizeForm = record(
+    "A curve: each of `sizes` has its value under this name.",
+    fields(curves.SizeCurve, leave=("values",)),
+    "SizeForm",
+)
+DecodeFigures = record(decode.Decode, fields(decode.Decode, leave=("rows",)), "DecodeFigures")
 Training = record(training.Training, fields(training.Training, leave=("layers",)))
 
 
@@ -168,6 +185,14 @@ DOCUMENTS: dict[str, Fields] = {
         "roofline": Roofline,
         "layers": list[roofline.RooflinePoint],
     },
+    "sizes": {
+        **INFO,
+        **fields(curves.SizeCurves, leave=("name", "low", "high", "at", "others", "sizes", "curves")),
+        "over": SizeRange,
+        "curves": list[SizeForm],
+        "sizes": list[dict[str, Any]],
+    },
+    "decode": {**INFO, "decode": DecodeFigures, "layers": list[decode.DecodeRow]},
     "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
     "weights": {
         **INFO,
@@ -255,6 +280,10 @@ DOCUMENTS: dict[str, Fields] = {
         **fields(facts.Diff, leave=("nodes", "totals_before", "totals_after")),
         "nodes": list[NodeDiff],
         "totals": BothTotals,
+        "tree_of": comparison.TreeForm,
+        "values_compared": bool,
+        "tree_counts": dict[str, int],
+        "tree": list[RowPair],
     },
     "outline": {**HEAD, "model": OutlineModel | None, "facts": list[OutlineFact], "rows": list[Row]},
     "formats": {**HEAD, "formats": list[Format]},
@@ -289,6 +318,13 @@ ABOUT = {
     "table_total": "What they add up to.",
     "found": "With `--filter`: how many layers it found, and groups without any of their layers.",
     "differences": "With `--compare`: where torchinfo's numbers are not ours.",
+    "summary": "By operator; empty with `--tree`.",
+    "nodes": "What differs; with `--tree` in no row: inputs, outputs, operator sets.",
+    "tree_of": "With `--tree`: ONNX graphs, the ONNX form of a module beside one, or modules and tensors.",
+    "values_compared": "With `--tree`: whether the values of weights are among what was compared.",
+    "tree_counts": "With `--tree`: how many layers are in which state.",
+    "tree": "With `--tree`: both layer trees, row by row, as `before` has them.",
+    "delta": "By how much each figure grew; null where that is not known.",
     "output": "The file that was written; null where nothing was.",
     "machine": "What is null is not known, and what follows from it neither.",
     "orders": "The figures of all six orders of the loops, for every site.",

@@ -399,6 +399,14 @@ def test_tile_verify_and_diff_keep_the_contract(
     assert len(rows) == len(tiled["plan"]["sites"])
 
 
+def test_the_trees_side_by_side_keep_the_contract(ask: Ask, sample: Callable[[str], Path]) -> None:
+    trees = ask("diff", "--tree", sample("lenet"), sample("mlp_128"), code=1)
+    assert trees["tree_counts"] == {"removed": 12, "added": 1}
+    assert sum(row["delta"]["macs"] for row in trees["tree"] if not row["inside"]) == (
+        trees["totals"]["after"]["macs"] - trees["totals"]["before"]["macs"]
+    )
+
+
 def test_info_of_a_tiled_model_says_which_share_runs_on_tiles(
     ask: Ask, sample: Callable[[str], Path], tmp_path: Path
 ) -> None:

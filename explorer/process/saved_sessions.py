@@ -33,9 +33,11 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.facts import History, HistoryEntry
+from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
 from explorer.process.screen_choices import state_folder
+from explorer.settings import machines
 
 VERSION = 2
 _LINEAR = 1
@@ -61,6 +63,7 @@ class ScreenState(Struct, frozen=True):
         cursor: Path of the layer under the cursor.
         opened: Open rows of the tree: the path of a layer, and whether the row is the run that it begins.
         machine: Of the Roofline tab.
+        hardware: The machine with all that is known of it.
         turned: The tree is sorted from the smallest.
         columns: Of the tree as a table; empty for those that are shown first.
         flat: The tree shows layers without groups.
@@ -85,6 +88,7 @@ class ScreenState(Struct, frozen=True):
     constants: bool = False
     bookmarks: tuple[str, ...] = ()
     in_tabs: bool = False
+    hardware: Hardware | None = None
 
 
 class Opening(Struct, frozen=True):
@@ -358,6 +362,11 @@ def _read(folder: str) -> SavedSession:
     machine = saved.view.machine
     if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
         raise broken("'s state has a machine that cannot be")
+    if saved.view.hardware is not None:
+        try:
+            machines.complete(saved.view.hardware)
+        except Misuse:
+            raise broken("'s state has a machine that cannot be") from None
     history = saved.history
     if history is not None:
         if not history.entries or history.current < 0:

@@ -21,6 +21,7 @@ from explorer.facts import (
     Layer,
     LayerTable,
     ModelInfo,
+    NodeDiff,
     OpStat,
     Plan,
     Range,
@@ -30,6 +31,7 @@ from explorer.facts import (
     Verification,
     to_json,
 )
+from explorer.facts.comparison import FIGURES
 from explorer.report.json_text import Records
 
 if TYPE_CHECKING:
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
     from explorer.facts.beside.overlay import Overlay
     from explorer.facts.beside.placement import Placement
     from explorer.facts.blame import Blame
-    from explorer.facts.comparison import Comparison, TorchinfoTable
+    from explorer.facts.comparison import Comparison, RowPair, TorchinfoTable, TreeDiff
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
     from explorer.facts.graph.connections import Connections
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
+    from explorer.facts.sizes.curves import SizeCurves
+    from explorer.facts.sizes.decode import Decode
     from explorer.facts.sweep import Sweep
     from explorer.facts.training import Training
     from explorer.facts.values import Activations, TensorStats, Weights
@@ -53,6 +57,7 @@ __all__ = [
     "blame",
     "compare",
     "conversion",
+    "decode",
     "diff",
     "history",
     "info",
@@ -64,11 +69,13 @@ __all__ = [
     "plan",
     "plan_cost",
     "roofline",
+    "sizes",
     "sweep",
     "table",
     "tile",
     "torchinfo",
     "training",
+    "tree_diff",
     "verification",
     "weights",
     "output_file",
@@ -280,6 +287,26 @@ def training(about: Info, fact: Training, tool: str, sha256: str | None = None) 
     return {**info(about, tool, sha256), "training": document, "layers": rows}
 
 
+def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer sizes`: that of `info`, the range, forms, every size, crossings."""
+    document = _record(fact)
+    document.pop("curves")
+    document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
+    document["curves"] = [_picked(curve, ("name", "form")) for curve in fact.curves]
+    document["sizes"] = [
+        {"size": size, **{curve.name: curve.values[at] for curve in fact.curves}}
+        for at, size in enumerate(fact.sizes)
+    ]
+    return {**info(about, tool, sha256), **document}
+
+
+def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer decode`: that of `info`, the figures, every layer."""
+    document = _record(fact)
+    rows = document.pop("rows")
+    return {**info(about, tool, sha256), "decode": document, "layers": rows}
+
+
 def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer weights`: that of `info`, the tensors' values, what is stored twice."""
     return {
@@ -435,23 +462,44 @@ def blame(fact: Blame, tool: str) -> Document:
 
 def diff(fact: Diff, tool: str) -> Document:
     """The document of `explorer diff`: by operator, row by row, and the totals of both sides."""
-    nodes = [
-        {
-            **_picked(
-                row, ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
-            ),
-            "children": [{"op": op, "count": count} for op, count in row.children],
-        }
-        for row in fact.nodes
-    ]
     return {
         **_envelope(tool),
         "before": fact.before,
         "after": fact.after,
         "equal": fact.equal,
         "summary": to_json(fact.summary),
-        "nodes": nodes,
+        "nodes": [_node(row) for row in fact.nodes],
         "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+    }
+
+
+def _node(row: NodeDiff) -> Document:
+    names = ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
+    children = [{"op": op, "count": count} for op, count in row.children]
+    return {**_picked(row, names), "children": children}
+
+
+def tree_diff(fact: TreeDiff, tool: str) -> Document:
+    """The document of `explorer diff --tree`: both trees row by row; `nodes` is what differs in no row."""
+    return {
+        **_envelope(tool),
+        "before": fact.before,
+        "after": fact.after,
+        "equal": fact.equal,
+        "summary": [],
+        "nodes": [_node(row) for row in fact.graph],
+        "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+        "tree_of": fact.form,
+        "values_compared": fact.values_compared,
+        "tree_counts": dict(fact.counts),
+        "tree": Records(_pair, fact.rows),
+    }
+
+
+def _pair(row: RowPair) -> Document:
+    return {
+        **_picked(row, ("depth", "status", "what", "inside", "before", "after")),
+        "delta": {figure: row.delta(figure) for figure in FIGURES},
     }
 
 

@@ -59,14 +59,16 @@ def pieces(document: dict[str, Any]) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _record(record: dict[str, Any]) -> str:
+def _record(given: dict[str, Any]) -> str:
     """A record that stands in a list of the document."""
+    record = given
     try:
-        attributes = msgspec.Raw(json.dumps(record["attributes"]).encode() if record["attributes"] else b"{}")
-        plain = msgspec.json.encode({**record, "attributes": attributes})
+        if attributes := record.get("attributes"):
+            record = {**record, "attributes": msgspec.Raw(json.dumps(attributes).encode())}
+        plain = msgspec.json.encode(record)
         text = msgspec.json.format(plain, indent=2).decode("ascii")
     except (UnicodeError, msgspec.MsgspecError):  # not ASCII, or larger than it takes a number for
         text = "\x7f"
     if "\x7f" in text:
-        text = _ENCODER.encode(record)
+        text = _ENCODER.encode(given)
     return text.replace("\n", "\n    ")

@@ -10,7 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from explorer.session.files import blame_files, compare_files, diff_files, sweep_files, verify_files
+    from explorer.session.files import (
+        blame_files,
+        compare_files,
+        diff_files,
+        sweep_files,
+        tree_diff_files,
+        verify_files,
+    )
     from explorer.session.headers import list_models
     from explorer.session.kept.analysis_cache import cache_usage, clear_cache
     from explorer.session.session import Session
@@ -30,6 +37,7 @@ __all__ = [
     "diff_files",
     "list_models",
     "sweep_files",
+    "tree_diff_files",
     "verify_files",
 ]
 

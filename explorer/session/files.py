@@ -18,7 +18,7 @@ from explorer.session.session import Session, reopen
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
-    from explorer.facts.comparison import Comparison
+    from explorer.facts.comparison import Comparison, TreeDiff
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.facts.verification import Tolerance
 
@@ -101,7 +101,20 @@ def diff_files(
 ) -> Diff:
     """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
     with _pair(a, b, options) as (first, second):
-        return first._comparer.diff_from(second._models, on_progress, cancel)
+        return first._comparer.diff(0, (second._models, 0), on_progress, cancel)
+
+
+def tree_diff_files(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> TreeDiff:
+    """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
+    with _pair(a, b, options) as (first, second):
+        return first._comparer.tree(0, (second._models, 0), on_progress, cancel)
 
 
 def compare_files(
@@ -125,7 +138,7 @@ def compare_files(
         for models in several:
             models.opened(0, on_progress)
         _check_names(several)
-        return sessions[0]._comparer.totals(several[1:], on_progress, cancel)
+        return sessions[0]._comparer.totals(0, [(models, 0) for models in several[1:]], on_progress, cancel)
 
 
 def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:

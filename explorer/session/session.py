@@ -20,6 +20,7 @@ from explorer.session.methods.exports import ExportMethods
 from explorer.session.methods.figures import FigureMethods
 from explorer.session.methods.graph import GraphMethods
 from explorer.session.methods.proofs import ProofMethods
+from explorer.session.methods.sizes import SizeMethods
 from explorer.session.methods.states import StateMethods
 from explorer.session.methods.tiling import TilingMethods
 from explorer.session.methods.values import ValueMethods
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 
 
 class Session(
-    StateMethods, FigureMethods, GraphMethods, ValueMethods, TilingMethods, ProofMethods, ExportMethods
+    StateMethods,
+    FigureMethods,
+    SizeMethods,
+    GraphMethods,
+    ValueMethods,
+    TilingMethods,
+    ProofMethods,
+    ExportMethods,
 ):
     """A model, what is known of it, and what was made of it.
 
@@ -94,6 +102,7 @@ class Session(
 
     def close(self) -> None:
         """Forgets the models and removes the session's temporary folder."""
+        self._forget_beside()
         self._models.close()
 
     @property

@@ -153,6 +153,37 @@ def parse_limit(text: str | None, where: str) -> float | None:
     return number
 
 
+_RANGE_HINT = "write batch, or sequence=1:32k"
+
+
+def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int | None]:
+    """A size and the range that it goes over: 'batch', 'batch=1:64', 'sequence=1:32k' (k is 1,024).
+
+    Returns:
+        Its name, the least size and the largest; None for what was not said.
+
+    Raises:
+        Misuse: It names nothing, or the range cannot be read.
+    """
+    name, equals, sizes = (piece.strip() for piece in text.partition("="))
+    low, colon, high = (piece.strip() for piece in sizes.partition(":"))
+    if not name or (equals and not colon):
+        raise Misuse(f"'{text}' is no size with its range", where=where, hint=_RANGE_HINT)
+    if not equals:
+        return name, None, None
+    ends = [parse_bytes(end) if end else None for end in (low, high)]
+    if any(end is not None and (end < 1 or end != int(end) or end > _LARGEST_SIZE) for end in ends):
+        raise Misuse(f"'{sizes}' is no range of whole sizes from 1 on", where=where, hint=_RANGE_HINT)
+    first, last = (None if end is None else int(end) for end in ends)
+    if first is not None and last is not None and first > last:
+        raise Misuse(f"{first:,} to {last:,} is no range", where=where, hint=_RANGE_HINT)
+    return name, first, last
+
+
+_LARGEST_SIZE = 1 << 40
+"""The end of a range at most."""
+
+
 def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
     """Bindings of symbolic dimensions: 'batch=8', each on its own or several between commas.
 

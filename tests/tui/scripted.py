@@ -652,10 +652,17 @@ class ScriptedEngine:
     def _edges(self) -> RowEdges:
         return row_edges(self._flow())
 
-    def _graph(self, layer: int | None = None, *, depth: int | None = None) -> GraphDrawing:
-        return view.draw(TreeRows(self.model.layers, self._flow()), "alexnet.onnx", layer, depth)
+    def _graph(self, layer: int | None = None, *, depth: int | None = None, **more: Any) -> GraphDrawing:
+        tree = TreeRows(self.model.layers, self._flow())
+        unfold = [(at, tree.ends[at]) if isinstance(at, int) else at for at in more.pop("unfold", ())]
+        return view.draw(tree, "alexnet.onnx", layer, depth, unfold=unfold, **more)
+
+    flow: ValueFlow | None = None
+    """The edges; None for those that the names of tensors say."""
 
     def _flow(self) -> ValueFlow:
+        if self.flow is not None:
+            return self.flow
         flow = ValueFlow()
         for row in self.model.layers:
             if not row.group:

@@ -12,9 +12,11 @@ from textual.widgets import Input
 from explorer.base.errors import Misuse
 from explorer.facts import Layer
 from explorer.facts.roofline import Machine
+from explorer.settings import machines
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status
@@ -210,6 +212,61 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         hands.pilot.app.screen.query_one("#peak", Input).value = "9T"
         await hands.press("enter")
         assert hands.main.store.machine == Machine("", 9e12, 2e10, "screen")
+
+
+async def test_a_machine_is_typed_whole_kept_by_name_and_holds_in_every_dialog(config: Path) -> None:
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text("# mine\n")
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("m")
+        for id, text in (
+            ("array", "64x64"),
+            ("clock", "1 GHz"),
+            ("bytes-cycle", "64"),
+            ("buffer", "512 KiB"),
+        ):
+            hands.pilot.app.screen.query_one(f"#{id}", Input).value = text
+        await hands.rest()
+        assert "4.10 TMAC/s, 64.00 GB/s; ridge 128.0" in hands.dialog(), "what follows is told"
+        assert hands.pilot.app.screen.query_one("#peak", Input).placeholder == "4.10 TMAC/s"
+        hands.pilot.app.screen.query_one("#peak", Input).value = "3T"
+        hands.pilot.app.screen.query_one("#macs-cycle", Input).value = "4096"
+        await hands.press("enter")
+        assert "leave one of the three out" in " ".join(hands.dialog().split()), (
+            "what contradicts itself is not taken"
+        )
+        hands.pilot.app.screen.query_one("#peak", Input).value = ""
+        hands.pilot.app.screen.query_one("#macs-cycle", Input).value = ""
+        hands.pilot.app.screen.query_one("#save", Input).value = "my-npu"
+        await hands.press("enter")
+        assert "my-npu: 4.10 TMAC/s" in words(hands, "roofline")
+        assert hands.main.store.hardware == machines.hardware("my-npu")
+        for key, field in (("t", "#machine"), ("S", "#sweep-machine"), ("m", "#profile")):
+            await hands.press(key)
+            assert hands.pilot.app.screen.query_one(field, MachineField).value == "my-npu"
+            await hands.press("escape")
+    assert config.read_text().startswith("# mine\n\n[machine.my-npu]\n")
+
+
+async def test_a_preset_is_where_a_machine_starts_and_what_is_changed_in_one_dialog_is_changed_in_all(
+    config: Path,
+) -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("m", "shift+tab", "shift+tab")
+        hands.pilot.app.screen.query_one(MachineField).focus()
+        await hands.press("right", "right")
+        assert hands.pilot.app.screen.query_one("#bytes-s", Input).value == "3.35TB/s"
+        await hands.press("enter", "t")
+        assert hands.pilot.app.screen.query_one("#machine", MachineField).value == "h100"
+        hands.pilot.app.screen.query_one("#machine", MachineField).focus()
+        await hands.press("left", "escape", "6")
+        assert "a100: " in words(hands, "roofline")
+        await hands.press("S")
+        hands.pilot.app.screen.query_one("#sweep-machine", MachineField).focus()
+        await hands.press("right", "m")
+        assert hands.pilot.app.screen.query_one("#bytes-s", Input).value == "3.35TB/s", (
+            "m edits it there, too"
+        )
 
 
 async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,18 @@ from explorer.facts.graph.drawing import GraphDrawing
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS, GraphView
 from explorer.tui.pages.graph import GraphCanvas, neighbour
+from explorer.tui.pages.minimap import View, overlaid
 from explorer.tui.text.lines import ROLES, line_text, line_width
 from explorer.tui.text.theme import ALL_THEMES
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
 
-def drawn(*edges: str) -> GraphDrawing:
-    """A drawing of operators that are called by a letter: 'ab' is an edge from a to b; x is the input."""
+def rows_of(*edges: str) -> tuple[list[Layer], ValueFlow]:
+    """Operators that are called by a letter: 'ab' is an edge from a to b; x is the input."""
     names = sorted({name for edge in edges for name in edge} - {"x"})
     rows = [Layer(at, None, name, name, "Relu", 0, False) for at, name in enumerate(names)]
     flow, info = ValueFlow(), TensorInfo("", "float32", (2, 4))
@@ -36,7 +39,21 @@ def drawn(*edges: str) -> GraphDrawing:
         for source in (edge[0] for edge in edges if edge[1] == name):
             flow.take(names.index(name), source, lambda: info, "input")
         flow.make(names.index(name), name, lambda: info)
-    return view.draw(TreeRows(rows, flow), "m")
+    return rows, flow
+
+
+def drawn(*edges: str) -> GraphDrawing:
+    """A drawing of them."""
+    return view.draw(TreeRows(*rows_of(*edges)), "m")
+
+
+def with_edges(*edges: str) -> ScriptedEngine:
+    """An engine that has opened them."""
+    engine = ScriptedEngine()
+    rows, flow = rows_of(*edges)
+    engine.model = replace(engine.model, layers=tuple(rows))
+    engine.flow = flow
+    return engine
 
 
 def cells(drawing: GraphDrawing) -> list[str]:
@@ -104,10 +121,14 @@ def pane(hands: Hands) -> str:
     return "\n".join(line_text(line) for line in found.lines)
 
 
+def shown(hands: Hands) -> GraphView:
+    found = hands.pilot.app.screen
+    assert isinstance(found, GraphView)
+    return found
+
+
 def chosen(hands: Hands) -> str:
-    shown = hands.pilot.app.screen
-    assert isinstance(shown, GraphView)
-    return shown.drawing.boxes[shown.chosen].name
+    return shown(hands).drawing.boxes[shown(hands).chosen].name
 
 
 @pytest.mark.sampled(1)
@@ -130,20 +151,130 @@ async def test_g_draws_the_chosen_group_and_enter_goes_to_a_layer_of_it(size: tu
         assert hands.main.query_one(LayerTree).current_layer.path == path  # type: ignore[union-attr]
 
 
-async def test_plus_goes_into_a_group_minus_out_of_it_and_escape_back() -> None:
+def title(hands: Hands) -> str:
+    return "\n".join(map(line_text, shown(hands).query_one(TitleBar).lines))
+
+
+def status(hands: Hands) -> str:
+    return "\n".join(map(line_text, shown(hands).query_one("#graph-box", Status).lines))
+
+
+def boxes(hands: Hands) -> list[str]:
+    """Boxes of layers and groups."""
+    return [box.name for box in shown(hands).drawing.boxes if box.layers]
+
+
+async def test_plus_unfolds_a_box_in_its_place_and_minus_folds_it() -> None:
     async with screen(size=(100, 30)) as hands:
-        await hands.press("G", "minus")
-        assert {"features", "classifier"} <= {box.name for box in hands.pilot.app.screen.drawing.boxes}  # type: ignore[attr-defined]
+        await hands.press("G", "0")
+        assert boxes(hands) == ["features", "classifier"]
         assert chosen(hands) == "features"
         await hands.press("plus")
-        assert chosen(hands) == "0"
-        await hands.press("minus", "right", "space", "minus")
-        assert chosen(hands) == "classifier"
-        before = chosen(hands)
+        assert boxes(hands)[-1] == "classifier"
+        assert chosen(hands) == boxes(hands)[0] == "features.0"
+        await hands.press("down", "plus")
+        opened = boxes(hands)
         await hands.press("minus")
-        assert chosen(hands) == before, "there is nothing around the whole model"
+        assert boxes(hands) == ["features", "classifier"]
+        assert chosen(hands) == "features"
+        await hands.press("backspace")
+        assert boxes(hands) == opened, "the drawing before"
+
+
+async def test_i_goes_into_a_group_o_out_of_it_and_escape_back() -> None:
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("G", "o")
+        assert {"features", "classifier"} <= {*boxes(hands)}
+        assert chosen(hands) == "features"
+        await hands.press("i")
+        assert chosen(hands) == "0"
+        await hands.press("minus", "right", "i", "minus")
+        assert chosen(hands) == "classifier"
+        await hands.press("minus")
+        assert chosen(hands) == "classifier", "there is nothing around the whole model"
         await hands.press("escape")
         assert hands.pilot.app.screen is hands.main
+
+
+async def test_f_lights_the_path_between_two_marks_and_arrows_stay_on_it() -> None:
+    async with screen(with_edges("xa", "ab", "ac", "bd", "cd", "be", "de"), size=(100, 40)) as hands:
+        await hands.press("G", "f")
+        assert "m marks a layer" in status(hands)
+        await hands.press("slash", "c", "enter", "m", "end", "f")
+        view = shown(hands)
+        assert chosen(hands) == "c"
+        assert "1 path from c to e, 1 layer on it" in title(hands)
+        assert {box.name for box in view.drawing.boxes if box.lit} == {"c", "d", "e"}
+        walked = []
+        for key in ("down", "down", "down", "up", "up", "up"):
+            await hands.press(key)
+            walked.append(chosen(hands))
+        assert walked == ["d", "e", "e", "d", "c", "c"]
+        assert "┏" in pane(hands)
+        # marked the other way round it is the same path, and f takes the light away
+        await hands.press("f")
+        assert shown(hands).drawing.route is None
+
+
+async def test_two_layers_of_which_none_feeds_the_other_have_no_path() -> None:
+    async with screen(with_edges("xa", "ab", "ac"), size=(100, 40)) as hands:
+        await hands.press("G", "slash", "b", "enter", "m", "slash", "c", "enter", "m", "f")
+        assert "nothing leads from" in status(hands)
+        assert shown(hands).drawing.route is None
+
+
+async def test_digits_draw_what_is_around_the_chosen_box() -> None:
+    async with screen(with_edges("xa", "ab", "bc", "cd", "de"), size=(100, 40)) as hands:
+        await hands.press("G", "slash", "c", "enter", "1")
+        assert boxes(hands) == ["b", "c", "d"]
+        assert "1 step around c" in title(hands)
+        await hands.press("2")
+        assert boxes(hands) == ["a", "b", "c", "d", "e"]
+        assert chosen(hands) == "c"
+        await hands.press("0")
+        assert "the whole model" in title(hands)
+
+
+async def test_what_was_found_is_unfolded_and_n_goes_to_the_next() -> None:
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("G", "0")
+        for key in ("slash", *"classifier.4", "enter"):
+            await hands.press(key)
+        assert chosen(hands) == "classifier.4"
+        assert "features" in boxes(hands), "what else there is stays folded"
+        await hands.press("n")
+        assert chosen(hands) == "classifier.4", "only one was found"
+
+
+async def test_the_page_about_a_box_tells_its_attributes_and_the_map_where_it_is() -> None:
+    async with screen(size=(140, 30)) as hands:
+        await hands.press("G")
+        about = hands.pilot.app.screen.query_one("#graph-about", LineView)
+        assert about.display
+        assert "kernel_shape" in "\n".join(map(line_text, about.lines))
+        assert "◆" in pane(hands)
+        assert "╭──" in pane(hands)
+        await hands.press("v", "a")
+        assert not about.display
+        assert "◆" not in pane(hands)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (140, 40)])
+def test_the_map_never_takes_more_than_its_pane_nor_hides_the_chosen_box(size: tuple[int, int]) -> None:
+    drawing = drawn("xa", *(a + b for a, b in pairwise("abcdefghijklmnopqrst")), "ag", "at", "bu", "cu", "dv")
+    canvas = GraphCanvas(drawing)
+    for at, box in enumerate(drawing.boxes):
+        left, top = max(0, box.x - 3), max(0, box.y - 3)
+        lines = canvas.lines(at, left, top, *size)
+        mapped = overlaid(lines, drawing, at, View(left, top, *size))
+        assert {line_width(line) for line in mapped} == {size[0]}
+        assert any(piece == "◆" or "◆" in piece for line in mapped for piece, _ in line)
+        inside = [
+            line_text(line)[box.x - left :][: box.width] for line in mapped[box.y - top :][: box.height]
+        ]
+        assert inside == [
+            line_text(line)[box.x - left :][: box.width] for line in lines[box.y - top :][: box.height]
+        ]
 
 
 async def test_no_key_of_the_view_fails_wherever_it_is_pressed() -> None:
@@ -153,6 +284,8 @@ async def test_no_key_of_the_view_fails_wherever_it_is_pressed() -> None:
             if "enter" not in key.keys:
                 for spelled in key.keys:
                     await hands.press(spelled)
+                    if not isinstance(hands.pilot.app.screen, GraphView):
+                        await hands.press("escape")
         assert isinstance(hands.pilot.app.screen, GraphView)
 
 

@@ -18,11 +18,13 @@ from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
+from explorer.settings import machines
 from explorer.tui.dialogs.sweep import SweepDialog
 from explorer.tui.dialogs.sweep_table import SweepScreen
 from explorer.tui.pages.sweep import ParetoPlot, axes_of, columns_for, sweep_facts, sweep_head, sweep_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
@@ -97,8 +99,11 @@ def page(hands: Hands, name: str) -> str:
 async def begin(hands: Hands, **fields: str) -> None:
     """Opens the dialog, writes into its fields, and begins."""
     await hands.press("S")
+    top = hands.pilot.app.screen
+    if machine := fields.pop("machine", ""):
+        top.query_one(MachineField).take(machines.hardware(machine))
     for name, text in fields.items():
-        hands.pilot.app.screen.query_one(f"#sweep-{name}", Input).value = text
+        top.query_one(f"#sweep-{name}", Input).value = text
     await hands.press("enter")
 
 

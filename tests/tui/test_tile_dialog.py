@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from textual.widgets import Input
 
 from explorer.base.errors import Misuse
 from explorer.engine.tiling.cost import plan_cost
@@ -283,7 +282,7 @@ async def test_where_there_is_no_machine_to_choose_a_key_types_one_and_it_holds_
         await hands.press("escape", "6")
         assert "4.00 TMAC/s" in hands.text("#roofline")
         await hands.press("S")
-        assert hands.pilot.app.screen.query_one("#sweep-machine", Input).value == "as typed"
+        assert hands.pilot.app.screen.query_one("#sweep-machine", OptionField).value == "as typed"
         await hands.press("escape", "m", *["backspace"] * 20, *"8T", "enter", "1", "t")
         assert option(hands, "machine").value == "as typed"
         top = hands.pilot.app.screen
@@ -300,7 +299,7 @@ async def test_a_machine_that_was_chosen_for_tiles_is_that_of_the_roofline(profi
         await hands.press("right", "escape", "6")
         assert "npu: 4.10 TMAC/s" in hands.text("#roofline")
         await hands.press("S")
-        assert hands.pilot.app.screen.query_one("#sweep-machine", Input).value == "npu"
+        assert hands.pilot.app.screen.query_one("#sweep-machine", OptionField).value == "npu"
 
 
 @pytest.mark.slow

@@ -86,6 +86,18 @@ OPENING = (
     *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
+MACHINE_SETTINGS = (
+    *(
+        "--peak-macs",
+        "--bandwidth",
+        "--macs-per-cycle",
+        "--bytes-per-cycle",
+        "--clock",
+        "--buffer",
+        "--array",
+    ),
+    "--double-buffered",
+)
 PRINTING = ("--json", "--quiet", "--version", "--help")
 TABLE = ("--csv", *PRINTING)
 """Options that go together."""
@@ -216,6 +228,21 @@ OPTIONS: dict[str, Option] = {
         Option("--machine", "a machine of the config file, or a preset (explorer machines)", "NAME"),
         Option("--peak-macs", "its MACs (multiply-accumulates) per second, such as 4T", "RATE"),
         Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
+        Option("--macs-per-cycle", "its MACs in a cycle", "N"),
+        Option("--bytes-per-cycle", "its bytes in a cycle, between memory and the buffer of the tiles", "N"),
+        Option("--clock", "its cycles per second, such as 1GHz", "RATE"),
+        Option("--buffer", "its bytes for the tiles that are worked on, such as 512KiB", "SIZE"),
+        Option("--array", "rows and columns of its systolic array, such as 64x64", "RxC"),
+        Option(
+            "--double-buffered",
+            "whether the next tiles arrive while these are worked on (default yes)",
+            choices=("yes", "no"),
+        ),
+        Option(
+            "--save",
+            "write the machine that --machine and these settings say into the config file under a name",
+            "NAME",
+        ),
         Option(
             "--order",
             "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"

@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _ORDER = (
-    *("info", "outline", "list", "formats", "layers", "ops", "memory", "roofline", "training", "weights"),
+    *(
+        "info",
+        "outline",
+        "list",
+        "formats",
+        "layers",
+        "ops",
+        "memory",
+        "roofline",
+        "sizes",
+        "decode",
+        "training",
+        "weights",
+    ),
     *(
         "activations",
         "compare",

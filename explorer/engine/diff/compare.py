@@ -23,6 +23,7 @@ from explorer.base.units import shape_text
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
+from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, pair_nodes
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.graph.model import Model, Value
@@ -33,9 +34,6 @@ from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """What stands for the operator in rows about the graph itself."""
-
-_FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
-"""What is said of a node that only served a tiled site: the Transpose of its weight."""
 
 _STEP = 1024
 
@@ -89,39 +87,43 @@ def diff(
 
 def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
     """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
-    tell("indexing both graphs", 0, 0)
-    one, other = Side(before), Side(after)
-    forms = Forms(cancel)
-    sites = pair_sites(one, other, forms)
-    inputs = _paired_values(one.inputs, other.inputs)
-    outputs = _paired_values(one.outputs, other.outputs)
-    joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
-    joined += [tie for site in sites for tie in site.ties]
-    ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
-    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
-    matching = match(
-        one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
-    )
-    describer = Describer(one, other, forms, matching, set(joined))
+    found = pair_nodes(before, after, tell, cancel)
     held = nested_sites(before) | nested_sites(after)
-    rows = [*_opset_rows(before, after, bool(sites or held))]
-    for row, op in _value_rows(inputs, other.inputs, _INPUT, lambda a, b: []):
+    rows = [*_opset_rows(before, after, bool(found.sites or held))]
+    for row, op in _input_rows(found):
         tally.count(row, op)
         rows += [row] if row else []
-    found = _node_rows(one, other, matching, describer, sites, closed, tally, tell)
-    rows += _opened(found, (before, after), (), held, forms, tell)
-
-    def source(a: str, b: str) -> list[str]:
-        return _source_changes(a, b, describer)
-
-    for row, op in _value_rows(outputs, other.outputs, _OUTPUT, source):
+    nodes = _node_rows(
+        *(found.before, found.after, found.matching, found.describer, found.sites, found.closed), tally, tell
+    )
+    rows += _opened(nodes, (before, after), (), held, found.forms, tell)
+    for row, op in _output_rows(found):
         tally.count(row, op)
         rows += [row] if row else []
-    differing = list(_function_rows(before, after, describer, closed, bool(held)))
-    functions = _opened(differing, (before, after), (), held, forms, tell)
+    differing = list(_function_rows(before, after, found.describer, found.closed, bool(held)))
+    functions = _opened(differing, (before, after), (), held, found.forms, tell)
     told = {f"function {row.before} differs" for row in differing if row not in functions}
     # who calls a function is as it was where tiling is all that happened to the function
     return [*(row for row in rows if row.status != "changed" or row.what not in told), *functions]
+
+
+def around(found: NodePairing) -> list[NodeDiff]:
+    """What differs in operator sets, inputs and outputs: in no node."""
+    before, after = found.before.model, found.after.model
+    tiled = bool(found.sites or nested_sites(before) or nested_sites(after))
+    ends = (*_input_rows(found), *_output_rows(found))
+    return [*_opset_rows(before, after, tiled), *(row for row, _ in ends if row is not None)]
+
+
+def _input_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
+    return _value_rows(found.inputs, found.after.inputs, _INPUT, lambda a, b: [])
+
+
+def _output_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
+    def source(a: str, b: str) -> list[str]:
+        return _source_changes(a, b, found.describer)
+
+    return _value_rows(found.outputs, found.after.outputs, _OUTPUT, source)
 
 
 class _Tally:
@@ -153,9 +155,6 @@ class _Tally:
 
         found.sort(key=place)
         return tuple(found)
-
-
-Tell = Callable[[str, int, int], None]
 
 
 def _opened(
@@ -215,14 +214,14 @@ def _within(
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
     # weights may be nodes here: those of a site are no subject of the matching
     apart = tuple(
-        own | _folded(side, [None] * len(side.nodes), own)
+        own | folded(side, [None] * len(side.nodes), own)
         for side, own in zip((one, other), closed, strict=True)
     )
     matching = match(one, other, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
     describer = Describer(one, other, forms, matching, set(joined))
     rows = _node_rows(one, other, matching, describer, sites, closed, _Tally(), tell)
     rows = _opened(rows, models, path, held, forms, tell)
-    rows = [row for row in rows if row.what not in _FOLDED]
+    rows = [row for row in rows if row.what not in FOLDED]
     if any(row.status not in ("tiled", "merged") for row in rows):
         return None
     if any(_source_changes(a, b, describer) for a, b in outputs):
@@ -271,7 +270,7 @@ def _node_rows(
         placed.append(((min(site.before), 0, 0), site.row))
         for i in site.before:
             tally.add(before.nodes[i].op, "changed")
-    folded = _folded(before, matching.before, closed[0])
+    idle = folded(before, matching.before, closed[0])
     total = len(before.nodes)
     for a, b in enumerate(matching.before):
         if a % _STEP == 0:
@@ -283,11 +282,11 @@ def _node_rows(
             if row is not None:
                 placed.append(((a, 0, 0), row))
         elif a not in closed[0]:
-            what = _FOLDED[0] if a in folded else ""
+            what = FOLDED[0] if a in idle else ""
             row = _one_sided(node.op, node.label, what, removed=True)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
-    unfolded = _folded(after, matching.after, closed[1])
+    unfolded = folded(after, matching.after, closed[1])
     # the furthest partner so far, so that one moved node does not drag the added ones about
     partner_of_site = {i: min(site.before) for site in sites for i in site.after}
     behind = -1
@@ -298,7 +297,7 @@ def _node_rows(
         elif b in closed[1]:
             behind = max(behind, partner_of_site[b])
         else:
-            what = _FOLDED[1] if b in unfolded else ""
+            what = FOLDED[1] if b in unfolded else ""
             row = _one_sided(node.op, node.label, what, removed=False)
             tally.count(row, node.op)
             placed.append(((behind, 1, b), row))
@@ -306,46 +305,8 @@ def _node_rows(
     return [row for _, row in placed]
 
 
-def _folded(side: Side, partners: Sequence[int | None], closed: set[int]) -> set[int]:
-    """Nodes without a partner that only served a tiled site: the Transpose of its weight."""
-    found: set[int] = set()
-    if not closed:
-        return found
-    ends = {value.name for value in side.outputs}
-    for i in range(len(side.nodes) - 1, -1, -1):
-        if partners[i] is not None or i in closed:
-            continue
-        names = side.nodes[i].outputs
-        users = [user for name in names for user, _ in side.users.get(name, ())]
-        if users and not ends.intersection(names) and all(u in closed or u in found for u in users):
-            found.add(i)
-    return found
-
-
-Pair = tuple[Value | None, Value | None]
-
-
-def _paired_values(before: Sequence[Value], after: Sequence[Value]) -> list[Pair]:
-    """Inputs or outputs that correspond: by name, then in order where type and shape agree."""
-    by_name = {value.name: value for value in after}
-    partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}
-    taken = {v.name for v in partner.values()}
-    rest = [v for v in before if v.name not in partner]
-    others = [v for v in after if v.name not in taken]
-    for value in rest:
-        same = next((o for o in others if (o.dtype, o.shape) == (value.dtype, value.shape)), None)
-        if same is None and len(rest) == len(others) == 1:
-            same = others[0]
-        if same is not None:
-            partner[value.name] = same
-            others.remove(same)
-            rest = [v for v in rest if v.name not in partner]
-    pairs: list[Pair] = [(v, partner.get(v.name)) for v in before]
-    return pairs + [(None, v) for v in others]
-
-
 def _value_rows(
-    pairs: Sequence[Pair], after: Sequence[Value], op: str, further: Callable[[str, str], list[str]]
+    pairs: Sequence[ValuePair], after: Sequence[Value], op: str, further: Callable[[str, str], list[str]]
 ) -> Iterator[tuple[NodeDiff | None, str]]:
     """A row for each input or output, None where nothing differs."""
     moved = _moved(pairs, after)
@@ -381,7 +342,7 @@ def _one_sided(op: str, name: str, what: str, *, removed: bool) -> NodeDiff:
     return NodeDiff("added", None, name, what, None, op)
 
 
-def _moved(pairs: Sequence[Pair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
+def _moved(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
     """Positions of those that stand in another order than before; a caller may count on it."""
     if any(a is None or b is None for a, b in pairs):
         # an added one moves all behind it, which says nothing of them

@@ -62,9 +62,10 @@ class OnnxModel:
 
         dims, shapes = self._sizes()
         if self.options.past is not None:
-            from explorer.engine.costs.decode.step import step_of_graph
+            from explorer.engine.costs.decode.step import prefill_of_graph, step_of_graph
 
-            return step_of_graph(self.model, self.options.past, dims, shapes, analysed)
+            step = prefill_of_graph if self.options.prefill else step_of_graph
+            return step(self.model, self.options.past, dims, shapes, analysed)
         return analysed(dims=dims, input_shapes=shapes)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:

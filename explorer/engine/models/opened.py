@@ -44,6 +44,7 @@ class OpenOptions(Struct, frozen=True):
         rules: A Python file with rules for operators of the user's own; it runs only with `trust`.
         observe: Shapes that inference cannot find are taken from a run on random inputs.
         past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
+        prefill: The pass over the text of `past` tokens instead, with nothing in the cache.
         own: What the file of `rules` registered; `with_rules` fills it in.
     """
 
@@ -55,6 +56,7 @@ class OpenOptions(Struct, frozen=True):
     rules: str | None = None
     observe: bool = False
     past: int | None = None
+    prefill: bool = False
     own: Rules | None = None
 
 

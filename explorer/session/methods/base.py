@@ -5,6 +5,8 @@ Each is imported when it is first used: the first paint and `info` wait for none
 
 from __future__ import annotations
 
+import os
+from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,18 +21,46 @@ if TYPE_CHECKING:
     from explorer.session.parts.tiling import Tiler
     from explorer.session.parts.torch_modules import ModuleTiler
     from explorer.session.parts.values import ModelValues
+    from explorer.session.sizes.over_sizes import OverSizes
 
 
 class SessionParts:
     """The models of a session, and what answers questions about them."""
 
     _models: Models
+    _opened_beside: tuple[Hashable, Models] | None = None
+
+    def _beside(self, after: int | None, other: str | None) -> tuple[Models, int]:
+        """The second of two models: a state, or another model, which is opened as this one was."""
+        own = self._models
+        if other is None:
+            return own, own.at(after)
+        try:
+            written = os.stat(other).st_mtime_ns
+        except OSError:
+            written = 0  # a name; or nothing, which its opening says
+        key = other, written, tuple(own.options["dims"].items())
+        if self._opened_beside is None or self._opened_beside[0] != key:
+            self._forget_beside()
+            self._opened_beside = key, own.beside(other)
+        return self._opened_beside[1], 0
+
+    def _forget_beside(self) -> None:
+        if self._opened_beside is not None:
+            self._opened_beside[1].close()
+            self._opened_beside = None
 
     @cached_property
     def _figures(self) -> ModelFigures:
         from explorer.session.parts.figures import ModelFigures
 
         return ModelFigures(self._models)
+
+    @cached_property
+    def _over_sizes(self) -> OverSizes:
+        from explorer.session.sizes.over_sizes import OverSizes
+
+        return OverSizes(self._models)
 
     @cached_property
     def _graphs(self) -> ModelGraphs:

@@ -14,6 +14,7 @@ from explorer.session.parts.models import Cancel, Dims, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
+    from explorer.facts.comparison import Comparison, TreeDiff
     from explorer.facts.verification import Tolerance
 
 
@@ -30,10 +31,11 @@ class ProofMethods(SessionParts):
         dims: Dims | None = None,
         input: str | None = None,
         tolerance: Tolerance | None = None,
+        other: str | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Verification:
-        """Evidence that two models of the history compute the same.
+        """Evidence that two models compute the same, both of the history unless `other` names one.
 
         Args:
             before: The original.
@@ -43,6 +45,7 @@ class ProofMethods(SessionParts):
             dims: Sizes of open dimensions, or several of each, in place of those of the session.
             input: An .npy or .npz file with the inputs, in place of random ones.
             tolerance: By how much the outputs may differ: then only they are compared.
+            other: A path or name, as for `Session`: a model in place of `after`.
             on_progress: Told where the proof stands.
             cancel: Asked now and then; True stops.
 
@@ -51,12 +54,12 @@ class ProofMethods(SessionParts):
             BadModel: onnxruntime cannot run one of them.
             Cancelled: `cancel` said so.
         """
-        models = self._models
-        a, b = models.at(before), models.at(after)
-        graphs = models.graph(a, on_progress), models.graph(b, on_progress)
+        models, a = self._models, self._models.at(before)
+        beside, b = self._beside(after, other)
         evidence = self._prover.verify(
-            *graphs,
-            states.plan_between(models.history, a, b),
+            models.graph(a, on_progress),
+            beside.graph(b, on_progress),
+            states.plan_between(models.history, a, b) if beside is models else None,
             draws=draws,
             seed=seed,
             dims=dims,
@@ -65,7 +68,7 @@ class ProofMethods(SessionParts):
             on_progress=on_progress,
             cancel=cancel,
         )
-        return replace(evidence, before=models.label(a), after=models.label(b))
+        return replace(evidence, before=models.label(a), after=beside.label(b))
 
     def blame(
         self,
@@ -77,10 +80,11 @@ class ProofMethods(SessionParts):
         seed: int = 0,
         dims: Dims | None = None,
         input: str | None = None,
+        other: str | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Blame:
-        """The first layer in which one model of the history departs from another, and how the error grows.
+        """The first layer in which one model departs from another, and how the error grows.
 
         Args:
             before: The original.
@@ -90,6 +94,7 @@ class ProofMethods(SessionParts):
             seed: Of the first draw.
             dims: Sizes of open dimensions, or several of each, in place of those of the session.
             input: An .npy or .npz file with the inputs, in place of random ones.
+            other: A path or name, as for `Session`: a model in place of `after`.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops.
 
@@ -101,9 +106,9 @@ class ProofMethods(SessionParts):
         models = self._models
         with contextlib.ExitStack() as stack:
             if spec is None:
-                a, b = models.at(before), models.at(after)
-                graphs = models.graph(a, on_progress), models.graph(b, on_progress)
-                labels = models.label(a), models.label(b)
+                a, (beside, b) = models.at(before), self._beside(after, other)
+                graphs = models.graph(a, on_progress), beside.graph(b, on_progress)
+                labels = models.label(a), beside.label(b)
             else:
                 graphs = stack.enter_context(self._tiler.tried(spec, on_progress, cancel))
                 labels = models.label(models.current), f"tile {'x'.join(map(str, spec.tile))}"
@@ -123,8 +128,49 @@ class ProofMethods(SessionParts):
         before: int = 0,
         after: int | None = None,
         *,
+        other: str | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Diff:
-        """What changed between two models of the history, as ONNX graphs."""
-        return self._comparer.diff(before, after, on_progress, cancel)
+        """What changed between two models, as ONNX graphs; arguments as for `tree_diff`."""
+        where = self._models.at(before), self._beside(after, other)
+        return self._comparer.diff(*where, on_progress, cancel)
+
+    def tree_diff(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: str | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TreeDiff:
+        """The layer trees of two models side by side, aligned as `diff` matches them.
+
+        Args:
+            before: A state of the history.
+            after: Another; None is the current one.
+            other: A path or name, as for `Session`: a model in place of `after`.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops.
+
+        Raises:
+            Misuse: The history has no such entry, or the other model cannot be opened so.
+            BadModel: The other is no model, or one of the two cannot be made a graph where the other is one.
+            Cancelled: `cancel` said so.
+        """
+        where = self._models.at(before), self._beside(after, other)
+        return self._comparer.tree(*where, on_progress, cancel)
+
+    def compare(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: str | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Comparison:
+        """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
+        where = self._models.at(before), [self._beside(after, other)]
+        return self._comparer.totals(*where, on_progress, cancel)

@@ -98,6 +98,12 @@ class Models:
             self._remove_workdir()
             self._own_workdir = None
 
+    def beside(self, source: str) -> Models:
+        """Another model, opened as this one is; a size or an input that is named need not be one of its."""
+        other = Models(source, None, dict(self.options), None, self._caches)
+        other.strict = False
+        return other
+
     @property
     def workdir(self) -> str:
         """The folder for models that are not saved yet."""

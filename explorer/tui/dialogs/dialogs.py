@@ -220,8 +220,14 @@ class FormDialog(Dialog[T], Generic[T]):
     ) -> ComposeResult:
         """A field to type into."""
         with Horizontal(classes="form-row"):
-            yield Static(label, classes="form-label", markup=False)
-            yield text_input(value, placeholder=placeholder, blink=self._blink, id=id, longest=longest)
+            yield from self.pair_entry(label, value, placeholder, id, longest=longest)
+
+    def pair_entry(
+        self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
+    ) -> ComposeResult:
+        """The same without a row of its own, for one beside others."""
+        yield Static(label, classes="form-label", markup=False)
+        yield text_input(value, placeholder=placeholder, blink=self._blink, id=id, longest=longest)
 
     def text_of(self, id: str) -> str:
         """What stands in such a field."""

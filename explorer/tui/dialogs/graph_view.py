@@ -1,26 +1,42 @@
-"""Graph view: a group's layers as boxes that the arrow keys walk through along the edges."""
+"""Graph view: a model's layers as boxes that the arrow keys walk through along the edges."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Horizontal
 
-from explorer.base.errors import ExplorerError
+from explorer.base.errors import ExplorerError, Misuse
 from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.dialogs.search import SearchDialog
 from explorer.tui.pages.graph import GraphCanvas, box_line, keys_line, neighbour, title_lines
+from explorer.tui.pages.minimap import View, overlaid
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, text
-from explorer.tui.widgets.line_view import PanelView
+from explorer.tui.widgets.line_view import LineView, PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
-    from explorer.facts.graph.drawing import GraphDrawing
+    from explorer.facts import Layer
+    from explorer.facts.graph.drawing import GraphBox, GraphDrawing
 
-Draw = Callable[[int | None], Awaitable["GraphDrawing"]]
-"""Asks for the drawing of a group by its row; None for the whole model."""
+_Span = tuple[int, int]
+
+
+class GraphRequest(NamedTuple):
+    """What is drawn, as `Session.graph` takes it: a group by its row (None: the whole model), and how."""
+
+    row: int | None = None
+    steps: int | None = None
+    unfold: tuple[_Span | int, ...] = ()
+    between: tuple[int, int] | None = None
+
+
+Draw = Callable[[GraphRequest], Awaitable["GraphDrawing"]]
 
 # fmt: off
 GRAPH_KEYS = key_group(
@@ -32,9 +48,24 @@ GRAPH_KEYS = key_group(
     ("graph_edge(0)", ("home", "g"), "Home g", "First box", "Where the data comes in"),
     ("graph_edge(1)", ("end", "G"), "End G", "Last box", "Where it goes out"),
     ("graph_to_tree", ("enter",), "Enter", "To the layer in the tree", "Backspace comes back from there"),
-    ("graph_into", ("plus", "space"), "+ Space", "Into the group", "Draws what stands in the chosen box"),
-    ("graph_out", ("minus",), "-", "Out of the group", "Draws what is around it"),
+    ("graph_unfold", ("plus",), "+", "Unfold the box", "What stands in it, in its place"),
+    ("graph_fold", ("minus",), "-", "Fold what the box stands in", "Nothing is unfolded: out of the group"),
+    ("graph_into", ("i",), "i", "Into the group", "Draws only what stands in the chosen box"),
+    ("graph_out", ("o",), "o", "Out of the group", "Draws what is around it"),
+    ("graph_whole", ("0",), "0", "The whole model", "At the level of its modules"),
+    ("graph_around(1)", ("1",), "1 - 4", "What is around the box", "So many edges away"),
+    ("graph_mark", ("m", "space"), "m Space", "Mark a layer, or not", "The ends of a path, at most two"),
+    ("graph_follow", ("f",), "f", "Follow the path", "Between two marks, or one and the chosen box"),
+    ("graph_find", ("slash",), "/", "Find a layer", "Wherever it stands: what is around it is unfolded"),
+    ("graph_next(1)", ("n",), "n", "The next that was found", "Of those that / meant"),
+    ("graph_next(-1)", ("N",), "N", "The one before", "Of those that / meant"),
+    ("graph_about", ("a",), "a", "About the box, or not", "Its attributes, tensors and figures, beside"),
+    ("graph_scroll(1)", ("pagedown",), "PgDn", "Further down the page about it", "Where it is long"),
+    ("graph_scroll(-1)", ("pageup",), "PgUp", "Up the page about it", "Where it is long"),
+    ("graph_map", ("v",), "v", "The map, or not", "Where the view stands in a large drawing"),
+    ("graph_back", ("backspace",), "Backspace", "The drawing before", "With the box that was chosen in it"),
 )
+_STEPS = key_group("", *((f"graph_around({n})", (str(n),), str(n), "What is around", "") for n in (2, 3, 4)))
 # fmt: on
 
 
@@ -43,63 +74,92 @@ class GraphView(SubScreen[int]):
 
     Args:
         drawing: What is shown first.
-        row: Of the group that it is of; None for the whole model.
+        request: What it was asked for with.
         chosen: Row of the layer that is chosen first, if it has a box.
         draw: Makes other drawings.
-        around: The group that a group stands in.
+        layers: The rows of the tree.
+        about: The page of a row at a width.
+        remote: Whether every cell that is drawn goes over a wire.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings(GRAPH_KEYS)
+    BINDINGS: ClassVar[list[BindingType]] = bindings([*GRAPH_KEYS, *_STEPS])
     AUTO_FOCUS = ""
 
     def __init__(
         self,
         drawing: GraphDrawing,
-        row: int | None,
+        request: GraphRequest,
         chosen: int | None,
         draw: Draw,
-        around: Callable[[int], int | None],
+        layers: Sequence[Layer],
+        about: Callable[[int, int], Sequence[Line]],
+        *,
+        remote: bool = False,
     ) -> None:
         super().__init__()
-        self._ask, self._around, self.row = draw, around, row
-        self._take(drawing, chosen)
+        self._ask, self._layers, self._about, self._remote = draw, layers, about, remote
+        self._marks: list[int] = []
+        self._before: list[tuple[GraphRequest, int | None]] = []
+        self._found: list[int] = []
+        self._map, self._beside = True, None if not remote else False
+        self._take(drawing, request, chosen)
 
-    def _take(self, drawing: GraphDrawing, chosen: int | None) -> None:
-        self.drawing, self._canvas = drawing, GraphCanvas(drawing)
-        boxes = range(len(drawing.boxes))
-        first = next((at for at in boxes if drawing.boxes[at].role in ("layer", "group", "part")), 0)
-        mine = (at for at in boxes if chosen is not None and drawing.boxes[at].row == chosen)
-        self.chosen = next(mine, first)
+    def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen: int | None) -> None:
+        self.request = request._replace(unfold=drawing.unfolded)
+        self.drawing, self._canvas = drawing, GraphCanvas(drawing, self._marks)
+        first = next((at for at, box in enumerate(drawing.boxes) if box.layers), 0)
+        self.chosen = first if chosen is None else _box_of(drawing, chosen, first)
         self._corner = (0, 0)
+
+    @property
+    def box(self) -> GraphBox | None:
+        """The chosen box."""
+        return self.drawing.boxes[self.chosen] if self.drawing.boxes else None
 
     def compose(self) -> ComposeResult:
         """The parts."""
         yield TitleBar()
-        yield PanelView(self._page, id="graph")
+        with Horizontal(id="graph-panes"):
+            yield PanelView(self._page, id="graph")
+            yield LineView(id="graph-about", focusable=False)
         yield Status(id="graph-box")
         yield Status(id="graph-keys")
 
     def on_mount(self) -> None:
         """Show the first drawing."""
         self.query_one("#graph-keys", Status).show(lambda width: (keys_line(width),))
+        self._lay_out()
         self._show()
 
+    def on_resize(self) -> None:
+        """A wide screen has room for the page beside the drawing."""
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        beside = self.size.width >= _WIDE if self._beside is None else self._beside
+        self.set_class(beside, "-about")
+
     def _show(self) -> None:
-        self.query_one(TitleBar).show(lambda width: title_lines(self.drawing, width))
+        self.query_one(TitleBar).show(lambda width: title_lines(self.drawing, self.request.steps, width))
         self._moved()
 
     def _moved(self) -> None:
         self.query_one("#graph", PanelView).again()
-        if self.drawing.boxes:
-            box = self.drawing.boxes[self.chosen]
+        box = self.box
+        if box is not None:
             self.query_one("#graph-box", Status).show(lambda width: (box_line(box, width),))
+            row = box.row
+            page = () if row is None else lambda width: self._about(row, width)
+            self.query_one("#graph-about", LineView).show(page or (lambda width: ()), top=True)
+
+    def _say(self, said: str, role: str = "warn") -> None:
+        self.query_one("#graph-box", Status).show(lambda width: (text(f" {said}"[:width], role),))
 
     def _page(self, width: int, height: int) -> list[Line]:
         """The part of the drawing around the chosen box; it stays where it is while the box is in it."""
-        drawing = self.drawing
-        if not drawing.boxes or height < 1:
+        drawing, box = self.drawing, self.box
+        if box is None or height < 1:
             return [text("nothing in it is to be drawn", "dim")]
-        box = drawing.boxes[self.chosen]
         left, top = self._corner
         if not (left <= box.x and box.x + box.width <= left + width):
             left = box.x + box.width // 2 - width // 2
@@ -111,9 +171,22 @@ class GraphView(SubScreen[int]):
             left = min(max(left, 0), drawing.width - width)
         top = 0 if drawing.height <= height else min(max(top, 0), drawing.height - height)
         self._corner = left, top
-        return self._canvas.lines(self.chosen, left, top, width, height)
+        lines = self._canvas.lines(self.chosen, left, top, width, height)
+        return overlaid(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
 
-    # keys
+    async def on_click(self, event: events.Click) -> None:
+        """A box is chosen; a chosen one is unfolded."""
+        if getattr(event.widget, "id", "") != "graph":
+            return
+        x, y = event.x + self._corner[0], event.y + self._corner[1]
+        for at, box in enumerate(self.drawing.boxes):
+            if 0 <= x - box.x < box.width and 0 <= y - box.y < box.height:
+                if at == self.chosen:
+                    self.action_graph_unfold()
+                self.chosen = at
+                self._moved()
+
+    # keys: from box to box
 
     def action_graph_step(self, way: str) -> None:
         """To the next box."""
@@ -129,27 +202,200 @@ class GraphView(SubScreen[int]):
 
     def action_graph_to_tree(self) -> None:
         """Leave for the layer in the tree."""
-        if self.drawing.boxes and (row := self.drawing.boxes[self.chosen].row) is not None:
+        if self.box is not None and (row := self.box.row) is not None:
             self.dismiss(row)
 
+    def action_graph_about(self) -> None:
+        """Show the page beside, or not."""
+        self._beside = not self.has_class("-about")
+        self._lay_out()
+
+    def action_graph_scroll(self, step: int) -> None:
+        """Scroll the page beside."""
+        self.query_one("#graph-about", LineView).action_scroll_page(step)
+
+    def action_graph_map(self) -> None:
+        """Show the map, or not."""
+        self._map = not self._map
+        self._moved()
+
+    # keys: other drawings
+
+    def action_graph_unfold(self) -> None:
+        """What stands in the chosen box, in its place."""
+        box = self.box
+        if box is not None and box.unfolds is not None:
+            unfold = (*self.drawing.unfolded, box.unfolds)
+            self._go(self.request._replace(unfold=unfold), box.row, kept=True)
+
+    def action_graph_fold(self) -> None:
+        """The smallest group on show that the chosen box stands in is a box again."""
+        rows = None if self.box is None else self.box.rows
+        around = [span for span in self.drawing.unfolded if rows is not None and _within(rows, span)]
+        if not around:
+            self.action_graph_out()
+            return
+        span = min(around, key=lambda span: span[1] - span[0])
+        left = tuple([one for one in self.drawing.unfolded if not _within(one, span)])
+        # a mark in it is one of the whole group
+        self._marks = [span[0] if span[0] <= mark < span[1] else mark for mark in self._marks]
+        between = self.request.between
+        if between is not None and any(span[0] <= end < span[1] for end in between):
+            between = None
+        self._go(self.request._replace(unfold=left, between=between), span[0], kept=True)
+
     def action_graph_into(self) -> None:
-        """Draw the inside of the chosen box."""
-        box = self.drawing.boxes[self.chosen] if self.drawing.boxes else None
-        if box is not None and box.role == "group" and box.row is not None:
-            self.run_worker(self._go(box.row, None), exclusive=True, exit_on_error=False)
+        """Draw the inside of the chosen box alone."""
+        if self.box is not None and self.box.role == "group":
+            self._go(GraphRequest(self.box.row), None)
 
     def action_graph_out(self) -> None:
-        """Draw what is around the group on show."""
-        if self.row is not None:
-            self.run_worker(self._go(self._around(self.row), self.row), exclusive=True, exit_on_error=False)
+        """Draw what is around what is on show."""
+        row = self.request.row
+        if row is not None:
+            self._go(GraphRequest(self._layers[row].parent), row)
 
-    async def _go(self, row: int | None, chosen: int | None) -> None:
-        try:
-            drawing = await self._ask(row)
-        except ExplorerError as error:
-            said = str(error)
-            self.query_one("#graph-box", Status).show(lambda width: (text(said[:width], "warn"),))
+    def action_graph_whole(self) -> None:
+        """Draw the whole model, closed."""
+        self._go(GraphRequest(), None if self.box is None else self.box.row)
+
+    def action_graph_around(self, steps: int) -> None:
+        """Draw what is around the chosen box."""
+        if self.box is not None and self.box.row is not None:
+            if self.box.role == "part":
+                self._say("a part has no neighbours of its own: + shows what stands in it")
+            else:
+                self._go(GraphRequest(self.box.row, steps), self.box.row)
+
+    def action_graph_back(self) -> None:
+        """Draw what was on show before."""
+        if self._before:
+            request, chosen = self._before.pop()
+            self._go(request, chosen, back=True)
+
+    # keys: paths
+
+    def action_graph_mark(self) -> None:
+        """Mark the chosen layer or group as an end of a path; the oldest of three is none any more."""
+        box = self.box
+        if box is None or box.role not in ("layer", "group") or box.row is None:
+            self._say("only layers and groups are marked")
             return
-        self.row = row
-        self._take(drawing, chosen)
+        marks = [mark for mark in self._marks if mark != box.row]
+        self._marks = [*marks, box.row][-2:] if len(marks) == len(self._marks) else marks
+        self._canvas = GraphCanvas(self.drawing, self._marks)
+        self._moved()
+
+    def action_graph_follow(self) -> None:
+        """Light the paths between the marks, or let them go dark again."""
+        if self.request.between is not None:
+            self._go(self.request._replace(between=None), self._chosen_row, kept=True)
+            return
+        ends = [*self._marks]
+        if len(ends) == 1 and self._chosen_row is not None and self._chosen_row != ends[0]:
+            ends.append(self._chosen_row)
+        if len(ends) < 2:
+            self._say("m marks a layer; mark two, and f follows the paths between them")
+            return
+        request = self.request._replace(between=(min(ends), max(ends)))
+        group = request.row
+        if request.steps is None and not all(self._stands_in(end, group) for end in ends):
+            request = GraphRequest(between=request.between)
+        self._go(request, min(ends))
+
+    @property
+    def _chosen_row(self) -> int | None:
+        return None if self.box is None else self.box.row
+
+    def _stands_in(self, row: int | None, group: int | None) -> bool:
+        while row is not None and row != group:
+            row = self._layers[row].parent
+        return row == group
+
+    # keys: search
+
+    def action_graph_find(self) -> None:
+        """Look for a layer, wherever it stands."""
+        dialog = SearchDialog((), self._layers, blink=not self._remote)
+
+        def chosen(id: str | None) -> None:
+            if id is not None and dialog.search is not None:
+                found = dialog.listed[id]
+                self._found = dialog.search.walk(found)
+                self._reveal(found.layers[0])
+
+        self.app.push_screen(dialog, chosen)
+
+    def action_graph_next(self, step: int) -> None:
+        """The next of what was found, round and round."""
+        if not self._found:
+            self._say("nothing was searched for: / does")
+            return
+        here = -1 if self._chosen_row is None else self._chosen_row
+        ahead = [row for row in self._found if (row - here) * step > 0]
+        self._reveal(min(ahead or self._found) if step > 0 else max(ahead or self._found))
+
+    def _reveal(self, row: int) -> None:
+        at = _box_of(self.drawing, row, -1)
+        if at >= 0 and self.drawing.boxes[at].row == row:
+            self.chosen = at
+            self._moved()
+        elif self.request.steps is None and self._stands_in(row, self.request.row):
+            self._go(self.request._replace(unfold=(*self.drawing.unfolded, row)), row, kept=True)
+        else:
+            self._go(GraphRequest(unfold=(row,)), row)
+
+    # drawing
+
+    def _go(
+        self, request: GraphRequest, chosen: int | None, *, kept: bool = False, back: bool = False
+    ) -> None:
+        self.run_worker(self._draw(request, chosen, kept, back), exclusive=True, exit_on_error=False)
+
+    async def _draw(self, request: GraphRequest, chosen: int | None, kept: bool, back: bool) -> None:
+        """Asks for a drawing; `kept`: the chosen box stays where it is on the screen."""
+        before = self.request, self._chosen_row
+        box, corner = self.box, self._corner
+        try:
+            drawing = await self._asked(request)
+        except ExplorerError as error:
+            self._say(str(error))
+            return
+        if not back:
+            self._before.append(before)
+        self._take(drawing, request, chosen)
+        if kept and box is not None and self.box is not None:
+            now = self.box
+            self._corner = corner[0] + now.x - box.x, corner[1] + now.y - box.y
         self._show()
+
+    async def _asked(self, request: GraphRequest) -> GraphDrawing:
+        """The drawing; of a path whichever way it goes."""
+        try:
+            return await self._ask(request)
+        except Misuse:
+            if request.between is None:
+                raise
+            try:
+                return await self._ask(request._replace(between=request.between[::-1]))
+            except Misuse:
+                pass
+            raise
+
+
+_WIDE = 124
+"""Columns from which on the page stands beside the drawing."""
+
+
+def _within(rows: _Span, span: _Span) -> bool:
+    """Whether rows stand in others, or are they."""
+    return span[0] <= rows[0] and rows[1] <= span[1]
+
+
+def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
+    """The place of a row's own box; else of the smallest that it stands in, or of the first inside of it."""
+    boxes = [(box.rows, at) for at, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"]
+    own = [at for _, at in boxes if drawing.boxes[at].row == row]
+    around = [(rows[1] - rows[0], at) for rows, at in boxes if rows[0] <= row < rows[1]]
+    inside = [(rows[0], at) for rows, at in boxes if rows[0] > row]
+    return own[0] if own else min(around or inside, default=(0, otherwise))[1]

@@ -1,110 +1,188 @@
-"""The machine dialog: what a machine can do at best, typed or taken from the configuration file."""
+"""The machine dialog: all that is known of a machine, typed or taken from one that has a name, and kept."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual import on
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.widget import Widget
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
-from explorer.base.errors import ExplorerError, Misuse
-from explorer.facts.roofline import Machine
-from explorer.report.present.look.roofline import machine_text, ridge_field
+from explorer.base.errors import ExplorerError
+from explorer.base.units import rate_text
+from explorer.facts.cost import Hardware
+from explorer.report.present.look.roofline import ridge_field
 from explorer.settings import machines
+from explorer.settings.machine_file import SETTINGS, machine_of, save_machine, settings_text
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.text.lines import safe
+from explorer.tui.widgets.machine_field import TYPED, MachineField
 from explorer.tui.widgets.options import OptionField
 
-_TYPED = "as typed"
+_ENTRIES: Mapping[str, tuple[str, str, str]] = {
+    "peak_macs": ("peak", "peak MACs/s", "4T, 8 TFLOPS"),
+    "bandwidth": ("bytes-s", "bytes/s", "100 GB/s"),
+    "macs_per_cycle": ("macs-cycle", "MACs/cycle", "4096"),
+    "bytes_per_cycle": ("bytes-cycle", "bytes/cycle", "64"),
+    "clock": ("clock", "clock", "1 GHz"),
+    "buffer": ("buffer", "buffer", "512 KiB"),
+    "array": ("array", "array", "64x64"),
+}
+"""Settings that are typed: the entry's id, its label, and what may stand in it."""
+_PAIRS = (
+    ("peak_macs", "bandwidth"),
+    ("macs_per_cycle", "bytes_per_cycle"),
+    ("clock", "buffer"),
+)
+_MOVING = ("behind", "after")
+"""When the next tiles arrive: while these are worked on, or when they are done."""
 
 
-class MachineDialog(FormDialog[Machine]):
-    """Asks for a machine.
+class MachineDialog(FormDialog[Hardware]):
+    """Asks for a machine; a name in its last field keeps it in the configuration file.
 
     Args:
-        machine: The one in use, if there is one.
+        used: The one in use, if there is one.
     """
 
     TITLE_TEXT = "The machine"
-    HINT = "↑↓←→ choose · Enter apply · Esc cancel"
+    HINT = "↑↓←→ choose · Enter use · Esc cancel"
 
-    def __init__(self, machine: Machine | None, *, blink: bool = False) -> None:
+    def __init__(self, used: Hardware | None, *, blink: bool = False) -> None:
         super().__init__(blink=blink)
-        self._machine = machine
-        self._profiles: dict[str, Machine] = {}
-        self._own: dict[str, Machine] = {}
-        self._complaint = ""
-        try:
-            self._profiles = machines.known_machines()
-            self._own = machines.profiles()
-        except ExplorerError as error:
-            self._complaint = str(error)
-        self._names = (_TYPED, *self._profiles)
+        self._field = MachineField("start from", used, nothing=TYPED, id="profile")
+        if used is None and self._field.own:
+            self._field.take(self._field.own[0])
+        self._used = used if used is not None else self._field.hardware
+        if self._used is not None and not self._used.name:
+            self._field.leave()
+        self._failed = ""
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        first = self._machine or next(iter(self._own.values()), None)
-        options = OptionField("profile", [safe(name) for name in self._names], id="profile")
-        if first is not None and self._profiles.get(first.name) == first:
-            options.index = self._names.index(first.name)
-        yield options
-        peak, width = (_rate(first.peak_macs), _rate(first.bandwidth)) if first else ("", "")
-        yield from self.entry("peak MACs/s", peak, "4T, 4e12, 8 TFLOPS", "peak")
-        yield from self.entry("bytes/s", width, "100 GB/s, 51.2 GiB/s", "bytes-s")
+        texts = settings_text(self._used) if self._used is not None else {}
+        yield self._field
+        for pair in _PAIRS:
+            with Horizontal(classes="form-row"):
+                for key in pair:
+                    yield from self._entry(key, texts)
+        with Horizontal(classes="form-row"):
+            yield from self._entry("array", texts)
+            yield Static("moving", classes="form-label", markup=False)
+            moving = OptionField("", _MOVING, id="moving", label_width=1)
+            moving.index = int(self._used is not None and not self._used.double_buffered)
+            yield moving
+        with Horizontal(classes="form-row"):
+            yield from self.pair_entry("from file", "", "npu.toml", "file")
+            yield from self.pair_entry("save as", "", "a name", "save")
+
+    def _entry(self, key: str, texts: Mapping[str, str]) -> ComposeResult:
+        id, label, example = _ENTRIES[key]
+        yield from self.pair_entry(label, texts.get(key, ""), example, id)
 
     def first(self) -> Widget:
         """The first field in which something is to be done."""
-        return self.query_one(OptionField) if self._own else super().first()
+        return self._field if self._field.own else super().first()
 
-    @on(OptionField.OptionChanged)
+    @on(OptionField.OptionChanged, "#profile")
     def _take_profile(self) -> None:
-        """Write the profile's rates into the fields."""
-        chosen = self._profile()
-        if chosen is not None:
-            self.query_one("#peak", Input).value = _rate(chosen.peak_macs)
-            self.query_one("#bytes-s", Input).value = _rate(chosen.bandwidth)
+        """Write the machine's settings into the fields."""
+        if self._field.hardware is not None:
+            self._fill(self._field.hardware)
+
+    @on(Input.Changed, "#file")
+    def _take_file(self) -> None:
+        """The same of a file, once its name is whole."""
+        if ".toml" in (path := self.text_of("file").strip()):
+            try:
+                self._fill(machines.hardware(path, where="from file"))
+            except ExplorerError as error:
+                self._failed = str(error)
+
+    def _fill(self, machine: Hardware) -> None:
+        texts = settings_text(machine)
+        for key, (id, _, _) in _ENTRIES.items():
+            self.query_one(f"#{id}", Input).value = texts.get(key, "")
+        moving = self.query_one("#moving", OptionField)
+        moving.index = int(not machine.double_buffered)
+        moving.refresh()
 
     @on(Input.Changed)
+    @on(OptionField.OptionChanged, "#moving")
     def _typed(self) -> None:
-        """Rates that differ from the profile's are no longer that profile."""
+        """What differs from the machine with the name is no longer that machine."""
+        self._failed = ""
         try:
-            same = self.answer() == self._profile()
+            same = self.answer() == self._field.hardware
         except ExplorerError:
             same = False
         if not same:
-            self.query_one(OptionField).index = 0
-            self.query_one(OptionField).refresh()
+            self._field.leave()
 
-    def answer(self) -> Machine:
+    def answer(self) -> Hardware:
         """What the fields say."""
-        peak, width = self.text_of("peak"), self.text_of("bytes-s")
-        if not peak.strip() or not width.strip():
-            raise Misuse("both rates are needed", hint="what the machine does at best in a second")
-        rates = machines.parse_rate(peak, "peak", "macs"), machines.parse_rate(width, "bandwidth", "bytes")
-        chosen = self._profile()
-        if chosen is not None and rates == (chosen.peak_macs, chosen.bandwidth):
-            return chosen
-        return Machine("", *rates, origin="screen")
+        texts = {key: self.text_of(id).strip() for key, (id, _, _) in _ENTRIES.items()}
+        if self.query_one("#moving", OptionField).index:
+            texts["double_buffered"] = "no"
+        made = machine_of(texts, origin="screen")
+        chosen = self._field.hardware
+        return chosen if chosen is not None and settings_text(chosen) == settings_text(made) else made
 
-    def _profile(self) -> Machine | None:
-        return self._profiles.get(self._names[self.query_one(OptionField).index])
+    def action_apply(self) -> None:
+        """Answer, and keep the machine if it has got a name."""
+        try:
+            machine, name = self.answer(), self.text_of("save").strip()
+            self.dismiss(save_machine(name, machine, overwrite=True) if name else machine)
+        except ExplorerError as error:
+            self._failed = str(error)
+            self.app.bell()
+            self.tell()
 
     def meaning(self) -> list[tuple[str, str]]:
-        """Where computing and moving meet, or what cannot be read."""
+        """Where computing and moving meet, what goes to the file, or what cannot be read."""
         lines: list[tuple[str, str]] = []
         try:
             machine = self.answer()
-            ridge = ridge_field(2 * machine.peak_macs / machine.bandwidth)
-            lines.append((f"{machine_text(machine)}; {ridge.short} {ridge.figure}, {ridge.remark}", "dim"))
+            self._show_derived(machine)
+            lines.append((_in_words(machine), "dim"))
         except ExplorerError as error:
-            empty = not any(entry.value.strip() for entry in self.query(Input))
+            empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
             lines.append((str(error), "dim" if empty else "bad"))
-        if self._complaint:
-            lines.append((self._complaint, "warn"))
-        elif not self._own:
-            lines.append((f"More machines with a name are read from {machines.config_path()}.", "dim"))
+        if self._failed or self._field.complaint:
+            lines.append((self._failed or self._field.complaint, "warn"))
+        elif name := self.text_of("save").strip():
+            there = any(own.name == name for own in self._field.own)
+            said = "replaces the machine of that name in" if there else "is written into"
+            lines.append((f"{name} {said} {machines.config_path()}.", "warn" if there else "dim"))
+        elif not self._field.own:
+            lines.append((f"Machines with a name of yours are kept in {machines.config_path()}.", "dim"))
         return lines
 
+    def _show_derived(self, machine: Hardware) -> None:
+        """What follows from the others stands in an empty field, dimmed."""
+        texts = {
+            "peak_macs": rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else "",
+            "bandwidth": rate_text(machine.bandwidth, "B/s") if machine.bandwidth else "",
+            "macs_per_cycle": f"{machine.macs_per_cycle:,.6g}" if machine.macs_per_cycle else "",
+            "bytes_per_cycle": f"{machine.bytes_per_cycle:,.6g}" if machine.bytes_per_cycle else "",
+            "clock": rate_text(machine.clock, "Hz") if machine.clock else "",
+        }
+        for key in SETTINGS:
+            if key in _ENTRIES:
+                id, _, example = _ENTRIES[key]
+                self.query_one(f"#{id}", Input).placeholder = texts.get(key) or example
 
-def _rate(rate: float) -> str:
-    return f"{rate:.15g}"
+
+def _in_words(machine: Hardware) -> str:
+    """'npu: 4.10 TMAC/s, 64.00 GB/s; ridge 128.0 FLOPs/byte': what follows from a machine."""
+    rates = [(machine.peak_macs, "MAC/s"), (machine.bandwidth, "B/s")]
+    known = [rate_text(rate, unit) for rate, unit in rates if rate]
+    compute = machine.peak_macs if machine.peak_macs and machine.bandwidth else machine.macs_per_cycle
+    moved = machine.bandwidth if machine.peak_macs and machine.bandwidth else machine.bytes_per_cycle
+    assert compute  # `machine_of` asks for one pair or the other
+    assert moved
+    ridge = ridge_field(2 * compute / moved)
+    name = f"{machine.name}: " if machine.name else ""
+    said = ", ".join(known) or f"{compute:,.6g} MACs and {moved:,.6g} B a cycle, no clock"
+    return f"{name}{said}; {ridge.short} {ridge.figure}, {ridge.remark}"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import ClassVar
 
 from msgspec import Struct
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 
 from explorer.base.errors import ExplorerError
 from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
-from explorer.settings import machines
 from explorer.settings.parse import parse_sizes, parse_tiles
 from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.options import OptionField
 
+_NAMES = ("tiles", "rows", "depths", "columns", "kept")
 _EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
 
 
@@ -43,8 +47,10 @@ class SweepDialog(FormDialog[SweepRequest]):
         hardware: The machine that was chosen or typed last, wherever that was.
     """
 
+    # a letter in an entry is typed; on any other field it is a key
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "machine", show=False)]
     TITLE_TEXT = "Sweep over tilings"
-    HINT = "↑↓←→ choose · Enter begins · Esc cancel"
+    HINT = "↑↓←→ choose · m other machine · Enter begins · Esc"
 
     def __init__(
         self,
@@ -55,28 +61,26 @@ class SweepDialog(FormDialog[SweepRequest]):
         blink: bool = False,
     ) -> None:
         super().__init__(blink=blink)
-        self._asked, self._base, self._hardware = asked, base, hardware
+        self._asked, self._base = asked, base
+        self._machines = MachineField("machine", hardware, id="sweep-machine")
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", "", "")
-        if self._asked is None or self._asked.hardware != self._hardware:
-            typed = (*typed[:4], _machine(self._hardware), *typed[5:])
+        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", "")
         for name, label, value, hint in zip(
-            ("tiles", "rows", "depths", "columns", "machine", "kept"),
-            ("tiles", "M", "K", "N", "machine", "keep in"),
+            _NAMES,
+            ("tiles", "M", "K", "N", "keep in"),
             typed,
             (
                 "16,32,64x64x16",
                 "in place of the tiles': 16,64",
-                "in place of the tiles'",
-                "in place of the tiles'",
-                "a name, or npu.toml",
+                *2 * ("in place of the tiles'",),
                 "results.db",
             ),
             strict=True,
         ):
             yield from self.entry(label, value, hint, f"sweep-{name}")
+        yield self._machines
         edges = OptionField("edges", ("partial (ragged)", "padded", "both"), id="sweep-edges")
         prove = OptionField("prove", ("no", "each"), id="sweep-prove")
         if self._asked is not None:
@@ -91,40 +95,28 @@ class SweepDialog(FormDialog[SweepRequest]):
             count = len(combinations(self.answer().spec))
         except ExplorerError as error:
             return [(str(error), "bad")]
-        return [(f"{count:,} tiling{'s' * (count != 1)}", "dim")]
+        return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
 
     def answer(self) -> SweepRequest:
         """What the fields say."""
-        names = ("tiles", "rows", "depths", "columns", "machine", "kept")
-        typed = tuple(self.text_of(f"sweep-{name}").strip() for name in names)
-        whole, *sides, machine, kept = typed
+        typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
+        whole, *sides, kept = typed
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
         tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).index]
         return SweepRequest(
             spec=SweepSpec(tiles, edges, base=self._base),
-            hardware=self._machine(machine),
+            hardware=self._machines.hardware,
             verify=self.query_one("#sweep-prove", OptionField).index == 1,
             output=os.path.expanduser(kept),
             typed=typed,
         )
 
-    def _machine(self, text: str) -> Hardware | None:
-        if text == _TYPED and self._hardware is not None:
-            return machines.complete(self._hardware)
-        return machines.hardware(text, where="machine") if text else None
+    def action_machine(self) -> None:
+        """Ask for another machine; it holds wherever one is needed."""
 
+        def answered(machine: Hardware | None) -> None:
+            if machine is not None:
+                self._machines.take(machine)
 
-_TYPED = "as typed"
-"""The machine that was typed elsewhere, by rates or as a file."""
-
-
-def _machine(used: Hardware | None) -> str:
-    """What the field says of the machine in use; else that of the configuration file, if it has but one."""
-    try:
-        known, own = machines.known_hardware(), machines.hardware_profiles()
-    except ExplorerError:
-        known, own = {}, {}
-    if used is not None:
-        return used.name if known.get(used.name) == used else _TYPED
-    return next(iter(own)) if len(own) == 1 else ""
+        self.app.push_screen(MachineDialog(self._machines.hardware, blink=self._blink), answered)

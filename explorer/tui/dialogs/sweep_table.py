@@ -130,7 +130,7 @@ class SweepScreen(SubScreen[TileSpec]):
     ) -> None:
         super().__init__()
         self._source, self._found, self._base, self._remote = source, found, base, remote
-        self._hardware = hardware
+        self.hardware = hardware
         self._jobs = Jobs(engine, self._show_status)
         self._open: list[tuple[int, int, int]] = []
         self._said = ""
@@ -250,12 +250,12 @@ class SweepScreen(SubScreen[TileSpec]):
         if self._jobs.current is not None:
             self.app.bell()
             return
-        dialog = SweepDialog(self._found.request, self._base, hardware=self._hardware, blink=not self._remote)
+        dialog = SweepDialog(self._found.request, self._base, hardware=self.hardware, blink=not self._remote)
         self.app.push_screen(dialog, self._begin)
 
     def _begin(self, asked: SweepRequest | None) -> None:
         if asked is not None:
-            self._hardware = asked.hardware
+            self.hardware = asked.hardware
             self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
         elif self._found.request is None:
             self.dismiss(None)

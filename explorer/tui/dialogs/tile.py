@@ -17,8 +17,6 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.units import edges_text
 from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
-from explorer.facts.roofline import Machine
-from explorer.settings import machines
 from explorer.settings.parse import parse_tile
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
 from explorer.tui.dialogs.machine import MachineDialog
@@ -27,6 +25,7 @@ from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headlin
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import TextInput
 
@@ -138,19 +137,8 @@ class TileDialog(Dialog[TileSpec]):
         self._spec: TileSpec | None = None
         self.plan: Plan | None = None
         self._example: SiteCost | None = None
-        self._complaint = ""
-        self._machines: dict[str, Hardware | None] = {"none": None}
-        own: list[Hardware] = []
-        try:
-            self._machines.update(machines.known_hardware())
-            own = list(machines.hardware_profiles().values())
-        except ExplorerError as error:
-            self._complaint = str(error)
-        if hardware is not None and hardware not in self._machines.values():
-            self._machines["as typed"] = hardware
-        known = list(self._machines.values())
-        one = own[0] if hardware is None and len(own) == 1 else hardware
-        self._first_machine = known.index(one) if one in known else 0
+        self._machines = MachineField("machine", hardware, id="machine")
+        self._complaint = self._machines.complaint
 
     def body(self) -> ComposeResult:
         """What is in the box."""
@@ -165,8 +153,7 @@ class TileDialog(Dialog[TileSpec]):
             yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
         yield self._options("form", _FORMS, self._begin.form)
         yield OptionField("matmuls", _SITES, id="sites")
-        names = [safe(name) for name in self._machines]
-        yield self._options("machine", names, names[self._first_machine])
+        yield self._machines
         yield LineView(id="plan", focusable=False)
         yield CostList(id="figures")
         yield LineView(id="about", focusable=False)
@@ -190,7 +177,7 @@ class TileDialog(Dialog[TileSpec]):
     @property
     def hardware(self) -> Hardware | None:
         """The machine that is chosen."""
-        return list(self._machines.values())[self.query_one("#machine", OptionField).index]
+        return self._machines.hardware
 
     @on(Input.Changed)
     @on(OptionField.OptionChanged)
@@ -330,17 +317,12 @@ class TileDialog(Dialog[TileSpec]):
     def action_machine(self) -> None:
         """Ask for a machine; it holds wherever one is needed."""
 
-        def answered(machine: Machine | None) -> None:
-            if machine is None:
-                return
-            options, hardware = self.query_one("#machine", OptionField), machines.as_hardware(machine)
-            if hardware not in self._machines.values():
-                self._machines["as typed"] = hardware
-            options.set_words([safe(name) for name in self._machines])
-            options.index = list(self._machines.values()).index(hardware)
-            self._ask()
+        def answered(machine: Hardware | None) -> None:
+            if machine is not None:
+                self._machines.take(machine)
+                self._ask()
 
-        self.app.push_screen(MachineDialog(None, blink=self._blink), answered)
+        self.app.push_screen(MachineDialog(self.hardware, blink=self._blink), answered)
 
     def action_apply(self) -> None:
         """Do it, if the plan on show is the plan of what the fields say."""

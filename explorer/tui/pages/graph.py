@@ -21,7 +21,12 @@ __all__ = ["GraphCanvas", "box_line", "keys_line", "neighbour", "title_lines"]
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
 """What joins the sides of a cell: the sum of those that a line leaves by."""
+_HEAVY = dict(enumerate(" ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"))
+"""The same of a path that is followed."""
+_LIT = str.maketrans("┌─┐│└┘╘═╛", "┏━┓┃┗┛┗━┛")
+_MARK = "◆"
 _WORK = frozenset({"layer", "group", "part"})
+_MARKED = frozenset({"layer", "group"})
 
 
 class GraphCanvas:
@@ -29,21 +34,24 @@ class GraphCanvas:
 
     Args:
         drawing: What is drawn.
+        marks: Rows of the layers that are marked.
     """
 
-    def __init__(self, drawing: GraphDrawing) -> None:
-        self.drawing = drawing
+    def __init__(self, drawing: GraphDrawing, marks: Sequence[int] = ()) -> None:
+        self.drawing, self._marks = drawing, marks
         self._rows: dict[int, dict[int, tuple[str, str]]] = {}
-        lines: dict[tuple[int, int], int] = {}
-        for edge in drawing.edges:
-            _route(edge, lines)
-        for (x, y), sides in lines.items():
-            self._set(x, y, _CORNERS[sides], "track")
+        lit = [edge for edge in drawing.edges if edge.lit]
+        for edges, corners, role in ((drawing.edges, _CORNERS, "dim"), (lit, _HEAVY, "accent")):
+            lines: dict[tuple[int, int], int] = {}
+            for edge in edges:
+                _route(edge, lines)
+            for (x, y), sides in lines.items():
+                self._set(x, y, corners[sides], role)
         self._label(drawing.edges)
-        for edge in drawing.edges:
+        for edge in (*drawing.edges, *lit):
             if edge.points:
                 x, y = edge.points[-1]
-                self._set(x, y, "▲" if edge.back else "▼", "dim")
+                self._set(x, y, "▲" if edge.back else "▼", "accent" if edge.lit else "dim")
         for box in drawing.boxes:
             self._draw(box)
 
@@ -83,18 +91,25 @@ class GraphCanvas:
     def _draw(self, box: GraphBox) -> None:
         """A box: rounded for what is no layer, double below for what can be looked into."""
         wide, role = box.width - 2, box.family if box.role in _WORK else "dim"
-        folded = box.role in ("group", "part")
+        faint = self.drawing.route is not None and not box.lit
+        if box.lit or faint:
+            role = "accent" if box.lit else "track"
         letter = FAMILIES[box.family].letter if box.role in _WORK else ""
-        top = f"{'┌' if box.role in _WORK else '╭'}{letter}{'─' * (wide - len(letter))}"
-        self._set(box.x, box.y, top + ("┐" if box.role in _WORK else "╮"), role)
-        end = "╘╛═" if folded else "└┘─" if box.role in _WORK else "╰╯─"
-        self._set(box.x, box.y + box.height - 1, end[0] + end[2] * wide + end[1], role)
+        mark = _MARK if box.role in _MARKED and box.row in self._marks else ""
+        corners = "┌┐" if box.role in _WORK else "╭╮"
+        bottom = "╘╛═" if box.unfolds else "└┘─" if box.role in _WORK else "╰╯─"
+        top = f"{corners[0]}{letter}{'─' * (wide - len(letter + mark))}{mark}{corners[1]}"
+        sides, low = f"│{' ' * wide}│", bottom[0] + bottom[2] * wide + bottom[1]
+        if box.lit:
+            top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
+        self._set(box.x, box.y, top, role)
+        self._set(box.x, box.y + box.height - 1, low, role)
         said = [cut(line, wide) for line in box_lines(box, "family")][: box.height - 2]
         said = [line if cell_len(line) <= wide else fit(line, wide) for line in said]
         for at in range(1, box.height - 1):
-            self._set(box.x, box.y + at, f"│{' ' * wide}│", role)
+            self._set(box.x, box.y + at, sides, role)
             if at <= len(said):
-                style = "strong" if at == 1 else "text" if box.role in _WORK else "dim"
+                style = "dim" if faint else "strong" if at == 1 else "text" if box.role in _WORK else "dim"
                 self._set(box.x + 1 + (wide - cell_len(said[at - 1])) // 2, box.y + at, said[at - 1], style)
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
@@ -131,7 +146,10 @@ def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
 
 
 def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
-    """The box that a key leads to: down and up along the edges, the straightest first; beside in its rank."""
+    """The box that a key leads to: down and up along the edges, the straightest first; beside in its rank.
+
+    On a path that is followed it stays on it, as far as that goes.
+    """
     box = drawing.boxes[at]
     if way in ("left", "right"):
         step = 1 if way == "right" else -1
@@ -145,7 +163,7 @@ def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
         )
     ends = [
         (edge.target, edge.source)[way == "up"]
-        for edge in drawing.edges
+        for edge in _on_path(drawing, box)
         if (edge.source, edge.target)[way == "up"] == at
     ]
     middle = box.x + box.width / 2
@@ -157,6 +175,13 @@ def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:
     return min(ends, key=far, default=None)
 
 
+def _on_path(drawing: GraphDrawing, box: GraphBox) -> Sequence[GraphEdge]:
+    """The edges that are walked along."""
+    if not box.lit:
+        return drawing.edges
+    return [edge for edge in drawing.edges if edge.lit]
+
+
 def _beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
     """The place of the next box in the same rank, over the edges that pass between."""
     box = drawing.boxes[at]
@@ -164,13 +189,17 @@ def _beside(drawing: GraphDrawing, at: int, step: int) -> int | None:
     return min(orders, key=lambda order: abs(order - box.order), default=None)
 
 
-def title_lines(drawing: GraphDrawing, width: int) -> tuple[Line, ...]:
+def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[Line, ...]:
     """What is drawn, and what is not."""
     name = safe(drawing.path) or "the whole model"
+    if steps is not None:
+        name = f"{steps} step{'s' * (steps > 1)} around {name}"
     said = "; ".join(notes(drawing))
+    style = "accent" if drawing.route is not None else "dim"
+    many = f" {len(drawing.boxes):,} boxes"
     return (
         ((" Graph ", "head"), (ending(name, max(8, width - 8)), "strong")),
-        ((f" {len(drawing.boxes):,} boxes" + f"; {said}" * bool(said), "dim"),),
+        ((many, "dim"), (fit(f"; {said}" if said else "", max(0, width - len(many))), style)),
     )
 
 
@@ -190,16 +219,24 @@ def keys_line(width: int) -> Line:
     """The keys, as many as there is room for."""
     line: list[tuple[str, str]] = []
     used = 0
-    for key, what in (
-        ("↑↓", "along the edges"),
-        ("Enter", "to the tree"),
-        ("Esc", "back"),
-        ("+", "into"),
-        ("-", "out"),
-        ("←→", "beside"),
-    ):
+    for key, what in _KEYS:
         if used + len(key) + len(what) + 4 > width:
             break
         line += [(f" {key}", "key"), (f" {what} ", "dim")]
         used += len(key) + len(what) + 3
     return tuple(line)
+
+
+_KEYS = (
+    ("↑↓", "along the edges"),
+    ("+ -", "unfold, fold"),
+    ("Enter", "to the tree"),
+    ("Esc", "back"),
+    ("m f", "mark two, follow"),
+    ("1-4", "around it"),
+    ("/", "find"),
+    ("a", "about it"),
+    ("0", "whole model"),
+    ("i o", "into, out"),
+    ("?", "all keys"),
+)

@@ -79,6 +79,7 @@ class SavedView:
             zoom=self._panes.zoom,
             light=not self._screen.app.current_theme.dark,
             machine=store.machine,
+            hardware=store.hardware,
             turned=shape.turned,
             columns=shape.columns,
             flat=shape.flat,
@@ -149,7 +150,9 @@ class SavedView:
         store, panes, tree = self._store, self._panes, self._panes.layer_tree
         if view.light == self._screen.app.current_theme.dark:
             await self._screen.app.run_action("theme")
-        store.machine = view.machine or store.machine
+        from explorer.tui.state.hardware import machine_again  # with the settings, not before the first paint
+
+        machine_again(store, view.hardware, view.machine)
         store.exact = view.exact
         order = (view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat, view.constants)
         shape = TreeShape(view.metric, *order)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from explorer.base.errors import ExplorerError
 from explorer.tui.state.jobs import Jobs, RunningJob
 from explorer.tui.state.jumps import Jumps
 from explorer.tui.text.lines import safe
@@ -79,6 +77,8 @@ class ScreenStore:
         bookmarks: Paths of layers.
         said, last_command: A word about what was done last, or the command that does it again.
         refused_job: The job that ran when another was asked for.
+        hardware, machine: That was chosen last, for all that needs one, and as a roofline sees it; set by
+            `state.hardware`.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -152,15 +152,13 @@ class ScreenStore:
 
     def known_machine(self) -> Machine | None:
         """The one that was chosen, or that of the configuration file, if it has one and no other."""
-        if self.machine is None:
-            from explorer.settings.machines import profiles  # with its file, when somebody asks for times
+        if self.hardware is None:
+            from explorer.tui.state.hardware import take_only  # with its file, when somebody asks for times
 
-            with suppress(ExplorerError):  # the dialog tells what is wrong
-                known = list(profiles().values())
-                self.machine = known[0] if len(known) == 1 else None
+            take_only(self)
         return self.machine
 
-    def use_machine(self, machine: Machine) -> None:
+    def use_machine(self, machine: Machine | None) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine
         self.on_demand.answers.pop("roofline", None)

@@ -68,9 +68,7 @@ def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
     if diff.summary:
         entries += [*_rows(by_operator(diff), exact), _plain(BLANK)]
     entries += _rows(costs(diff, brief=True), exact)
-    if said := doubts(diff):
-        lines = partial(draw, said, exact=exact)
-        entries.append(FoldEntry(lambda width: cut(lines(999)[0], width - 1), lambda width: lines(width - 1)))
+    entries += [_sentence(block) for block in doubts(diff)]
     if diff.nodes:
         entries += [_plain(BLANK), *_rows(nodes(diff), exact, lambda at: node_blocks(diff.nodes[at]))]
     return entries
@@ -95,6 +93,13 @@ def _rows(
             for at in range(len(table.rows))
         ),
     ]
+
+
+def _sentence(block: Block) -> FoldEntry:
+    """A sentence that opens where it is longer than the pane is wide."""
+    return FoldEntry(
+        lambda width: cut(draw([block], 999)[0], width - 1), lambda width: draw([block], width - 1)
+    )
 
 
 def _plain(line: Line) -> FoldEntry:

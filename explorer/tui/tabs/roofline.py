@@ -46,7 +46,8 @@ class RooflineTab(PlotTab):
         if shown is None:
             self.show_wait()
             if self.store.machine is None:
-                view.show_page(lambda width: no_machine_page("m", width))
+                name = self.store.hardware.name or "The machine" if self.store.hardware else ""
+                view.show_page(lambda width: no_machine_page("m", width, name))
             return
         fresh = view.count != len(shown.points)
         view.show_plot(
@@ -110,9 +111,10 @@ def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[in
     return [i for i, p in enumerate(points) if first <= p.layer <= last]
 
 
-def no_machine_page(key: str, width: int) -> list[Line]:
-    """What stands here before a machine is known."""
+def no_machine_page(key: str, width: int, name: str = "") -> list[Line]:
+    """What stands here before a machine is known, or when the one that was chosen has no rates."""
     why = " What bounds each layer, computing or moving bytes, depends on the machine. "
+    why += f"{safe(name)} has no clock: what it does in a second is not known. " if name else ""
     how = f"Press {key} to say what it can do at best, or to choose one of the configuration file."
     return [BLANK, *wrap(((why, "dim"), (how, "text")), width - 1, 1)]
 

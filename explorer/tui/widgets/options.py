@@ -28,6 +28,15 @@ class OptionField(RoleLines, can_focus=True):
     class OptionChanged(Message):
         """Another word was chosen."""
 
+        def __init__(self, field: OptionField) -> None:
+            super().__init__()
+            self.field = field
+
+        @property
+        def control(self) -> OptionField:
+            """Whose it is."""
+            return self.field
+
     def __init__(self, label: str, words: Sequence[str], *, id: str, label_width: int = _LABEL) -> None:
         super().__init__(id=id)
         self._room = label_width
@@ -64,7 +73,7 @@ class OptionField(RoleLines, can_focus=True):
         """The word beside."""
         self.index = (self.index + step) % len(self.words)
         self.refresh()
-        self.post_message(self.OptionChanged())
+        self.post_message(self.OptionChanged(self))
 
     async def _on_click(self, event: events.Click) -> None:
         x, start = self._room - 1, self._start()
@@ -72,6 +81,6 @@ class OptionField(RoleLines, can_focus=True):
             if x <= event.x < x + len(word) + 2:
                 self.index = i
                 self.refresh()
-                self.post_message(self.OptionChanged())
+                self.post_message(self.OptionChanged(self))
                 return
             x += len(word) + 3

@@ -5,25 +5,50 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = given.models
+    if given.tree or given.differences:
+        return _tree(given, progress)
     fact = explorer.diff_files(a, b, on_progress=progress, **given.opening)
     code = DONE if fact.equal else DIFFERENT
     return Answer(code, lambda: document().diff(fact, tool()), lambda: present("compare.diff").diff(fact))
+
+
+def _tree(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    fact = explorer.tree_diff_files(*given.models, on_progress=progress, **given.opening)
+    return Answer(
+        DONE if fact.equal else DIFFERENT,
+        lambda: document().tree_diff(fact, tool()),
+        lambda: present("compare.tree").tree_diff(fact, given.differences),
+    )
 
 
 COMMAND = Command(
     "diff",
     "what changed from one graph to another, node by node, and in cost",
     ("A", "B"),
-    (*OPENING, *PRINTING),
-    ("explorer diff alexnet alexnet_tiled.onnx", "explorer diff a.onnx b.onnx --json"),
+    (
+        Option(
+            "--tree",
+            "the two layer trees side by side, with what each layer and group costs more or less;\n"
+            "of two modules without an export",
+        ),
+        Option("--differences", "of the trees only what differs"),
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer diff alexnet alexnet_tiled.onnx",
+        "explorer diff a.onnx b.onnx --json",
+        "explorer diff resnet18 resnet34 --tree --differences",
+    ),
     _run,
     usage="diff A B",
-    manual="what changed from one graph to another, by operator and node by node, and in cost",
+    manual="what changed from one graph to another, by operator and node by node, and in cost;"
+    " with `--tree` the two layer trees side by side (`explorer A B` shows them on the screen)",
 )

@@ -135,8 +135,10 @@ def bind(
     past: int,
     dims: Mapping[str, int],
     input_shapes: Mapping[str, tuple[str | None, Shape]],
+    *,
+    new: int = 1,
 ) -> DecodeStep:
-    """The inputs of one new token behind `past` others.
+    """The inputs of one new token, or of `new`, behind `past` others.
 
     Args:
         model: The model.
@@ -144,9 +146,10 @@ def bind(
         past: Tokens in the cache.
         dims: Sizes that the user gave.
         input_shapes: Inputs that the user gave.
+        new: Tokens that the model works on; more than one where a text begins.
 
     Raises:
-        Misuse: The inputs cannot be those of one token, or a size has to be given.
+        Misuse: The inputs cannot be those of so many tokens, or a size has to be given.
     """
     sizes = _Sizes(dims)
     buffers = _are_buffers(model, cache)
@@ -155,7 +158,7 @@ def bind(
         shape = _shape_of(slot.value, input_shapes)
         if not slot.axis < len(shape):
             raise Misuse("its rank is not that of a cache", where=f"input {slot.value.name}")
-        sizes.settle(shape[slot.axis], past + 1 if buffers else past, f"input {slot.value.name}", buffers)
+        sizes.settle(shape[slot.axis], past + new if buffers else past, f"input {slot.value.name}", buffers)
         batch = shape[1 if len(shape) == 5 else 0]
         if isinstance(batch, str):
             batches[batch] = None
@@ -164,7 +167,7 @@ def bind(
     if tokens is not None:
         shape = _shape_of(tokens, input_shapes)
         at = 1 if len(shape) > 1 else 0
-        sizes.settle(shape[at], 1, f"input {tokens.name}")
+        sizes.settle(shape[at], new, f"input {tokens.name}")
         if at and isinstance(shape[0], str):
             batches[shape[0]] = None
     assumed = [
@@ -177,18 +180,23 @@ def bind(
         shape = _shape_of(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         whole = tuple(
-            sizes.of(dim, value.name, total=past + 1, mask=0 < mask == at) for at, dim in enumerate(shape)
+            sizes.of(dim, value.name, total=past + new, mask=0 < mask == at) for at, dim in enumerate(shape)
         )
         bound[value.name] = given[0], whole
         if value.name in cache.slots:
-            positions[value.name] = whole[cache.slots[value.name].axis]
-            if positions[value.name] < past:
-                raise Misuse(
-                    f"its cache holds {positions[value.name]:,} tokens at most, not {past:,}",
-                    where=f"input {value.name}",
-                    hint=f"give --past {positions[value.name] - 1} or less",
-                )
+            positions[value.name] = _enough(whole[cache.slots[value.name].axis], past, value.name)
     return DecodeStep(bound, positions, buffers or any(n > past for n in positions.values()), tuple(assumed))
+
+
+def _enough(positions: int, past: int, name: str) -> int:
+    """The positions of a cache, if there are as many as tokens."""
+    if positions < past:
+        raise Misuse(
+            f"its cache holds {positions:,} tokens at most, not {past:,}",
+            where=f"input {name}",
+            hint=f"give --past {positions - 1} or less",
+        )
+    return positions
 
 
 def whole_text(

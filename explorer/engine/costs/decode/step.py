@@ -19,7 +19,7 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, Detail, Tensor
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext, parameter_places, traffic
 from explorer.engine.graph.model import Model, Node
-from explorer.facts import Dim
+from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
@@ -73,6 +73,22 @@ def step_of_graph(
     return _step(of, past)
 
 
+def prefill_of_graph(
+    model: Model, tokens: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
+) -> AnalysisResult:
+    """A pass over a whole text, with nothing in the cache before it.
+
+    Raises:
+        Misuse: It makes no such pass, or a size has to be given.
+    """
+    cache = kv_cache.find(model)
+    if cache.slots:
+        shapes = kv_cache.bind(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
+    else:
+        shapes = kv_cache.whole_text(model, tokens, dims, input_shapes)
+    return examine(dims=dims, input_shapes=shapes)
+
+
 def _check(past: int) -> None:
     if past < 0:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
@@ -121,26 +137,57 @@ def step_of_module(
     _check(past)
     bound = bind(loaded, input_shapes, dims)
     inputs = bound.inputs
-    first = inputs[0].shape if inputs else None
-    at = 1 if first is not None and len(first) > 1 else 0
-    if not first or (len(first) > 2 and not (inputs[0].dtype or "").startswith("int") and len(first) != 3):
-        name = inputs[0].name if inputs else "the model"
-        raise Misuse("it does not take a text", where=name, hint="a text is ids (batch, length)")
-    length = first[at]
 
     def of(tokens: int) -> AnalysisResult:
-        shapes = {}
-        for index, info in enumerate(inputs):
-            sizes = tuple(_stretched(d, length, tokens, i >= at) for i, d in enumerate(info.shape or ()))
-            shapes[info.name] = info.dtype, _with(sizes, at, tokens) if not index else sizes
-        return analyse.examine(loaded, input_shapes=shapes, detailed=True, **told)
+        return analyse.examine(loaded, input_shapes=text_shapes(inputs, tokens), detailed=True, **told)
 
     found = _step(of, past)
     # who runs or exports the model later does so with the inputs that were asked for
     loaded.bound = bound
-    batch = {"batch": first[0]} if at else {}
+    first = inputs[0].shape or ()
+    batch = {"batch": first[0]} if len(first) > 1 else {}
     info = replace(found.info, assumptions={**found.info.assumptions, "dims": batch})
     return found.with_info(info)
+
+
+def prefill_of_module(
+    loaded: LoadedModule, tokens: int, dims: Mapping[str, int], input_shapes: Inputs, **told: Any
+) -> AnalysisResult:
+    """A pass of an nn.Module over a whole text.
+
+    Raises:
+        Misuse: It takes no text.
+    """
+    from explorer.engine.costs.torch import analyse
+    from explorer.engine.costs.torch.signature import bind
+
+    bound = bind(loaded, input_shapes, dims)
+    found = analyse.examine(loaded, input_shapes=text_shapes(bound.inputs, tokens), **told)
+    loaded.bound = bound
+    return found
+
+
+def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+    """The inputs of a module for a text of another length.
+
+    Args:
+        inputs: As they are; the first is the text, ids (batch, length) or what they are embedded to.
+        tokens: The length.
+
+    Raises:
+        Misuse: It takes no text.
+    """
+    first = inputs[0].shape if inputs else None
+    if not first or (len(first) > 2 and not (inputs[0].dtype or "").startswith("int") and len(first) != 3):
+        name = inputs[0].name if inputs else "the model"
+        raise Misuse("it does not take a text", where=name, hint="a text is ids (batch, length)")
+    at = 1 if len(first) > 1 else 0
+    length = first[at]
+    shapes = {}
+    for index, info in enumerate(inputs):
+        sizes = tuple(_stretched(d, length, tokens, i >= at) for i, d in enumerate(info.shape or ()))
+        shapes[info.name] = info.dtype, _with(sizes, at, tokens) if not index else sizes
+    return shapes
 
 
 def _stretched(dim: Dim, length: Dim, tokens: int, along: bool) -> int:

@@ -220,6 +220,11 @@ def _alive(found: Sequence[Life], count: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
+def alive(order: Schedule) -> list[int]:
+    """Bytes alive at each step; tensors of unknown size are left out."""
+    return _alive(lives(order.steps, order.keep), len(order.steps))
+
+
 def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
     """The largest set of tensors alive at one step.
 
@@ -231,11 +236,11 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
         The peak, at the first step that reaches it. Bytes are 0 when there is nothing to count.
     """
     found = lives(steps, keep)
-    alive = _alive(found, len(steps))
-    if not alive:
+    live = _alive(found, len(steps))
+    if not live:
         return Peak(0, "", ())
-    best = max(alive)
-    at = alive.index(best)
+    best = max(live)
+    at = live.index(best)
     there = [life for life in found if life.size and life.born <= at <= life.dies]
     there.sort(key=lambda life: -(life.size or 0))
     known = best or not found
@@ -288,10 +293,10 @@ def memory(examined: AnalysisResult) -> Memory:
     """
     order, layers = examined.schedule, examined.analysis.layers
     found = lives(order.steps, order.keep)
-    alive = _alive(found, len(order.steps))
+    live = _alive(found, len(order.steps))
     known = [(life, life.size) for life in found if life.size is not None]
     arena = place([ArenaBlock(size, life.born, life.dies) for life, size in known])
-    peak = max(alive, default=0)
+    peak = max(live, default=0)
     status, reason = _status(order, len(found), len(found) - len(known))
     return Memory(
         steps=tuple(
@@ -301,7 +306,7 @@ def memory(examined: AnalysisResult) -> Memory:
                 live_bytes=size,
                 layer=row,
             )
-            for step, row, size in zip(order.steps, order.rows, alive, strict=True)
+            for step, row, size in zip(order.steps, order.rows, live, strict=True)
             for layer in [None if row is None else layers[row]]
         ),
         lifetimes=tuple(
@@ -310,7 +315,7 @@ def memory(examined: AnalysisResult) -> Memory:
         ),
         sum_bytes=sum(size for _, size in known),
         peak_bytes=peak,
-        peak_step=alive.index(peak) if alive else 0,
+        peak_step=live.index(peak) if live else 0,
         arena_bytes=arena.size,
         weight_bytes=examined.analysis.info.totals.weight_bytes,
         status=status,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.step import step_of_module
+from explorer.engine.costs.decode.step import prefill_of_module, step_of_module
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
@@ -58,7 +58,8 @@ class TorchModel:
         dims, shapes = self.options.dims, self.options.input_shapes
         examine = partial(analyse.examine, self.loaded)
         if self.options.past is not None:
-            examine = partial(step_of_module, self.loaded, self.options.past)
+            step = prefill_of_module if self.options.prefill else step_of_module
+            examine = partial(step, self.loaded, self.options.past)
         return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
     def stored(self) -> Info:

@@ -317,7 +317,7 @@ def _drawn(one: OutputEvidence, noise: Noise) -> OutputEvidence:
     """
     apart = "" if one.max_abs is None else f" (largest difference {one.max_abs:.1e})"
     reason = f"it depends on random numbers, which no two runs share{apart}"
-    return replace(one, drawn=True, passed=not noise.both, reason=reason)
+    return replace(one, drawn=True, passed=not noise.both, reason=reason, limit_share=None)
 
 
 def _nothing(

@@ -8,6 +8,7 @@ from functools import partial
 
 from explorer.base.units import bytes_text, exact_text
 from explorer.facts import Diff, NodeDiff
+from explorer.facts.comparison import TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
 from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, size
@@ -168,7 +169,7 @@ def _inside(children: Sequence[tuple[str, int]]) -> Iterator[str]:
         yield line
 
 
-def costs(fact: Diff, *, brief: bool = False) -> Table:
+def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
     """The cost before and after; `brief` with rounded figures, and of the difference its share alone."""
     before, after = fact.totals_before, fact.totals_after
     rows: list[tuple[Cell, ...]] = []
@@ -229,18 +230,22 @@ def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brie
     return f"{sign}{text(abs(new - old))}{f'  ({share})' if share else ''}"
 
 
-def doubts(fact: Diff) -> list[Block]:
-    """Why the costs are not exact; nothing if they are."""
+def doubts(fact: Diff | TreeDiff) -> list[Block]:
+    """Why the costs are not exact, and what they are no costs of; nothing if there is nothing to say."""
     before, after = fact.totals_before, fact.totals_after
+    found: list[Block] = []
+    if before.nodes != after.nodes:
+        found = [Paragraph(_FORM, "quiet")]
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
         said = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
-        return [Paragraph(said, "warning")] if before.sign or after.sign else []
+        return [Paragraph(said, "warning"), *found] if before.sign or after.sign else found
     share = f"{int(lowest * 1000) / 10:.1f} %"
-    return [
-        Paragraph(
-            f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower"
-            " bounds.",
-            "warning",
-        )
-    ]
+    said = f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower bounds."
+    return [Paragraph(said, "warning"), *found]
+
+
+_FORM = (
+    "Nodes, and the activations and bytes between them, are counted as the model is written down: they are no"
+    " cost of the hardware."
+)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from explorer.base.units import printable, rate_text
+from explorer.base.units import bytes_text, printable, rate_text
+from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Rows, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 
-__all__ = ["machines"]
+__all__ = ["hardware_fields", "machines"]
 
 
-def machines(fact: Machines) -> list[Block]:
-    """The answer of `explorer machines`."""
+def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
+    """The answer of `explorer machines`; of `--save` the machine as it was written."""
+    if saved:
+        return [
+            Line((Span("written  ", "quiet"), Span(printable(fact.config), "strong"))),
+            Line(),
+            *(hardware_fields(one.hardware) for one in fact.machines),
+        ]
     columns = (
         Column("name"),
         Column("peak", "right"),
@@ -25,6 +32,22 @@ def machines(fact: Machines) -> list[Block]:
         Line(),
         Paragraph(f"{own}{printable(fact.config)}, and go first.", "quiet"),
     ]
+
+
+def hardware_fields(machine: Hardware) -> Fields:
+    """All that is known of a machine; what is not known is left out."""
+    known: list[tuple[str, str | None]] = [
+        ("peak", rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else None),
+        ("bandwidth", rate_text(machine.bandwidth, "B/s") if machine.bandwidth else None),
+        ("MACs a cycle", f"{machine.macs_per_cycle:,.6g}" if machine.macs_per_cycle else None),
+        ("bytes a cycle", f"{machine.bytes_per_cycle:,.6g}" if machine.bytes_per_cycle else None),
+        ("clock", rate_text(machine.clock, "Hz") if machine.clock else None),
+        ("buffer", bytes_text(machine.buffer) if machine.buffer else None),
+        ("array", " x ".join(map(str, machine.array)) if machine.array else None),
+        ("moving", "behind computing (double-buffered)" if machine.double_buffered else "after computing"),
+    ]
+    name = Field("machine", Span(printable(machine.name), "strong"))
+    return Fields([name, *(Field(label, text) for label, text in known if text is not None)])
 
 
 def _row(one: NamedMachine) -> tuple[Cell, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from explorer.facts import TileSpec
-from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
 from explorer.tui.commands.change.tile import TileCommand
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.sweep_table import SweepScreen, SweepState
+from explorer.tui.state.hardware import use_hardware
 
 
 class SweepCommand(ScreenCommand):
@@ -18,16 +18,14 @@ class SweepCommand(ScreenCommand):
             return
         store = self.store
         found: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
-        hardware = hardware_in_use(store)
+        screen = SweepScreen(
+            store.source, self.jobs.engine, found, TileSpec(), hardware=store.hardware, remote=store.remote
+        )
 
         def answered(spec: TileSpec | None) -> None:
-            asked = found.request
-            if asked is not None and asked.hardware is not None:
-                use_hardware(store, asked.hardware)
+            if screen.hardware != store.hardware:
+                use_hardware(store, screen.hardware)
             if spec is not None:
                 TileCommand(self.context).begin(spec)
 
-        screen = SweepScreen(
-            store.source, self.jobs.engine, found, TileSpec(), hardware=hardware, remote=store.remote
-        )
         self.context.ask(screen, answered)

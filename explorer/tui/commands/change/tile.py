@@ -9,11 +9,11 @@ from explorer.base.verdicts import VERDICTS
 from explorer.facts import TileSpec
 from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands.change.blame import BlameCommand
-from explorer.tui.commands.change.hardware import hardware_in_use, use_hardware
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.dialogs.tile import TileDialog, TilingResultDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
+from explorer.tui.state.hardware import use_hardware
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
@@ -42,7 +42,7 @@ class TileCommand(ScreenCommand):
             blink=not store.remote,
             layers=layers if len(layers) <= AT_ONCE else chosen,
             spec=store.tile_spec,
-            hardware=hardware_in_use(store),
+            hardware=store.hardware,
         )
 
         def answered(spec: TileSpec | None) -> None:

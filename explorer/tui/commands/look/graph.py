@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.graph_view import GraphView
+from explorer.tui.dialogs.graph_view import GraphRequest, GraphView
+from explorer.tui.tabs.layer import layer_page
+from explorer.tui.text.lines import Line
 
 if TYPE_CHECKING:
     from explorer.facts.graph.drawing import GraphDrawing
@@ -23,17 +25,30 @@ class GraphCommand(ScreenCommand):
         layer = self.tree.current_layer
         if layer is None:
             return
-        row = layer.id if layer.group else layer.parent
-        drawing: GraphDrawing = await self.jobs.run("drawing the graph", "graph", row, depth=1)
-        view = GraphView(drawing, row, None if layer.group else layer.id, self._ask, self._around)
+        request = GraphRequest(layer.id if layer.group else layer.parent)
+        drawing: GraphDrawing = await self.jobs.run("drawing the graph", "graph", request.row, depth=1)
+        view = GraphView(
+            drawing,
+            request,
+            None if layer.group else layer.id,
+            self._ask,
+            self.tree.model.layers,
+            self._about,
+            remote=self.store.remote,
+        )
         self.context.ask(view, self._chosen)
 
-    async def _ask(self, row: int | None) -> GraphDrawing:
-        drawing: GraphDrawing = await self.jobs.ask("graph", row, depth=1)
+    async def _ask(self, request: GraphRequest) -> GraphDrawing:
+        row, steps, unfold, between = request
+        drawing: GraphDrawing = await self.jobs.ask(
+            "graph", row, depth=1, steps=steps, unfold=unfold, between=between
+        )
         return drawing
 
-    def _around(self, row: int) -> int | None:
-        return self.tree.model.layers[row].parent
+    def _about(self, row: int, width: int) -> list[Line]:
+        assert self.store.analysis is not None
+        totals = self.store.analysis.info.totals
+        return layer_page([self.tree.model.layers[row]], totals, width, self.store.exact)
 
     def _chosen(self, row: int | None) -> None:
         if row is not None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.state.hardware import use_hardware
 
 if TYPE_CHECKING:
-    from explorer.facts.roofline import Machine
+    from explorer.facts.cost import Hardware
 
 
 class MachineCommand(ScreenCommand):
@@ -16,10 +17,9 @@ class MachineCommand(ScreenCommand):
 
     def run(self) -> None:
         """Ask."""
-        self.context.ask(MachineDialog(self.store.machine, blink=not self.store.remote), self._use)
+        self.context.ask(MachineDialog(self.store.hardware, blink=not self.store.remote), self._use)
 
-    def _use(self, machine: Machine | None) -> None:
-        if machine is not None:
-            self.store.hardware = None
-            self.store.use_machine(machine)
+    def _use(self, hardware: Hardware | None) -> None:
+        if hardware is not None:
+            use_hardware(self.store, hardware)
             self.panes.tabs.open("roofline")

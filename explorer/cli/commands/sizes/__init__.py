@@ -1,0 +1,1 @@
+"""Verbs over open sizes: curves, and decode steps."""

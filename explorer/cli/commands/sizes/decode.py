@@ -1,0 +1,40 @@
+"""`explorer decode`: a decode step beside the pass over the text, and when the cache passes the weights."""
+
+from __future__ import annotations
+
+from explorer.base.errors import Misuse
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+_TAKEN = tuple(flag for flag in OPENING if flag not in ("--decode", "--observe"))
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    tokens = given.past
+    vars(given).update(past=None, observe=False)  # the model is opened for its whole pass
+    if tokens is not None and tokens < 1:
+        raise Misuse("a text has one token at least", where="--past")
+    return about(
+        given,
+        progress,
+        lambda session, info: (info, session.decode(tokens, on_progress=progress)),
+        "decode",
+        "sizes.decode",
+        "layers",
+    )
+
+
+COMMAND = Command(
+    "decode",
+    "a decode step beside its whole pass; when the cache passes the weights",
+    ("MODEL",),
+    (*_TAKEN, *TABLE),
+    ("explorer decode model.onnx --past 1024", "explorer decode package.module:gpt --trust --csv"),
+    _run,
+    usage="decode MODEL --past 1024",
+    manual="one decode step of a language model beside the pass over its text (prefill), layer by layer; what"
+    " the key-value cache takes for each token, and from how many tokens on it takes more than the weights",
+)

@@ -1,0 +1,50 @@
+"""`explorer sizes`: MACs, memory and least time over one size, and where one passes another."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
+from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.output.answer import Answer
+from explorer.cli.output.model_answer import about
+from explorer.cli.output.progress import ProgressLine
+
+_OVER = Option(
+    "--over",
+    "which size, and over which range: batch, sequence=1:32k (default: the length of a text, or what there\n"
+    "is; k is 1,024)",
+    "NAME[=LOW:HIGH]",
+    reads="range",
+    manual="which size, and over which range: `batch`, `sequence=1:32k` (`k` is 1,024); by default the length"
+    " of a text, or what there is",
+)
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    over = given.over or (None, None, None)
+    named = given.machine or given.peak_macs or given.bandwidth
+    machine = roofline_machine(given) if named else None
+    return about(
+        given,
+        progress,
+        lambda session, info: (info, session.sizes(*over, machine=machine, on_progress=progress)),
+        "sizes",
+        "sizes.sizes",
+        "sizes",
+    )
+
+
+COMMAND = Command(
+    "sizes",
+    "MACs, memory and time over a batch or a length of text, and crossings",
+    ("MODEL",),
+    (_OVER, *MACHINE, *OPENING, *TABLE),
+    (
+        "explorer sizes resnet50 --over batch=1:64",
+        "explorer sizes model.onnx --over sequence=1:32k --machine h100 --json",
+    ),
+    _run,
+    usage="sizes MODEL --over sequence=1:32k",
+    manual="MACs, bytes moved, activations, weights, key-value cache and least time over one size, with their"
+    " closed forms, and where one passes another: `activations pass the weights at batch 11`",
+)

@@ -1,0 +1,96 @@
+"""Prefill and decode side by side: the pass over a text, the step behind it, and what the cache grows to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from explorer.base.errors import ExplorerError
+from explorer.engine.costs.memory.liveness import AnalysisResult
+from explorer.facts import Layer, Totals
+from explorer.facts.sizes.decode import Decode, DecodeRow, DecodeTotals
+
+StepBehind = Callable[[int], AnalysisResult]
+"""Analyses the decode step behind so many tokens."""
+
+
+def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int) -> Decode:
+    """A pass over a text beside one step behind it.
+
+    Args:
+        step: Analyses the step.
+        text: Analyses the pass over so many tokens.
+        tokens: Of the text.
+
+    Raises:
+        Misuse: The model has no decode step.
+    """
+    found = step(tokens)
+    reason = ""
+    prefill: AnalysisResult | None = None
+    try:
+        prefill = text(tokens)
+    except ExplorerError as error:
+        reason = str(error)
+    totals = found.info.totals
+    held, weights = totals.kv_cache_bytes, totals.weight_bytes
+    each = held // tokens if held else None
+    passes = weights // each + 1 if each else None
+    checked, unchecked = _checked(step, passes, weights) if passes else (False, "")
+    return Decode(
+        tokens,
+        str(found.info.assumptions["decode"]["how"]),
+        _totals(totals),
+        None if prefill is None else _totals(prefill.info.totals),
+        reason,
+        _rows(found, prefill),
+        weights,
+        held,
+        each,
+        passes,
+        checked,
+        unchecked,
+    )
+
+
+def _checked(step: StepBehind, passes: int, weights: int) -> tuple[bool, str]:
+    """Whether steps at the crossing and one before it show it, or why there are none."""
+    try:
+        before, after = (step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (passes - 1, passes))
+    except ExplorerError as error:
+        return False, str(error)
+    if before <= weights < after:
+        return True, ""
+    return False, f"the cache takes {before:,} and {after:,} bytes there, not {weights:,}: it grows unevenly"
+
+
+def _totals(totals: Totals) -> DecodeTotals:
+    return DecodeTotals(
+        totals.macs,
+        totals.bytes_read,
+        totals.bytes_written,
+        totals.weight_bytes_read,
+        totals.activation_bytes_peak,
+    )
+
+
+def _rows(found: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
+    """Layers that multiply or read the cache, by the path that both have."""
+    before = {} if prefill is None else {x.path: x for x in prefill.analysis.layers if not x.group}
+    rows = []
+    for layer in found.analysis.layers:
+        if layer.group or not layer.counted:
+            continue
+        text = before.get(layer.path)
+        macs, moved = (None, None) if text is None else (text.macs, _moved(text))
+        row = DecodeRow(
+            layer.id, layer.path, layer.kind, macs, moved, layer.macs, _moved(layer), layer.kv_cache_bytes
+        )
+        if row.prefill_macs or row.decode_macs or row.kv_cache_bytes or None in (layer.macs, _moved(layer)):
+            rows.append(row)
+    return tuple(rows)
+
+
+def _moved(layer: Layer) -> int | None:
+    if layer.bytes_read is None or layer.bytes_written is None:
+        return None
+    return layer.bytes_read + layer.bytes_written

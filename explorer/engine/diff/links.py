@@ -1,0 +1,166 @@
+"""Row links: which row of one layer tree is which of another, by the diff of what the rows stand for.
+
+The rows of ONNX graphs stand for nodes, which the diff pairs up. Other models have rows alone: their layers
+and the edges between them are handed to the same diff as a graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
+from explorer.engine.diff.compare import around
+from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, folded, pair_nodes
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
+from explorer.engine.progress import Cancel
+from explorer.facts import Info, Layer, NodeDiff, TensorInfo
+
+__all__ = ["RowLinks", "graph_links", "row_graph", "row_links"]
+
+
+class RowLinks(Struct, eq=False):
+    """Rows that belong together.
+
+    Attributes:
+        partner: Row of the first tree to that of the second.
+        said: Row of the first tree to the state of the pair, and what differs.
+        known: Rows of either tree of which the diff has spoken: one without a partner has none.
+        alone: Rows of either tree without a partner to what is said of them.
+        graph: What differs in no row.
+    """
+
+    partner: dict[int, int] = field(default_factory=dict)
+    said: dict[int, tuple[str, str]] = field(default_factory=dict)
+    known: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
+    graph: Sequence[NodeDiff] = ()
+
+    def join(self, a: int | None, b: int | None, status: str, what: str) -> None:
+        """Links two rows, if both are there and free."""
+        if a is not None and b is not None and a not in self.partner and b not in self.known[1]:
+            self.partner[a] = b
+            self.said[a] = status, what
+            self.known[0].add(a)
+            self.known[1].add(b)
+
+
+Places = Mapping[str, tuple[int, str]]
+"""By path the row and its kind."""
+
+
+def graph_links(
+    before: Model, after: Model, places: tuple[Places, Places], tell: Tell, cancel: Cancel
+) -> RowLinks:
+    """Links of the rows of two ONNX graphs.
+
+    Args:
+        before: One graph.
+        after: The other.
+        places: Rows of their trees.
+        tell: Told what is being done.
+        cancel: Asked between steps.
+    """
+    found = pair_nodes(before, after, tell, cancel)
+    rows = _rows_of(before.graph.nodes, places[0]), _rows_of(after.graph.nodes, places[1])
+    links = RowLinks(graph=around(found))
+    for pair in found.sites:
+        site = pair.row.after if len(pair.after) > 1 else pair.row.before
+        groups = [
+            rows[side].get(nodes[0]) if len(nodes) == 1 else places[side].get(site or "", (None, ""))[0]
+            for side, nodes in enumerate((pair.before, pair.after))
+        ]
+        links.join(groups[0], groups[1], pair.row.status, pair.row.what)
+    _link(links, found, (rows[0].get, rows[1].get))
+    return links
+
+
+def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
+    """Links of rows that `row_graph` made the graphs `before` and `after` of."""
+    found = pair_nodes(before, after, tell, None)
+    links = RowLinks(graph=around(found))
+    _link(links, found, (rows[0].__getitem__, rows[1].__getitem__))
+    return links
+
+
+def _link(
+    links: RowLinks,
+    found: NodePairing,
+    row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
+) -> None:
+    """Takes up the pairs of nodes, and the nodes that have none."""
+    for a, b in enumerate(found.matching.before):
+        if b is not None:
+            row = found.describer.row(a, b)
+            links.join(row_of[0](a), row_of[1](b), *((row.status, row.what) if row else ("same", "")))
+    partners = found.matching.before, found.matching.after
+    for side, graph in enumerate((found.before, found.after)):
+        idle = folded(graph, partners[side], found.closed[side])
+        for i, partner in enumerate(partners[side]):
+            place = row_of[side](i)
+            if partner is None and i not in found.closed[side] and place is not None:
+                links.known[side].add(place)
+                links.alone[side][place] = FOLDED[side] if i in idle else ""
+
+
+def _rows_of(nodes: Sequence[Node], places: Places) -> dict[int, int]:
+    """Nodes of a graph to their rows; the path of a row is its node's label, with '#2' behind one taken."""
+    seen: Counter[str] = Counter()
+    taken: set[int] = set()
+    found: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        label = node.label
+        seen[label] += 1
+        for number in range(seen[label], seen[label] + 2):
+            row, kind = places.get(label if number == 1 else f"{label}#{number}", (-1, ""))
+            if row >= 0 and row not in taken and kind != "Module":
+                found[i] = row
+                taken.add(row)
+                break
+    return found
+
+
+def row_graph(
+    info: Info, layers: Sequence[Layer], ends: Sequence[int], flow: ValueFlow | None
+) -> tuple[Model, list[int]]:
+    """The layers of a tree, and the edges between them, as a graph; and the row of each of its nodes.
+
+    Weights have types and shapes and no values. `ends` are the rows behind the last one in each.
+    """
+    names: dict[int, str] = {}
+    stored: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    rows: list[int] = []
+
+    def name(value: FlowingValue) -> str:
+        if id(value) not in names:
+            told = value.info()
+            if flow is not None and value.maker >= 0:
+                slot = flow.made[value.maker].index(value)
+                names[id(value)] = f"{layers[value.maker].path}{f':{slot}' * bool(slot)}"
+            else:
+                names[id(value)] = told.name or f"?{len(names)}"
+            if value.source == "stored":
+                _store(stored, told, told.name)
+        return names[id(value)]
+
+    for at, end in enumerate(ends):
+        if end > at + 1:
+            continue
+        layer = layers[at]
+        outputs = [name(value) for value in (flow.made.get(at, ()) if flow else ())]
+        takes = [name(v) for v in (flow.read.get(at, ()) if flow else ()) if v.source != "unknown"]
+        weights = [_store(stored, w, f"{layer.path}.{w.name}") for w in layer.weights]
+        attributes = dict(layer.attributes)
+        nodes.append(Node(layer.kind, [*takes, *weights], outputs, layer.path, attributes=attributes))
+        rows.append(at)
+    inputs = tuple(Value(v.name, v.dtype, v.shape) for v in info.model.inputs)
+    return Model(Graph("", nodes, inputs, (), stored), {}, 0, path=info.model.source), rows
+
+
+def _store(stored: dict[str, Tensor], told: TensorInfo, name: str) -> str:
+    shape = tuple(size if isinstance(size, int) else 0 for size in told.shape or ())
+    stored[name] = Tensor(name, told.dtype or "float32", shape, None)
+    return name

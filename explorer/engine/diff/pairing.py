@@ -1,0 +1,106 @@
+"""Node pairing: which nodes, inputs, outputs and tiled sites of two graphs belong together.
+
+The first half of a diff, which its rows and the trees side by side are both made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.diff.describe import Describer
+from explorer.engine.diff.forms import Forms
+from explorer.engine.diff.match import Matching, match
+from explorer.engine.diff.side import Side
+from explorer.engine.diff.sites import SitePair, pair_sites
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.progress import Cancel
+
+Tell = Callable[[str, int, int], None]
+"""Told the phase, and how much of it is done."""
+
+FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
+"""What is said of a node that only served a tiled site: the Transpose of its weight."""
+
+
+ValuePair = tuple[Value | None, Value | None]
+"""An input or output of either graph, and its counterpart."""
+
+
+class NodePairing(Struct, frozen=True, eq=False):
+    """Two graphs, and which part of one is which of the other.
+
+    Attributes:
+        before, after: The graphs.
+        forms: What equal attributes and weights are.
+        sites: Tiled sites that differ.
+        closed: Nodes of either graph that belong to those.
+        inputs, outputs: Of the graphs.
+        matching: Of the other nodes.
+        describer: Says in what two of them differ.
+    """
+
+    before: Side
+    after: Side
+    forms: Forms
+    sites: list[SitePair]
+    closed: tuple[set[int], set[int]]
+    inputs: list[ValuePair]
+    outputs: list[ValuePair]
+    matching: Matching
+    describer: Describer
+
+
+def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
+    """Pairs up what two graphs are made of."""
+    tell("indexing both graphs", 0, 0)
+    one, other = Side(before), Side(after)
+    forms = Forms(cancel)
+    sites = pair_sites(one, other, forms)
+    inputs = _paired_values(one.inputs, other.inputs)
+    outputs = _paired_values(one.outputs, other.outputs)
+    joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
+    joined += [tie for site in sites for tie in site.ties]
+    ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
+    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    matching = match(
+        one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
+    )
+    describer = Describer(one, other, forms, matching, set(joined))
+    return NodePairing(one, other, forms, sites, closed, inputs, outputs, matching, describer)
+
+
+def folded(side: Side, partners: Sequence[int | None], closed: set[int]) -> set[int]:
+    """Nodes without a partner that only served a tiled site: the Transpose of its weight."""
+    found: set[int] = set()
+    if not closed:
+        return found
+    ends = {value.name for value in side.outputs}
+    for i in range(len(side.nodes) - 1, -1, -1):
+        if partners[i] is not None or i in closed:
+            continue
+        names = side.nodes[i].outputs
+        users = [user for name in names for user, _ in side.users.get(name, ())]
+        if users and not ends.intersection(names) and all(u in closed or u in found for u in users):
+            found.add(i)
+    return found
+
+
+def _paired_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:
+    """Inputs or outputs that correspond: by name, then in order where type and shape agree."""
+    by_name = {value.name: value for value in after}
+    partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}
+    taken = {v.name for v in partner.values()}
+    rest = [v for v in before if v.name not in partner]
+    others = [v for v in after if v.name not in taken]
+    for value in rest:
+        same = next((o for o in others if (o.dtype, o.shape) == (value.dtype, value.shape)), None)
+        if same is None and len(rest) == len(others) == 1:
+            same = others[0]
+        if same is not None:
+            partner[value.name] = same
+            others.remove(same)
+            rest = [v for v in rest if v.name not in partner]
+    pairs: list[ValuePair] = [(v, partner.get(v.name)) for v in before]
+    return pairs + [(None, v) for v in others]

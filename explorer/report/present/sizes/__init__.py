@@ -1,0 +1,1 @@
+"""Words of what is told over open sizes."""

@@ -1,0 +1,206 @@
+"""Figures over one size, their closed forms, where they cross: `explorer sizes`, the page of open sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from explorer.base.units import dims_text
+from explorer.facts import Info
+from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurves
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    Rows,
+    Span,
+    Table,
+)
+from explorer.report.present.figures import count, seconds, size
+from explorer.report.present.look.info import title
+from explorer.report.present.look.roofline import machine_text
+
+__all__ = [
+    "NAMES",
+    "crossing_text",
+    "crossings_blocks",
+    "curve_value",
+    "figures_at",
+    "form_text",
+    "forms_field",
+    "sizes",
+    "sizes_blocks",
+]
+
+NAMES: Mapping[CurveName, tuple[str, str]] = {
+    "macs": ("MACs", "multiply-accumulates; 1 MAC = 2 FLOPs"),
+    "moved": ("Bytes moved", "read and written, each layer's inputs and outputs once"),
+    "activations": ("Activations, peak", "live at once, no weights"),
+    "weights": ("Weight bytes", "whatever the size"),
+    "kv_cache": ("KV cache", "keys and values of all tokens, for decoding"),
+    "compute": ("All MACs", "at the machine's peak"),
+    "memory": ("All bytes", "at the machine's bandwidth"),
+    "time": ("Least time", "layer after layer, each at its limit"),
+}
+"""What a curve is called, and a word more."""
+
+_PASSING: Mapping[CurveName, tuple[str, str]] = {
+    "activations": ("activations pass", "the activations"),
+    "weights": ("weights pass", "the weights"),
+    "kv_cache": ("the KV cache passes", "the KV cache"),
+    "compute": ("computing passes", "computing"),
+    "memory": ("moving bytes passes", "moving bytes"),
+}
+_TIMES = ("compute", "memory", "time")
+_COLUMNS: Mapping[CurveName, str] = {
+    "macs": "MACs",
+    "moved": "moved",
+    "activations": "activations",
+    "kv_cache": "KV cache",
+    "time": "least time",
+}
+
+
+def sizes(about: Info, fact: SizeCurves) -> list[Block]:
+    """The answer of `explorer sizes`."""
+    return [*title(about.model), Line(), *sizes_blocks(fact)]
+
+
+def sizes_blocks(fact: SizeCurves) -> list[Block]:
+    """Crossings, closed forms, and a row a power of two."""
+    now = "" if fact.at is None else f"; the model has {fact.at:,}"
+    others = f"; {dims_text(fact.others)}" if fact.others else ""
+    machine = "" if fact.machine is None else f"; {machine_text(fact.machine)}"
+    forms: list[Block] = [Line(), forms_field(fact)] if any(curve.form for curve in fact.curves) else []
+    return [
+        Line(
+            (
+                "over ",
+                Span(fact.name, "strong"),
+                Span(f" from {fact.low:,} to {fact.high:,}{now}{others}{machine}", "quiet"),
+            )
+        ),
+        Line(),
+        *crossings_blocks(fact),
+        *forms,
+        Chart("sizes", fact),
+        Line(),
+        _table(fact),
+        Line(),
+        Paragraph(_evidence(fact), "quiet"),
+        *(Paragraph(note, "warning") for note in fact.notes),
+    ]
+
+
+def crossing_text(fact: SizeCurves, crossing: Crossing) -> str:
+    """A crossing in words: 'activations pass the weights at batch 23'."""
+    what = f"{_PASSING[crossing.above][0]} {_PASSING[crossing.below][1]}"
+    return f"{what} at {fact.name} {crossing.size:,}"
+
+
+def crossings_blocks(fact: SizeCurves) -> list[Block]:
+    """Where one figure passes another, with both."""
+    if not fact.crossings:
+        return [Line(Span("nothing passes anything else in this range", "quiet"))]
+    found: list[Block] = []
+    for crossing in fact.crossings:
+        above, below = (curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below))
+        how = "" if crossing.counted else ", by the closed forms: the model was not counted there"
+        found.append(
+            Line(
+                (
+                    Span(crossing_text(fact, crossing), "strong"),
+                    Span(": ", "quiet"),
+                    above,
+                    Span(" against ", "quiet"),
+                    below,
+                    Span(how, "quiet"),
+                )
+            )
+        )
+    return found
+
+
+def figures_at(fact: SizeCurves, at: int) -> Fields:
+    """Every figure at the size of place `at`."""
+    return Fields([Field(NAMES[c.name][0], _value(c, at), NAMES[c.name][1]) for c in fact.curves])
+
+
+def forms_field(fact: SizeCurves) -> Fields:
+    """Every curve that has a closed form, with it."""
+    short = "n" if len(fact.name) > 1 else fact.name
+    rows = [
+        Field(NAMES[c.name][0], Span(form_text(c, fact.name, short), "formula"))
+        for c in fact.curves
+        if c.form
+    ]
+    return Fields(rows and [*rows, *([Field(short, Span(fact.name, "quiet"))] if short != fact.name else [])])
+
+
+def form_text(curve: SizeCurve, name: str, short: str) -> str:
+    """A closed form as people write it: '18,432 n² + 123,532,032 n'."""
+    text = curve.form.replace(name, short)
+    text = text.replace("^2", "²").replace("^3", "³").replace("*", " ")
+    text = re.sub(r"(?<=[^\s(])([+-])", r" \1 ", text)
+    return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", text)
+
+
+def curve_value(fact: SizeCurves, name: CurveName, at_size: int) -> Span:
+    """A figure at a size, rounded."""
+    curve = fact.curve(name)
+    assert curve is not None
+    return _value(curve, fact.sizes.index(at_size))
+
+
+def _value(curve: SizeCurve, at: int) -> Span:
+    value = curve.values[at]
+    if curve.name in _TIMES:
+        return seconds(value)
+    return count(int(value)) if curve.name == "macs" else size(int(value))
+
+
+def _table(fact: SizeCurves) -> Table:
+    """A row a power of two, each end and each crossing."""
+    curves = [c for name in _COLUMNS if (c := fact.curve(name)) is not None]
+    bound = fact.curve("compute"), fact.curve("memory")
+    crossed = {crossing.size for crossing in fact.crossings}
+    shown = [
+        at
+        for at, n in enumerate(fact.sizes)
+        if not n & (n - 1) or n in (fact.low, fact.high, fact.at) or n in crossed or not fact.closed
+    ]
+
+    def row(at: int) -> tuple[Cell, ...]:
+        n = fact.sizes[at]
+        cells = [_value(curve, at) for curve in curves]
+        if bound[0] is not None and bound[1] is not None:
+            cells.append(Span("compute" if bound[0].values[at] >= bound[1].values[at] else "memory", "kind"))
+        mark = Span("crossing" if n in crossed else "now" if n == fact.at else "", "warning")
+        return (Span(f"{n:,}", "strong" if n in crossed else ""), *cells, mark)
+
+    columns = (
+        Column(fact.name, "right"),
+        *(Column(_COLUMNS[c.name], "right", drop=3 if c.name == "moved" else 0) for c in curves),
+        *([Column("limit", drop=2)] if bound[0] is not None else []),
+        Column("", drop=1),
+    )
+    return Table(columns, Rows(row, shown), what="sizes", more="--csv has all")
+
+
+def _evidence(fact: SizeCurves) -> str:
+    """What the curves rest on."""
+    number = len(fact.counted)
+    if set(fact.sizes) <= set(fact.counted):
+        said = "" if fact.closed else " The figures keep to no closed form, and nothing is said between them."
+        return f"The whole model was counted at each of these sizes.{said}"
+    some = ", ".join(f"{n:,}" for n in fact.counted[:4])
+    return (
+        f"The whole model was counted at {number:,} sizes ({some}, … {fact.counted[-1]:,}); the closed forms"
+        " give each figure of each layer there. Both sides of each crossing are among them unless it says"
+        " otherwise."
+    )

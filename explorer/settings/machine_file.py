@@ -1,0 +1,165 @@
+"""Machine profiles as they are written: the settings that say all of a machine, and the config file.
+
+What follows from other settings is left out, so that a change of one (the clock) changes what rests on it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.facts.cost import Hardware
+from explorer.host import input_files, output_files
+from explorer.settings.machines import Unit, complete, config_path, parse_rate, parse_setting
+
+__all__ = ["SETTINGS", "changed", "machine_of", "save_machine", "settings_text"]
+
+SETTINGS = (
+    *("peak_macs", "bandwidth", "macs_per_cycle", "bytes_per_cycle", "clock", "buffer", "array"),
+    "double_buffered",
+)
+"""What can be said of a machine, in the order in which it is asked for; fields of `Hardware`."""
+
+_RATES: Mapping[str, tuple[Unit, str]] = {
+    "peak_macs": ("macs", ""),
+    "bandwidth": ("bytes", "B/s"),
+    "clock": ("hertz", "Hz"),
+}
+_PREFIXES = ((12, "T"), (9, "G"), (6, "M"), (3, "k"))
+_SIZES = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
+_IMPLIED: Mapping[str, tuple[str, ...]] = {
+    "peak_macs": ("macs_per_cycle", "array"),
+    "bandwidth": ("bytes_per_cycle",),
+    "array": ("macs_per_cycle",),
+}
+"""What a setting takes the place of where another machine is changed by it."""
+_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
+
+
+def settings_text(machine: Hardware) -> dict[str, str]:
+    """The settings that a machine follows from, as they are typed: '4.096T', '1GHz', '512 KiB', '64x64'."""
+    given = {key: getattr(machine, key) for key in SETTINGS}
+    if machine.clock:
+        for rate, each in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
+            a, b = given[rate], given[each]
+            if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
+                # of 120 GB/s and 36.3636... bytes a cycle the former is what was said
+                given[rate if len(_typed(each, b)) <= len(_typed(rate, a)) else each] = None
+    if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
+        given["macs_per_cycle"] = None
+    if machine.double_buffered:
+        given["double_buffered"] = None
+    return {key: _typed(key, value) for key, value in given.items() if value is not None}
+
+
+def _typed(key: str, value: Any) -> str:
+    if key == "array":
+        return "x".join(map(str, value))
+    if key == "double_buffered":
+        return "yes" if value else "no"
+    if key == "buffer":
+        return next(
+            (f"{value >> bits} {unit}" for bits, unit in _SIZES if not value % (1 << bits)), str(value)
+        )
+    if key not in _RATES:
+        return f"{value:.15g}"
+    unit, word = _RATES[key]
+    spellings = (
+        f"{value / 10**power:.12g}{prefix}{word}" for power, prefix in _PREFIXES if value >= 10**power
+    )
+    return next((text for text in spellings if parse_rate(text, key, unit) == value), f"{value:.17g}")
+
+
+def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") -> Hardware:
+    """A machine from settings as they were typed, complete.
+
+    Raises:
+        Misuse: One cannot be read, three contradict each other, or neither what it computes nor what it moves
+            is said.
+    """
+    read = {key: parse_setting(key, text) for key, text in settings.items() if text.strip()}
+    machine = complete(Hardware(name, **read, origin=origin))
+    if not (machine.peak_macs and machine.bandwidth) and not (
+        machine.macs_per_cycle and machine.bytes_per_cycle
+    ):
+        raise Misuse(
+            "what the machine computes and what it moves are needed",
+            where=name,
+            hint="peak MACs/s and bytes/s; or MACs and bytes a cycle, and the clock",
+        )
+    return machine
+
+
+def changed(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
+    """A machine with other settings in place of some of its own; of none, what was typed alone."""
+    own = settings_text(start) if start is not None else {}
+    dropped = {key for setting in typed for key in _IMPLIED.get(setting, ())}
+    return machine_of({**{key: text for key, text in own.items() if key not in dropped}, **typed})
+
+
+def save_machine(
+    name: str, machine: Hardware, config: str | None = None, *, overwrite: bool = False
+) -> Hardware:
+    """Writes a machine into the config file, whose other lines stay as they are, comments too.
+
+    Args:
+        name: For `--machine`: letters, digits, `_`, `-`, `+` and `.`.
+        machine: What is known of it.
+        config: The file; None for the user's own, which is made where there is none.
+        overwrite: Whether a machine of that name in the file may be replaced.
+
+    Returns:
+        The machine as the file has it.
+
+    Raises:
+        Misuse: The name is none, the file cannot be read or written, or has such a machine already.
+    """
+    if not _NAME.fullmatch(name) or name.endswith(".toml"):
+        raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
+    path = config or config_path()
+    settings = settings_text(complete(machine))
+    content = _with_machine(_text(path), path, name, settings, overwrite)
+    folder = os.path.dirname(os.path.abspath(path))
+    output_files.check_target(path, overwrite=True, models=(), weights=())
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise Misuse(f"cannot be made: {error.strerror}", where=folder) from None
+    with output_files.atomic_write(path, overwrite=True) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(content)
+    return replace(machine_of(settings, name), origin=path)
+
+
+def _text(path: str) -> str:
+    try:
+        return input_files.toml(input_files.content(path), path)[0]
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
+
+
+def _with_machine(text: str, path: str, name: str, settings: Mapping[str, str], overwrite: bool) -> str:
+    """The file's text with one machine more, or another one."""
+    import tomlkit  # only who writes pays for it, as in `tiling.as_toml`
+
+    document = tomlkit.parse(text)
+    machines = document.setdefault("machine", tomlkit.table(is_super_table=True))
+    if not isinstance(machines, dict):
+        raise Misuse("'machine' holds no machines", where=path, hint="write [machine.NAME]")
+    if name in machines and not overwrite:
+        raise Misuse(
+            f"there is a machine '{name}' already", where=path, hint="choose another name, or say --force"
+        )
+    table = tomlkit.table()
+    for key, value in settings.items():
+        table.add(key, value == "yes" if key == "double_buffered" else value)
+    machines[name] = table
+    return tomlkit.dumps(document)

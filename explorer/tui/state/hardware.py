@@ -1,0 +1,42 @@
+"""Hardware in use: the machine that was chosen in one place holds in all."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from explorer.base.errors import ExplorerError
+from explorer.facts.roofline import Machine
+from explorer.settings import machines
+
+if TYPE_CHECKING:
+    from explorer.facts.cost import Hardware
+    from explorer.tui.state.store import ScreenStore
+
+__all__ = ["machine_again", "take_only", "use_hardware"]
+
+
+def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
+    """Take a machine for all that needs one, or none; one without rates has no roofline."""
+    store.hardware = hardware
+    machine: Machine | None = None
+    if hardware is not None and hardware.peak_macs is not None and hardware.bandwidth is not None:
+        machine = Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
+    if machine != store.machine:
+        store.use_machine(machine)
+
+
+def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machine | None) -> None:
+    """The machine of a session that is resumed; an older one kept its rates alone."""
+    if hardware is None and machine is not None:
+        hardware = machines.as_hardware(machine)
+    if hardware is not None:
+        use_hardware(store, hardware)
+
+
+def take_only(store: ScreenStore) -> None:
+    """Take the machine of the configuration file if it has no other; the dialog tells what is wrong."""
+    with suppress(ExplorerError):
+        own = list(machines.hardware_profiles().values())
+        if len(own) == 1:
+            use_hardware(store, own[0])

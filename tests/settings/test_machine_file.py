@@ -1,0 +1,116 @@
+"""Machines that are written down: what is typed is read again, and nothing else of the file changes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer.base.errors import Misuse
+from explorer.cli.main import main
+from explorer.facts.cost import Hardware
+from explorer.settings import machines
+from explorer.settings.machine_file import SETTINGS, changed, machine_of, save_machine, settings_text
+
+
+def alike(a: Hardware, b: Hardware) -> bool:
+    return all(
+        getattr(a, key) == (pytest.approx(getattr(b, key)) if getattr(b, key) else getattr(b, key))
+        for key in SETTINGS
+    )
+
+
+@pytest.mark.parametrize("name", machines.presets())
+def test_every_preset_is_said_by_settings_and_by_no_more_than_it_needs(name: str) -> None:
+    preset = machines.presets()[name]
+    texts = settings_text(preset)
+    assert alike(machine_of(texts), preset)
+    for key in texts:
+        try:
+            less = machine_of({other: text for other, text in texts.items() if other != key})
+        except Misuse:
+            continue
+        assert not alike(less, preset), f"{key} follows from the others"
+
+
+_rate = st.floats(1e3, 1e18)
+
+
+@given(
+    peak=_rate,
+    bandwidth=_rate,
+    clock=st.none() | st.floats(1e3, 1e12),
+    buffer=st.none() | st.integers(1, 1 << 50),
+    array=st.none() | st.tuples(st.integers(1, 512), st.integers(1, 512)),
+    double=st.booleans(),
+)
+def test_any_machine_comes_back_as_it_was_typed(
+    peak: float,
+    bandwidth: float,
+    clock: float | None,
+    buffer: int | None,
+    array: tuple[int, int] | None,
+    double: bool,
+) -> None:
+    machine = machines.complete(
+        Hardware("", None, None, clock, buffer, array, double, peak_macs=peak, bandwidth=bandwidth)
+    )
+    assert alike(machine_of(settings_text(machine)), machine)
+
+
+def test_one_machine_more_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "deeper" / "config.toml"
+    save_machine("npu", machine_of({"peak_macs": "4T", "bandwidth": "100GB/s"}), str(path))
+    before = "# mine\n[tile]\nsize = 3  # as it was\n\n" + path.read_text()
+    path.write_text(before)
+    array = changed(machines.presets()["array-64"], {"buffer": "512 KiB"})
+    saved = save_machine("a.b+c", array, str(path))
+    assert path.read_text().startswith(before.rstrip())
+    assert saved == machines.hardware("a.b+c", config=str(path))
+    assert (saved.buffer, saved.array, saved.peak_macs) == (512 << 10, (64, 64), 4.096e12)
+    with pytest.raises(Misuse, match="there is a machine 'npu' already"):
+        save_machine("npu", array, str(path))
+    save_machine("npu", array, str(path), overwrite=True)
+    assert tomllib.loads(path.read_text())["tile"] == {"size": 3}
+    assert alike(machines.hardware("npu", config=str(path)), array)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "npu.toml", "-x", "a b", "ä", "x" * 65])
+def test_a_name_that_could_not_be_asked_for_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    with pytest.raises(Misuse, match="is no name"):
+        save_machine(name, machines.presets()["h100"], str(path))
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["machine = 3\n", "[machine\n", "[machine.npu]\nx = 1\n[machine.npu]\n"])
+def test_a_file_that_holds_no_machines_is_left_as_it_is(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(Misuse):
+        save_machine("npu2", machines.presets()["h100"], str(path))
+    assert path.read_text() == text
+
+
+def test_the_command_line_starts_from_a_preset_and_says_what_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("EXPLORER_CONFIG", str(path))
+    assert main(["machines", "--save", "fast", "--machine", "h100", "--bandwidth", "5TB/s"]) == 0
+    assert "5.00 TB/s" in capsys.readouterr().out
+    assert machines.hardware("fast").peak_macs == machines.presets()["h100"].peak_macs
+    for wrong in (
+        ["--save", "fast", "--machine", "h100"],
+        ["--clock", "1GHz"],
+        ["--save", "x"],
+        ["--save", "x", "--machine", "h100", "--array", "64xpotato"],
+        ["--save", "x", "--peak-macs", "4T", "--macs-per-cycle", "10", "--clock", "1GHz"],
+    ):
+        kept = path.read_text()
+        assert main(["machines", *wrong]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert path.read_text() == kept
