@@ -49,12 +49,20 @@ def _open(source: str, given: ParsedArgs) -> int:
             return print_pieces(outline.as_text(models))
         if models is not None:
             return _choose(source, given)
+    if given.overlay:
+        from explorer.settings.overlay import read  # with the facts, and only where there is one
+
+        for path in given.overlay:
+            read(path)
     _need_terminal(f"explorer info {source} prints instead")
-    return _show(source, given.opening, remote=given.remote, memory=given.memory)
+    how = {"remote": given.remote, "memory": given.memory}
+    return _show(source, given.opening, overlays=given.overlay, **how)
 
 
 def _choose(folder: str, given: ParsedArgs) -> int:
     """The file chooser, on a folder's models; empty for all that there is."""
+    if given.overlay:
+        raise Misuse("figures are of one model", where="--overlay", hint="name it")
     _need_terminal("name a model, or type explorer list to see what there is")
     return _show("", given.opening, remote=given.remote, memory=given.memory, folder=folder)
 

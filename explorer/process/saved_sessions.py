@@ -70,6 +70,7 @@ class ScreenState(Struct, frozen=True):
         constants: The tree shows constants and shape arithmetic among the others.
         bookmarks: Paths of layers.
         in_tabs: The pane in use is the right one.
+        overlays: Files of figures from outside.
     """
 
     tab: str = "layer"
@@ -89,6 +90,7 @@ class ScreenState(Struct, frozen=True):
     bookmarks: tuple[str, ...] = ()
     in_tabs: bool = False
     hardware: Hardware | None = None
+    overlays: tuple[str, ...] = ()
 
 
 class Opening(Struct, frozen=True):

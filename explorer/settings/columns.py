@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, Shape, TensorInfo, Totals
-from explorer.facts.beside.overlay import Overlay
+from explorer.facts.beside.overlay import Over, Overlay
 
 __all__ = [
     "COLUMNS",
@@ -82,6 +82,7 @@ class LayerColumn(Struct, frozen=True):
         needs: What has to lie beside the rows: the field of `Beside`.
         blank: None means that a row has nothing of the kind, not that it is not known.
         summed: A group's is the sum of those in it, though it is no field.
+        over: Of figures from outside, what rows have together.
     """
 
     name: str
@@ -94,6 +95,7 @@ class LayerColumn(Struct, frozen=True):
     needs: str = ""
     blank: bool = False
     summed: bool = False
+    over: Over | Literal[""] = ""
 
     @property
     def adds_up(self) -> bool:
@@ -306,6 +308,8 @@ def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
             f"from {', '.join(overlay.sources)}; a group has the {one.over} of those in it",
             stored=True,
             blank=True,
+            summed=one.over == "sum",
+            over=one.over,
         )
         for one in overlay.columns
     }

@@ -28,6 +28,7 @@ def run(
     memory: int | None = None,
     resumed: tuple[SessionStore, SavedSession] | None = None,
     folder: str = "",
+    overlays: tuple[str, ...] = (),
 ) -> int:
     """Open the screen on a model, or on the chooser, and stay until the user quits.
 
@@ -38,6 +39,7 @@ def run(
         memory: Most bytes that an engine may take; None for as much as the machine has.
         resumed: The session to go on with.
         folder: Whose models the chooser lists; empty for the current one.
+        overlays: Files of figures from outside.
 
     Returns:
         The exit code.
@@ -57,6 +59,7 @@ def run(
         begin=_beginner({} if source else options, memory),
         memory=memory,
         folder=folder,
+        overlays=overlays,
     )
     code = None
     try:

@@ -46,6 +46,7 @@ class ExplorerApp(App[int]):
         begin: Begins the session of another model.
         memory: Most bytes that the engines may hold together.
         folder: Whose models the chooser lists.
+        overlays: Files of figures from outside for the model.
     """
 
     CSS_PATH = "app.tcss"
@@ -66,6 +67,7 @@ class ExplorerApp(App[int]):
         begin: Begin = _nothing_begins,
         memory: int | None = None,
         folder: str = "",
+        overlays: tuple[str, ...] = (),
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
@@ -80,7 +82,7 @@ class ExplorerApp(App[int]):
         self.animation_level = "none"
         if engine is not None:
             first = self.models.add(OpenModel(source, engine, keeper, view))
-            first.mode = _HOME
+            first.mode, first.overlays = _HOME, overlays
             self.models.show(first)
 
     def get_default_screen(self) -> Screen[None]:
@@ -139,6 +141,7 @@ class ExplorerApp(App[int]):
             remote=self.remote,
             keeper=model.keeper,
             resumed=model.resumed,
+            overlays=model.overlays,
             place=lambda: self._place(model),
         )
         model.main = main

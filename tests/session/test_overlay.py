@@ -279,3 +279,10 @@ def test_what_is_no_file_or_no_text_or_no_figure_is_one_line_and_nothing_is_writ
         assert not drawn.exists()
     assert main(["layers", LENET, "--columns", "latency"]) == 2
     assert "there is no column 'latency'" in capsys.readouterr().err
+
+
+def test_the_screen_does_not_open_on_a_file_that_is_no_overlay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([LENET, "--overlay", file(tmp_path, "layer,cost\n")]) == 2
+    assert "the overlay has no rows" in capsys.readouterr().err

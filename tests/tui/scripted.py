@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
+from explorer.engine.costs.overlay import overlay
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
@@ -42,6 +43,8 @@ from explorer.facts import (
     Verification,
     whole_model,
 )
+from explorer.facts.beside.overlay import Overlay
+from explorer.facts.beside.placement import Placement
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing
@@ -53,6 +56,7 @@ from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.process.client import begun
 from explorer.session.parts import history as states
 from explorer.settings.columns import COLUMNS, Beside
+from explorer.settings.overlay import read
 
 __all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
 
@@ -705,6 +709,13 @@ class ScriptedEngine:
         rows = (*layers, whole_model(self.model.info.totals))
         found = [column.of(row, Beside(totals=self.model.info.totals)) for row in rows]
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
+
+    def _overlay(self, files: Sequence[str]) -> Overlay:
+        return overlay(self.model.layers, [read(path) for path in files])
+
+    def _placement(self) -> Placement:
+        on = {row.id: "CUDA" if row.kind == "Conv" else "CPU" for row in self.model.layers if not row.group}
+        return Placement("onnxruntime", ("CUDA", "CPU"), ("CUDA", "CPU"), on, {}, ())
 
     def _training(self, *, batch: int | None = None, optimizer: Optimizer = "sgd") -> Training:
         return training(self.model, batch, optimizer)

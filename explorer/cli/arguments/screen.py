@@ -17,6 +17,7 @@ SCREEN = Command(
             "take up a session whose line was dropped: MODEL's, or without one the newest",
             manual="take up a session whose line was dropped: that of `MODEL`, or without one the newest",
         ),
+        "--overlay",
         Option("--remote", "draw as over a slow line: no animation, no blinking"),
         *("--quiet", "--version", "--help"),
     ),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from explorer.settings.columns import COLUMNS
+from explorer.settings.columns import COLUMNS, LayerColumn
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.tree.table import SHOWN
@@ -21,14 +21,15 @@ _MARGIN = 8
 class _Rows(LineList):
     """The columns: those that are shown, from left to right, then the others."""
 
-    def __init__(self, shown: Sequence[str]) -> None:
+    def __init__(self, shown: Sequence[str], known: Mapping[str, LayerColumn]) -> None:
         super().__init__()
-        self.rows: list[str] = [*shown, *(name for name in COLUMNS if name not in shown)]
+        self._known = known
+        self.rows: list[str] = [*shown, *(name for name in known if name not in shown)]
         self.shown = set(shown)
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        column = COLUMNS[self.rows[index]]
+        column = self._known[self.rows[index]]
         chosen = column.name in self.shown
         return (
             (" ✓ " if chosen else "   ", "accent"),
@@ -56,6 +57,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     Args:
         chosen: Those of the tree; empty for those that are shown first.
+        known: Those that there are.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -67,9 +69,10 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     TITLE_TEXT = "Columns of the tree"
     HINT = "Space show · ←→ order · r reset · Enter apply · Esc"
 
-    def __init__(self, chosen: Sequence[str]) -> None:
+    def __init__(self, chosen: Sequence[str], known: Mapping[str, LayerColumn] = COLUMNS) -> None:
         super().__init__()
-        self._rows = _Rows([name for name in chosen if name in COLUMNS] or SHOWN)
+        self._known = known
+        self._rows = _Rows([name for name in chosen if name in known] or SHOWN, known)
 
     def body(self) -> ComposeResult:
         """What is in the box."""
@@ -77,7 +80,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     def on_mount(self) -> None:
         """Go to the list."""
-        self._rows.styles.height = max(3, min(len(COLUMNS), self.app.size.height - _MARGIN))
+        self._rows.styles.height = max(3, min(len(self._known), self.app.size.height - _MARGIN))
         self._rows.rows_changed(keep_cursor=False)
         self._rows.focus()
 
@@ -88,7 +91,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     def action_reset(self) -> None:
         """What is shown unless something is chosen."""
         self._rows.rows, self._rows.shown = (
-            [*SHOWN, *(name for name in COLUMNS if name not in SHOWN)],
+            [*SHOWN, *(name for name in self._known if name not in SHOWN)],
             set(SHOWN),
         )
         self._rows.rows_changed()

@@ -87,6 +87,7 @@ class OpenModel:
     Attributes:
         mode: The stack of screens that shows it.
         main: Its screen, once there is one.
+        overlays: Files of figures from outside.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class OpenModel:
         self.source, self.engine, self.keeper, self.resumed = source, engine, keeper, view
         self.mode = ""
         self.main: ModelScreen | None = None
+        self.overlays: tuple[str, ...] = ()
 
     def question(self, what: str) -> str:
         """Whether it may be lost what would be, on the way to `what`; empty if nothing would."""

@@ -53,6 +53,7 @@ class MainScreen(Screen[None]):
         keeper: Told what is on show, whenever that has changed.
         resumed: What a session showed that is resumed.
         place: Which of how many open models it is: '2/3'; empty for the only one.
+        overlays: Files of figures from outside.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMMANDS)
@@ -71,10 +72,12 @@ class MainScreen(Screen[None]):
         keeper: SessionKeeper | None = None,
         resumed: ScreenState | None = None,
         place: Callable[[], str] = str,
+        overlays: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self._place = place
         self.store = ScreenStore(source, engine, remote=remote)
+        self.store.overlays = overlays
         self._answered = asyncio.Event()
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
         self._filter = FilterLine(self.store, self.panes.layer_tree)

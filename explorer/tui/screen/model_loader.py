@@ -6,13 +6,16 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.errors import Misuse
 from explorer.tui.state.store import OnDemandCache
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.overlay import overlay_text, show_overlay
 from explorer.tui.tree.rows import METRICS
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat, Totals
+    from explorer.facts.beside.overlay import Overlay
     from explorer.facts.graph.edges import RowEdges
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes
@@ -84,6 +87,16 @@ class ModelLoader:
         await asyncio.wait({asked}, timeout=_PATIENCE)
         return asked
 
+    async def _overlay(self) -> Overlay | None:
+        """Figures from outside on the current model; none where their files cannot be read any more."""
+        files = self._store.overlays
+        try:
+            return await self._store.jobs.ask("overlay", files) if files else None
+        except Misuse as error:
+            self._store.overlays = ()
+            self._store.say(str(error))
+            return None
+
     async def reload(self) -> None:
         """Ask for everything that is known of the current model, and show it.
 
@@ -105,7 +118,9 @@ class ModelLoader:
             late = await self._edges()  # of a large model they take long, and what is asked next waits
             if late.done():
                 edges, late = late.result(), None
+        overlay = await self._overlay()
         model = TreeModel(analysis.layers)
+        model.lay(overlay)
         # what was pressed meanwhile is kept, too: nothing is waited for from here on
         before, at, row = tree.current_layer, tree.cursor, tree.current_row
         shape = tree.model.shape
@@ -113,6 +128,9 @@ class ModelLoader:
             model.grow_from(tree.model)
         else:
             model.take_shape(shape if tree.model.count else self._panes.wish, ids)
+        if overlay is not None and tree.model.overlay is None:
+            show_overlay(model, overlay)
+            store.say(overlay_text(overlay))
         if edges is not None:
             model.set_constants(edges.constants)
         store.analysis, store.ops, store.changes, store.on_demand = analysis, ops, None, OnDemandCache()

@@ -86,6 +86,7 @@ class SavedView:
             constants=shape.constants,
             bookmarks=tuple(store.bookmarks),
             in_tabs=self._panes.in_tabs,
+            overlays=store.overlays,
         )
 
     def _remember(self) -> None:
@@ -119,7 +120,7 @@ class SavedView:
             if self._keeper is not None and await asyncio.to_thread(self._keeper.has_resumable):
                 store.say("a session of this model was cut off: explorer --resume goes on with it")
             return
-        store.history = await store.jobs.ask("history")
+        store.history, store.overlays = await store.jobs.ask("history"), resumed.overlays
         lost = await self._show_what_is_left()
         try:
             await self._show_again(resumed)

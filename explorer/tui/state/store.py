@@ -79,6 +79,7 @@ class ScreenStore:
         refused_job: The job that ran when another was asked for.
         hardware, machine: That was chosen last, for all that needs one, and as a roofline sees it; set by
             `state.hardware`.
+        overlays: Files of figures from outside.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -93,6 +94,7 @@ class ScreenStore:
         self.on_demand = OnDemandCache()
         self.jumps = Jumps()
         self.bookmarks: list[str] = []
+        self.overlays: tuple[str, ...] = ()
         self.machine: Machine | None = None
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None

@@ -23,7 +23,7 @@ from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
-from explorer.tui.tree.rows import METRICS, Metric, metric_of
+from explorer.tui.tree.rows import METRICS, Metric, columns_of, metric_of
 from explorer.tui.tree.table import chosen_columns
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
@@ -302,10 +302,9 @@ class Panes(Horizontal):
 
     def next_column(self) -> None:
         """The next figure to sort by, which always stands beside the layers."""
-        from explorer.settings.columns import COLUMNS  # with the facts, which are there when there are rows
-
         model = self.layer_tree.model
-        names = [name for name in chosen_columns(model) if COLUMNS[name].is_number and name != "share"]
+        known = columns_of(model)
+        names = [name for name in chosen_columns(model) if known[name].is_number and name != "share"]
         if not names:
             names = [metric.id for metric in METRICS]
         at = names.index(model.metric.id) + 1 if model.metric.id in names else 0
@@ -313,7 +312,7 @@ class Panes(Horizontal):
 
     def sort_by(self, column: str, way: Callable[[TreeModel, Metric], None] = TreeModel.sort_by) -> None:
         """Sort by a column, or say what it needs; the engine is asked for what the tree does not know."""
-        metric = metric_of(column)
+        metric = metric_of(column, columns_of(self.layer_tree.model))
         if metric is None:
             return
         if complaint := "" if metric.of else self._asked.complaint(column):

@@ -7,10 +7,13 @@ others are on their way.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.settings.columns import COLUMNS
+from explorer.settings.columns import LayerColumn
+from explorer.tui.tree.rows import columns_of
 
 if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 _OF_MACHINE = "a machine: m chooses one"
 _OF_TILE = "a tile: t chooses one"
+_GIVEN = {"seconds": "machine", "utilization": "spec"}
+"""What the engine is told for a column, by what has to lie beside the rows."""
 
 
 class AskedColumns:
@@ -36,10 +41,14 @@ class AskedColumns:
     def lacking(self) -> list[str]:
         """Columns of the table that are to be asked for."""
         model = self._tree.model
-        shown = {name for name in model.columns if name in COLUMNS and COLUMNS[name].needs}
-        if not model.metric.of and (model.by_cost or COLUMNS[model.metric.id].needs):
+        known = columns_of(model)
+        shown = {name for name in model.columns if name in known and known[name].needs}
+        if not model.metric.of and (model.by_cost or known[model.metric.id].needs):
             shown.add(model.metric.id)
-        return [name for name in sorted(shown) if self._is_lacking(name)]
+        return [name for name in sorted(shown) if not known[name].over and self._is_lacking(name)]
+
+    def _column(self, name: str) -> LayerColumn:
+        return columns_of(self._tree.model)[name]
 
     def _is_lacking(self, name: str) -> bool:
         given = self._needs(name)
@@ -50,14 +59,14 @@ class AskedColumns:
         """What a column needs that is not known; '' if all is there."""
         if self._needs(name) is not None:
             return ""
-        return f"'{name}' needs {_OF_MACHINE if COLUMNS[name].needs == 'seconds' else _OF_TILE}"
+        return f"'{name}' needs {_OF_MACHINE if self._column(name).needs == 'seconds' else _OF_TILE}"
 
     def _needs(self, name: str) -> object:
         """What the figures of a column follow from; None while that is not chosen."""
-        needs = COLUMNS[name].needs
+        needs = self._column(name).needs
         if needs == "seconds":
             return self._store.known_machine()
-        return self._store.tile_spec if needs else ""
+        return self._store.tile_spec if needs == "utilization" else needs
 
     async def ask(self) -> None:
         """Ask for what is lacking, one column after the other."""
@@ -67,10 +76,14 @@ class AskedColumns:
             given = self._needs(name)
             tree.stale |= {name}
             tree.refresh()
-            needs = COLUMNS[name].needs
-            more: dict[str, Any] = {"machine" if needs == "seconds" else "spec": given} if needs else {}
+            needs = self._column(name).needs
+            more: dict[str, Any] = {_GIVEN[needs]: given} if needs in _GIVEN else {}
             try:
-                model.asked[name] = await store.jobs.ask("column", name, **more)
+                if needs == "providers":
+                    model.providers = (await store.jobs.ask("placement")).providers
+                    model.asked[name] = _ranks(model.providers, model.count)
+                else:
+                    model.asked[name] = await store.jobs.ask("column", name, **more)
                 self._given[name] = given
             except Cancelled:
                 return
@@ -81,3 +94,9 @@ class AskedColumns:
                 tree.stale -= {name}
             if tree.model is model:
                 tree.rearrange(lambda changed: changed.rebuild())
+
+
+def _ranks(words: Mapping[int, str], count: int) -> Sequence[float]:
+    """Words as numbers to sort by: the first of the alphabet is the largest; behind the rows the model's."""
+    places = {word: -at for at, word in enumerate(sorted(set(words.values())))}
+    return [*(places[words[at]] if words.get(at) else math.nan for at in range(count)), math.nan]

@@ -125,11 +125,21 @@ class FilterLine(Horizontal):
     def _fault(self, text: str) -> str:
         """Why a query cannot be read; empty if it can."""
         try:
-            _matcher(text)
+            self._matcher(text)
         except ExplorerError as error:
             place = error.where.removeprefix("filter").removeprefix(", ")
             return ": ".join(filter(None, (place, error.what, error.hint)))
         return ""
+
+    def _matcher(self, text: str) -> Callable[[Layer], bool]:
+        """What tells whether a query finds a layer."""
+        from explorer.settings import filter as query  # with its parser, only when somebody searches
+        from explorer.settings.columns import Beside
+
+        model = self._tree.model
+        return query.matcher(
+            text, Beside(self._tree.totals, overlay=model.overlay, providers=model.providers)
+        )
 
     async def filter_again(self) -> None:
         """Another model is on show: what was looked for is looked for in it."""
@@ -144,7 +154,7 @@ class FilterLine(Horizontal):
         if not text:
             self._show_all()
             return
-        model, wanted, pause = self._tree.model, _matcher(text), Slices(self.app)
+        model, wanted, pause = self._tree.model, self._matcher(text), Slices(self.app)
         found: list[int] = []
         shown, typed = False, self._typed
         for layer in model.layers:
@@ -190,9 +200,3 @@ class FilterLine(Horizontal):
     def _draw_tree(self) -> None:
         self._tree.rows_changed()
         self._store.notify("layer", "query")
-
-
-def _matcher(text: str) -> Callable[[Layer], bool]:
-    from explorer.settings import filter as query  # with its parser, only when somebody searches
-
-    return query.matcher(text)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.session.kept.rows import GROUP, RANGE, WIDE
-from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, is_known, metric_of
+from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, columns_of, is_known, metric_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -302,7 +302,7 @@ class TreeModel(FoldedRows):
         Rows are known by their path (`ids`: where those are, if that is known); where none is known, the
         first levels stay open.
         """
-        wanted = metric_of(shape.metric) or METRICS[0]
+        wanted = metric_of(shape.metric, columns_of(self) if self.overlay else None) or METRICS[0]
         self._chosen = wanted is not METRICS[0]
         self.metric = wanted if self._chosen else self._first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns

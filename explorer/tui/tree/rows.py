@@ -10,7 +10,9 @@ same kind as a range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import nan
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -28,6 +30,8 @@ from explorer.session.kept.rows import (
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
+    from explorer.facts.beside.overlay import Overlay
+    from explorer.settings.columns import LayerColumn
 
 
 class Metric(Struct, frozen=True):
@@ -40,6 +44,7 @@ class Metric(Struct, frozen=True):
         unit: As `settings.columns` has it.
         stored: Known of every row, whatever its shapes are.
         sums: A group's is what those in it add up to.
+        over: Of figures from outside, what several rows have together: see `facts.beside.overlay`.
     """
 
     id: str
@@ -48,6 +53,7 @@ class Metric(Struct, frozen=True):
     unit: str = "count"
     stored: bool = False
     sums: bool = True
+    over: str = ""
 
 
 METRICS = (
@@ -59,19 +65,36 @@ METRICS = (
 _SHARE = Metric("share", "share", "macs", "share")
 
 
-def metric_of(column: str) -> Metric | None:
-    """What sorts by a column; None where there is no such column."""
+def columns_of(model: FoldedRows) -> Mapping[str, LayerColumn]:
+    """The columns that there are, those of figures from outside too."""
+    from explorer.settings.columns import COLUMNS, outside_columns  # see `metric_of`
+
+    if model.overlay is None:
+        return COLUMNS
+    if model.known is None:
+        model.known = {**COLUMNS, **outside_columns(model.overlay)}
+    return model.known
+
+
+def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
+    """What sorts by a column of `columns` (None: of ours); None where there is no such column."""
     known = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
     if known is not None or not column:
         return known
     from explorer.settings.columns import COLUMNS  # with the facts, which the first paint does without
 
-    found = COLUMNS.get(column)
+    found = (COLUMNS if columns is None else columns).get(column)
     if found is None:
         return None
-    return Metric(column, found.head, "", found.unit, found.stored, found.adds_up)
+    return Metric(column, found.head, "", found.unit, found.stored, found.adds_up, found.over)
 
 
+_OVER: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "sum": sum,
+    "mean": lambda found: sum(found) / len(found),
+    "max": max,
+    "min": min,
+}
 _CONSTANTS = -1
 """Place, among the ranges of what it lies in, of the row of its constants."""
 
@@ -86,6 +109,8 @@ class FoldedRows:
         growing: Rows are still being read, so that a group may hold more than is known of it.
         asked: Figures that the engine was asked for, by the name of their column: one a row, not a number
             where there is none, and behind them the whole model's.
+        overlay, providers: Figures from outside, and what of onnxruntime runs each row; None for none.
+        known: See `columns_of`.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -96,10 +121,26 @@ class FoldedRows:
         self.deepest = self.structure.deepest
         self.growing = False
         self.asked: dict[str, Sequence[float]] = {}
+        self.overlay: Overlay | None = None
+        self.providers: Mapping[int, str] | None = None
+        self.known: Mapping[str, LayerColumn] | None = None
         self._folds = b""
         self._gathered_in: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []
         self._range_of: dict[tuple[int | None, int], int] = {}
+
+    def lay(self, overlay: Overlay | None) -> None:
+        """Figures from outside, in place of those that there are."""
+        for column in () if self.overlay is None else self.overlay.columns:
+            self.asked.pop(column.name, None)
+        self.overlay, self.known = overlay, None
+        for column in () if overlay is None else overlay.columns:
+            figures = overlay.figures[column.name] if overlay is not None else {}
+            found = array("d", [nan]) * (self.count + 1)
+            for at, value in figures.items():
+                if at < self.count:
+                    found[at] = value  # that of the whole model, -1, stands behind the rows
+            self.asked[column.name] = found
 
     def first(self, row: int) -> int:
         """The layer of a row; the first one of a run or a range."""
@@ -185,6 +226,9 @@ class FoldedRows:
         flags, column = self.structure.flags, self.column(metric)
         if column is None:
             return None, ""
+        if metric.over:
+            figures = [column[at] for at in self.members(row) if column[at] == column[at]]
+            return (_OVER[metric.over](figures) if figures else None), ""
         members, stored = self.members(row), metric.stored
         bound = self._bound(flags[members[0]] if members else 0, metric)
         if row >= 0 or not metric.sums:

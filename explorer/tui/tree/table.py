@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from explorer.base.families import FAMILIES, family
-from explorer.base.units import bytes_text, count_text, exact_text, seconds_text
+from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
 from explorer.tui.text.drawing import kind_role
 from explorer.tui.text.lines import Line, Span, fit, line_width, middle, safe
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import METRICS, Metric, metric_of
+from explorer.tui.tree.rows import METRICS, Metric, columns_of, metric_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
@@ -49,6 +49,7 @@ _WIDTHS = {
     "share": 7,
     "ratio": 8,
     "plain": 5,
+    "number": 9,
 }
 _EXACT = {"count": 17, "bytes": 17}
 _LONGEST = 11
@@ -97,26 +98,23 @@ class TableLook(Struct, frozen=True):
 
 
 def look_of(
-    totals: Totals, *, exact: bool = False, letters: bool = False, stale: frozenset[str] = frozenset()
+    totals: Totals,
+    *,
+    exact: bool = False,
+    letters: bool = False,
+    stale: frozenset[str] = frozenset(),
+    providers: Mapping[int, str] | None = None,
 ) -> TableLook:
     """How the rows of a model look."""
-    from explorer.facts import whole_model  # with the columns, see `known_columns`
+    from explorer.facts import whole_model  # with the columns, see `rows.metric_of`
     from explorer.settings.columns import Beside
 
-    return TableLook(Beside(totals=totals), whole_model(totals), exact, letters, stale)
-
-
-@cache
-def known_columns() -> Mapping[str, LayerColumn]:
-    """Every column by its name."""
-    from explorer.settings.columns import COLUMNS  # with the facts, which the first paint does without
-
-    return COLUMNS
+    return TableLook(Beside(totals=totals, providers=providers), whole_model(totals), exact, letters, stale)
 
 
 def chosen_columns(model: TreeModel) -> list[str]:
     """The columns of the table, whether there is room for them or not."""
-    known = known_columns()
+    known = columns_of(model)
     return [name for name in model.columns if name in known] or [*SHOWN]
 
 
@@ -125,7 +123,7 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
 
     Unless columns were chosen, what a layer is, MACs and their share go before the others.
     """
-    known = known_columns()
+    known = columns_of(model)
     widths = _WIDTHS | {"text": 9 if width < _ROOMY else 12} | (_EXACT if exact else {})
     shown = chosen_columns(model)
     first = [model.metric.id, *([] if model.columns else ["kind", "macs", "share"])]
@@ -150,7 +148,7 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
     """The title, and behind it the head of each column that it leaves room for; a sorted one is marked."""
-    known = known_columns()
+    known = columns_of(model)
     line: list[Span] = list(title)
     for place in laid.columns:
         column = known[place.name]
@@ -166,7 +164,7 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
 
 def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLook) -> list[Span]:
     """What a row has in its columns, neighbours that look alike in one span: each costs bytes on a line."""
-    known = known_columns()
+    known = columns_of(model)
     spans: list[Span] = [("", "text")]
 
     def add(text: str, role: str) -> None:
@@ -230,7 +228,7 @@ def _figure(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[float | None, str]:
     """A row's figure in a column, and the sign of one that is not exact."""
-    metric = _metric(column.name)
+    metric = _metric(column)
     if model.column(metric) is not None or column.needs:
         return model.figure(row, metric)
     value: float | None = None if model.is_range(row) else column.of(first, look.beside)
@@ -240,9 +238,9 @@ def _figure(
 
 
 @cache
-def _metric(name: str) -> Metric:
-    found = metric_of(name)
-    assert found is not None, name
+def _metric(column: LayerColumn) -> Metric:
+    found = metric_of(column.name, {column.name: column})
+    assert found is not None, column.name
     return found
 
 
@@ -284,6 +282,8 @@ def _number(unit: str, value: Any, exact: bool) -> str:
     """A number in three digits, its unit in cells of its own, so that the digits stand below each other."""
     if unit == "share":
         return "<0.1 %" if value < 0.0005 else ">99.9 %" if 0.9995 <= value < 1 else f"{100 * value:.1f} %"
+    if unit == "number":
+        return number_text(value)
     if unit == "ratio":
         return three_digits(value)
     if unit == "mebibytes":

@@ -151,10 +151,13 @@ class LayerTree(LineList):
     def _looks(self) -> TableLook:
         """How the rows look now."""
         letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
-        wanted = (self.totals, self.exact, letters, self.stale)
+        providers = self.model.providers
+        wanted = (self.totals, self.exact, letters, self.stale, id(providers))
         if self._look is None or self._look[0] != wanted:
             assert self.totals is not None
-            made = table.look_of(self.totals, exact=self.exact, letters=letters, stale=self.stale)
+            made = table.look_of(
+                self.totals, exact=self.exact, letters=letters, stale=self.stale, providers=providers
+            )
             self._look = (wanted, made)
         return self._look[1]
 

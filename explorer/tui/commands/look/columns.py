@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.columns import ColumnsDialog
+from explorer.tui.tree.rows import columns_of
 
 
 class ColumnsCommand(ScreenCommand):
@@ -16,4 +17,4 @@ class ColumnsCommand(ScreenCommand):
             if columns is not None:
                 self.panes.rearrange(lambda model: model.set_columns(columns))
 
-        self.context.ask(ColumnsDialog(self.tree.model.columns), answered)
+        self.context.ask(ColumnsDialog(self.tree.model.columns, columns_of(self.tree.model)), answered)

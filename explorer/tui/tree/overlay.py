@@ -1,0 +1,38 @@
+"""Overlay on the screen: figures from outside laid over the rows, and a word on what matched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.tui.text.lines import safe
+from explorer.tui.tree.rows import METRICS, columns_of, metric_of
+from explorer.tui.tree.table import chosen_columns
+
+if TYPE_CHECKING:
+    from explorer.facts.beside.overlay import Overlay
+    from explorer.tui.tree.model import TreeModel
+
+__all__ = ["overlay_text", "show_overlay"]
+
+
+def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
+    """Lay figures from outside over the rows, with their columns in front of the other figures."""
+    shown = chosen_columns(model) if model.columns or overlay is not None else []
+    model.lay(overlay)
+    known = columns_of(model)
+    shown = [name for name in shown if name in known]
+    fresh = [] if overlay is None else [one.name for one in overlay.columns if one.name not in shown]
+    at = next((at for at, name in enumerate(shown) if known[name].is_number), len(shown))
+    model.set_columns((*shown[:at], *fresh, *shown[at:]))
+    if model.metric.over and metric_of(model.metric.id, known) is None:
+        model.set_metric(METRICS[0])
+
+
+def overlay_text(overlay: Overlay) -> str:
+    """What of the files is of this model, in a line: '3 of 4 rows matched: latency; no layer is nonsense'."""
+    names = ", ".join(column.name for column in overlay.columns)
+    said = f"{overlay.matched:,} of {overlay.rows:,} rows matched: {names}"
+    if not overlay.unmatched:
+        return said
+    more = len(overlay.unmatched) - 1
+    return f"{said}; no layer is {safe(overlay.unmatched[0])}" + f" (and {more:,} more)" * bool(more)
