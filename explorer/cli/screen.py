@@ -40,7 +40,11 @@ def _show(source: str, options: dict[str, Any], **how: Any) -> int:
 
 def _open(source: str, given: ParsedArgs) -> int:
     """Opens the screen once everything that can be said without it has been said."""
-    _check_source(source)
+    beside = given.models[1] if len(given.models) > 1 else None
+    for model in given.models:
+        _check_source(model)
+    if beside is not None and os.path.isdir(beside) and headers.choices(beside) is not None:
+        raise Misuse("there are several models in it", where=beside, hint="name one of them")
     if os.path.isdir(source):
         models = headers.choices(source)
         if models is not None and not _at_terminal():
@@ -48,14 +52,17 @@ def _open(source: str, given: ParsedArgs) -> int:
 
             return print_pieces(outline.as_text(models))
         if models is not None:
+            if beside is not None:
+                raise Misuse("there are several models in it", where=source, hint="name one of them")
             return _choose(source, given)
     if given.overlay:
         from explorer.settings.overlay import read  # with the facts, and only where there is one
 
         for path in given.overlay:
             read(path)
-    _need_terminal(f"explorer info {source} prints instead")
-    how = {"remote": given.remote, "memory": given.memory}
+    prints = f"explorer info {source}" if beside is None else f"explorer diff {source} {beside} --tree"
+    _need_terminal(f"{prints} prints instead")
+    how = {"remote": given.remote, "memory": given.memory, "beside": beside}
     return _show(source, given.opening, overlays=given.overlay, **how)
 
 

@@ -29,6 +29,7 @@ def run(
     resumed: tuple[SessionStore, SavedSession] | None = None,
     folder: str = "",
     overlays: tuple[str, ...] = (),
+    beside: str | None = None,
 ) -> int:
     """Open the screen on a model, or on the chooser, and stay until the user quits.
 
@@ -40,6 +41,7 @@ def run(
         resumed: The session to go on with.
         folder: Whose models the chooser lists; empty for the current one.
         overlays: Files of figures from outside.
+        beside: Another model, which is set beside it.
 
     Returns:
         The exit code.
@@ -60,6 +62,7 @@ def run(
         memory=memory,
         folder=folder,
         overlays=overlays,
+        beside=beside,
     )
     code = None
     try:

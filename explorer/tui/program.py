@@ -47,6 +47,7 @@ class ExplorerApp(App[int]):
         memory: Most bytes that the engines may hold together.
         folder: Whose models the chooser lists.
         overlays: Files of figures from outside for the model.
+        beside: Another model, which is set beside it.
     """
 
     CSS_PATH = "app.tcss"
@@ -68,6 +69,7 @@ class ExplorerApp(App[int]):
         memory: int | None = None,
         folder: str = "",
         overlays: tuple[str, ...] = (),
+        beside: str | None = None,
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
@@ -82,7 +84,7 @@ class ExplorerApp(App[int]):
         self.animation_level = "none"
         if engine is not None:
             first = self.models.add(OpenModel(source, engine, keeper, view))
-            first.mode, first.overlays = _HOME, overlays
+            first.mode, first.overlays, first.beside = _HOME, overlays, beside
             self.models.show(first)
 
     def get_default_screen(self) -> Screen[None]:
@@ -143,6 +145,7 @@ class ExplorerApp(App[int]):
             resumed=model.resumed,
             overlays=model.overlays,
             place=lambda: self._place(model),
+            beside=model.beside,
         )
         model.main = main
         return main

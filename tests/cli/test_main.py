@@ -67,6 +67,9 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
     [
         ([], "name a model"),
         (["tiel"], "did you mean 'tile'?"),
+        (["resnet18", "nosuch.onnx"], "nosuch.onnx: no such file"),
+        (["resnet18", "resnet34"], "explorer diff resnet18 resnet34 --tree prints instead"),
+        (["a", "b", "c"], "c: one model too many"),
         (["inof", "m.onnx"], "did you mean 'info'?"),
         (["info"], "info: needs a model; type explorer info MODEL"),
         (["diff", "a.onnx"], "diff: needs two models; type explorer diff A B"),

@@ -120,8 +120,13 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
     most = len(command.models) - many
     wanted = most - any(model.startswith("[") for model in command.models)
     if not command.name:
-        if len(models) > 1:
+        if len(models) > 1 and _is_no_model(models[0], verbs):
             raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
+        if len(models) > 2:
+            hint = "the screen shows two models side by side; explorer compare takes more"
+            raise Misuse("one model too many", where=models[2], hint=hint)
+        if len(models) > 1 and given.resume:
+            raise Misuse("one session is resumed at a time", where=models[1], hint="leave it out")
     elif len(models) < wanted:
         what = f"needs a {command.subject}" if wanted == 1 else "needs two models"
         if command.models[-1] == "BATCH":
@@ -135,6 +140,14 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
         raise Misuse(
             f"the name of a {command.subject} is empty", hint=f"a {command.subject} is {command.takes}"
         )
+
+
+def _is_no_model(word: str, verbs: Mapping[str, Command]) -> bool:
+    """Whether the first of several words is a mistyped verb: nothing that is there, and close to one."""
+    import difflib  # 3 ms, as where else a word is guessed
+    import os
+
+    return not os.path.lexists(word) and bool(difflib.get_close_matches(word, list(verbs), n=1, cutoff=0.75))
 
 
 def _check_options(command: Command, given: ParsedArgs) -> None:

@@ -1,4 +1,4 @@
-"""Screen command, `explorer MODEL`: it has no name, and opens the screen."""
+"""Screen command, `explorer MODEL`: it has no name, and opens the screen, on two models side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCREEN = Command(
     "",
     "Look inside a neural network, tile its matmuls to the size that hardware can do,\n"
     "prove numerically that nothing changed, and see what changed in the graph.",
-    ("[MODEL]",),
+    ("[MODEL]", "[BESIDE]"),
     (
         *OPENING,
         Option(
@@ -24,6 +24,7 @@ SCREEN = Command(
     (
         "explorer",
         "explorer alexnet",
+        "explorer resnet18 resnet34",
         "explorer --resume",
         "explorer sample_models/lenet.onnx",
         "explorer tile alexnet -o alexnet_tiled.onnx",

@@ -11,6 +11,7 @@ from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
+from explorer.tui.pair.screen import PAIR_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS
@@ -25,6 +26,7 @@ KEYS: tuple[Key, ...] = (
     *TILE_KEYS,
     *GRAPH_KEYS,
     *HISTORY_KEYS,
+    *PAIR_KEYS,
     *SWEEP_KEYS,
     *BLAME_KEYS,
     *CHOOSER_KEYS,

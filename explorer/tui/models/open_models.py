@@ -88,6 +88,7 @@ class OpenModel:
         mode: The stack of screens that shows it.
         main: Its screen, once there is one.
         overlays: Files of figures from outside.
+        beside: Another model, which is set beside it once it is open.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class OpenModel:
     ) -> None:
         self.source, self.engine, self.keeper, self.resumed = source, engine, keeper, view
         self.mode = ""
+        self.beside: str | None = None
         self.main: ModelScreen | None = None
         self.overlays: tuple[str, ...] = ()
 

@@ -17,7 +17,7 @@ from textual.screen import Screen
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
-from explorer.tui.commands import COMMANDS, run_command
+from explorer.tui.commands import COMMANDS, command_class, run_command
 from explorer.tui.commands.context import CommandContext
 from explorer.tui.pages.header import header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
@@ -54,6 +54,7 @@ class MainScreen(Screen[None]):
         resumed: What a session showed that is resumed.
         place: Which of how many open models it is: '2/3'; empty for the only one.
         overlays: Files of figures from outside.
+        beside: Another model, which is set beside it once it is open.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMMANDS)
@@ -73,9 +74,10 @@ class MainScreen(Screen[None]):
         resumed: ScreenState | None = None,
         place: Callable[[], str] = str,
         overlays: tuple[str, ...] = (),
+        beside: str | None = None,
     ) -> None:
         super().__init__()
-        self._place = place
+        self._place, self._beside = place, beside
         self.store = ScreenStore(source, engine, remote=remote)
         self.store.overlays = overlays
         self._answered = asyncio.Event()
@@ -117,6 +119,8 @@ class MainScreen(Screen[None]):
         try:
             await store.jobs.run("opening", "open")
             await self._saved.take_up()
+            if self._beside is not None:
+                command_class("pair")(self._lent).beside(self._beside)
         except Cancelled:
             store.note = "stopped · o opens it again"
         except ExplorerError as error:

@@ -134,6 +134,11 @@ class ScreenStore:
         return self.history is not None and self.history.current > 0
 
     @property
+    def history_place(self) -> int:
+        """Which state of the history is on show."""
+        return self.history.current if self.history is not None else 0
+
+    @property
     def by_value(self) -> bool:
         """Whether tensors have names of their own, by which products are found."""
         return self.analysis is not None and self.analysis.info.model.is_graph

@@ -259,13 +259,17 @@ class DiffScreen(SubScreen[None]):
         changes: It.
         before, after: What the user calls them.
         exact: Exact or rounded numbers.
+        back: Where Esc leads.
     """
 
     AUTO_FOCUS = "#changes"
 
-    def __init__(self, changes: Diff, before: str, after: str, *, exact: bool = False) -> None:
+    def __init__(
+        self, changes: Diff, before: str, after: str, *, exact: bool = False, back: str = "the history"
+    ) -> None:
         super().__init__()
         self._changes, self._before, self._after, self._exact = changes, before, after, exact
+        self._back = back
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -281,6 +285,6 @@ class DiffScreen(SubScreen[None]):
         )
         changes = self.query_one(FoldList)
         changes.set_entries(diff_entries(self._changes, self._exact))
-        keys = " ↑↓ Enter open a row · Esc back to the history"
+        keys = f" ↑↓ Enter open a row · Esc back to {self._back}"
         self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
         self.call_after_refresh(changes.to_first_foldable)

@@ -1,0 +1,128 @@
+"""Pair command: the model on show beside a state or another model, and what is asked of the two."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from explorer.base.errors import Cancelled
+from explorer.report.present.compare.compare import compare
+from explorer.report.present.tiling.history import state_name
+from explorer.tui.commands.change.compare import proof_dialog
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.blame import BlameScreen
+from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
+from explorer.tui.dialogs.states.history import DiffScreen
+from explorer.tui.pair.ask import FOLDER, MODEL, STATE, PairDialog
+from explorer.tui.pair.rows import PairRows
+from explorer.tui.pair.screen import PairRequest, PairScreen
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.lines import safe
+
+if TYPE_CHECKING:
+    from explorer.facts import History
+    from explorer.facts.comparison import TreeDiff
+
+_TITLES = {"diff": "comparing", "blame": "looking for the layer that departs", "compare": "counting both"}
+
+
+class PairCommand(ScreenCommand):
+    """Two models side by side."""
+
+    def run(self, text: str = "") -> None:
+        """Ask which is set beside the one on show."""
+        if self.context.ready():
+            self.context.screen.run_worker(self._ask(text), exit_on_error=False)
+
+    async def _ask(self, text: str) -> None:
+        await self.context.take_history()
+        history = self.store.history
+        assert history is not None
+        dialog = PairDialog(_states(history), text, blink=not self.store.remote)
+        self.context.ask(dialog, self._answered)
+
+    def _answered(self, chosen: str | None) -> None:
+        history = self.store.history
+        if chosen is None or history is None:
+            return
+        if chosen.startswith(FOLDER):
+            self.run(chosen.removeprefix(FOLDER))
+        elif chosen.startswith(STATE):
+            self.begin(lambda: None, before=int(chosen.removeprefix(STATE)), after=history.current)
+        else:
+            typed = chosen.removeprefix(MODEL)
+            self.beside(os.path.expanduser(typed), lambda: self.run(typed))
+
+    def beside(self, other: str, failed: Callable[[], None] = lambda: None) -> None:
+        """Set a model beside the one on show; `failed` follows where it cannot be."""
+        self.begin(failed, before=self.store.history_place, other=other)
+
+    def begin(self, failed: Callable[[], None], **which: Any) -> None:
+        """Set two models side by side: `before` and `after`, or `before` and `other`."""
+        self.context.start("Side by side", self._align(which), failed)
+
+    async def _align(self, which: dict[str, Any]) -> None:
+        fact: TreeDiff = await self.jobs.run("setting both side by side", "tree_diff", **which)
+        _Pair(self, which, fact, await asyncio.to_thread(PairRows, fact)).show()
+
+
+class _Pair:
+    """Two models that are side by side: shown again when what was asked of them is closed."""
+
+    def __init__(self, command: PairCommand, which: dict[str, Any], fact: TreeDiff, rows: PairRows) -> None:
+        self._command, self._which, self._fact, self._rows = command, which, fact, rows
+        self._cursor = 0
+
+    def show(self) -> None:
+        """Show both."""
+        other, command = self._which.get("other"), ""
+        if other is not None and not self._which["before"]:
+            command = f"{shlex.join(('explorer', 'diff', self._command.store.source, other))} --tree"
+        screen = PairScreen(self._rows, self._cursor, command, self._keep)
+        self._command.context.ask(screen, self._wanted)
+
+    def _keep(self, cursor: int) -> None:
+        self._cursor = cursor
+
+    def _wanted(self, wish: PairRequest | None) -> None:
+        context = self._command.context
+        if wish is None:
+            return
+        if wish.what == "tree":
+            # rows of a graph that was exported to be compared are none of the tree on show
+            if self._fact.form != "exported" and self._which["before"] == context.store.history_place:
+                self._command.panes.to_layer(wish.at)
+            else:
+                context.store.say("the tree on show is another one: its rows are not these")
+            return
+        context.start(wish.what.capitalize(), self._tell(wish.what), self.show)
+
+    async def _tell(self, what: str) -> None:
+        command = self._command
+        try:
+            fact = await command.jobs.run(_TITLES.get(what, "verifying"), what, **self._which)
+        except Cancelled:
+            self.show()
+            raise
+        names = safe(self._fact.before), safe(self._fact.after)
+        if what == "diff":
+            page: Any = DiffScreen(fact, *names, exact=command.store.exact, back="both models")
+        elif what == "blame":
+            page = BlameScreen(fact)
+        elif what == "verify":
+            page = proof_dialog(fact, f": {names[0]} and {names[1]}")
+        else:
+            page = PageDialog("Compare", lambda width: draw(compare(fact), width - 1))
+        command.context.ask(page, lambda _: self.show())
+
+
+def _states(history: History) -> list[MenuItem]:
+    """The states that the current one can stand beside, the model as opened first."""
+    return [
+        MenuItem(f"{STATE}{at}", "", state_name(entry, at), "a state of this session")
+        for at, entry in enumerate(history.entries)
+        if at != history.current
+    ]

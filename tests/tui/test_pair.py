@@ -1,0 +1,248 @@
+"""Two models side by side: one cursor in both, a way to every difference, and what else both are asked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from textual.widgets import Input
+
+from explorer.base.errors import BadModel
+from explorer.engine.diff import tree_diff
+from explorer.facts import Analysis, Diff, Verification
+from explorer.facts.comparison import Comparison, TreeDiff
+from explorer.tui.dialogs.dialogs import MessageDialog
+from explorer.tui.dialogs.states.history import DiffScreen
+from explorer.tui.pair.ask import PairDialog
+from explorer.tui.pair.page import columns
+from explorer.tui.pair.rows import PairRows
+from explorer.tui.pair.screen import PairScreen
+from explorer.tui.text.lines import line_text, line_width
+from explorer.tui.widgets.line_view import LineList
+from explorer.tui.widgets.strips import Status, TitleBar
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine, alexnet, blocks, proof
+
+SIZES = ((60, 15), (80, 24), (100, 30), (140, 40), (200, 50))
+
+
+def beside(other: Analysis, **how: Any) -> ScriptedEngine:
+    """An engine that sets AlexNet, or the model that it is given, beside another."""
+
+    class Engine(ScriptedEngine):
+        def _tree_diff(self, before: int = 0, after: int | None = None, other: str | None = None) -> TreeDiff:
+            whole = shorter(self.model) if other is None else against
+            return tree_diff(self.model, whole, form="rows")
+
+        def _diff(self, before: int = 0, after: int | None = None, other: str | None = None) -> Diff:
+            return super()._diff(before, after)
+
+        def _verify(
+            self, before: int = 0, after: int | None = None, other: str | None = None
+        ) -> Verification:
+            return proof()
+
+        def _compare(self, before: int = 0, after: int | None = None, other: str | None = None) -> Comparison:
+            return Comparison((self.model.info, against.info), (("Conv", (5, 4)),), (), True)
+
+    against = other
+    return Engine(**how)
+
+
+def shorter(analysis: Analysis, fewer: int = 1) -> Analysis:
+    """A model without its last layers, the last one left with twice the MACs."""
+    layers = list(analysis.layers[:-fewer])
+    layers[-1] = replace(layers[-1], macs=2 * (layers[-1].macs or 0) + 1)
+    return Analysis(analysis.info, tuple(layers))
+
+
+def top(hands: Hands) -> PairScreen:
+    shown = hands.pilot.app.screen
+    assert isinstance(shown, PairScreen)
+    return shown
+
+
+def rows(hands: Hands) -> list[str]:
+    shown = top(hands).rows
+    return [line_text(shown.row_line(at, shown.size.width)).rstrip() for at in range(shown.row_count)]
+
+
+def about(hands: Hands) -> str:
+    return "\n".join(line_text(line) for line in top(hands).query_one("#pair-about").lines)  # type: ignore[attr-defined]
+
+
+async def opened(hands: Hands, name: str = "other.onnx") -> None:
+    await hands.press("equals_sign")
+    hands.pilot.app.screen.query_one(Input).value = name
+    await hands.press("enter")
+
+
+async def test_equals_sets_any_model_beside_and_one_cursor_moves_in_both() -> None:
+    async with screen(beside(shorter(alexnet())), (140, 40)) as hands:
+        await opened(hands)
+        assert hands.engine.asked[-1] == ("tree_diff", (), {"before": 0, "other": "other.onnx"})
+        title = [line_text(line) for line in top(hands).query_one(TitleBar).lines]
+        assert "1 resized, 1 removed" in title[1]
+        last = rows(hands)[-1]
+        assert last.startswith(" - ")
+        assert "-4.10 M" in last
+        await hands.press("end")
+        assert "removed" in about(hands)
+        await hands.press("y")
+        assert "sent to terminal" in line_text(top(hands).query_one(Status).lines[0])
+
+
+async def test_n_and_shift_n_go_through_the_differences_and_open_what_they_lie_in() -> None:
+    async with screen(beside(shorter(blocks(6), 2), analysis=blocks(6)), (120, 40)) as hands:
+        await opened(hands)
+        pair = top(hands)
+        stops = len(pair._shown.stops)
+        assert stops >= 2
+        await hands.press("minus")
+        assert all(not sign.startswith("▾") for sign in rows(hands))
+        seen = []
+        for _ in range(stops + 1):
+            await hands.press("n")
+            place = pair.rows.cursor
+            row = pair._shown.row(place)
+            assert row is not None
+            assert row.status != "same"
+            seen.append(pair._shown.visible[place])
+        assert sorted(set(seen)) == pair._shown.stops
+        assert seen[-1] == seen[0]
+        await hands.press("N")
+        assert pair._shown.visible[pair.rows.cursor] == seen[-2]
+
+
+async def test_only_differences_are_shown_on_a_key_and_the_rest_comes_back() -> None:
+    async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
+        await opened(hands)
+        before = rows(hands)
+        await hands.press("end", "o")
+        fewer = rows(hands)
+        assert len(fewer) < len(before)
+        left = [top(hands)._shown.row(at) for at in range(len(fewer))]
+        assert all(row is not None and row.differs for row in left)
+        assert "removed" in about(hands)
+        await hands.press("o")
+        assert rows(hands) == before
+
+
+async def test_a_model_beside_itself_has_no_difference_to_go_to() -> None:
+    async with screen(beside(alexnet()), (80, 24)) as hands:
+        await opened(hands)
+        assert "the same in all of its" in line_text(top(hands).query_one(TitleBar).lines[1])
+        before = rows(hands)
+        await hands.press("n", "o")
+        assert rows(hands) == before
+
+
+@pytest.mark.parametrize("key", ["d", "c", "v"])
+async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
+    async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
+        await opened(hands)
+        await hands.press("n", key)
+        method = {"d": "diff", "c": "compare", "v": "verify"}[key]
+        assert hands.engine.asked[-1] == (method, (), {"before": 0, "other": "other.onnx"})
+        assert not isinstance(hands.pilot.app.screen, PairScreen)
+        if key == "d":
+            assert isinstance(hands.pilot.app.screen, DiffScreen)
+            assert "back to both models" in line_text(hands.pilot.app.screen.query_one(Status).lines[0])
+        await hands.press("escape")
+        assert top(hands).rows.cursor > 0
+
+
+async def test_a_job_that_is_stopped_or_fails_leads_back_to_both() -> None:
+    errors = {"diff": BadModel("no graph", where="other.onnx")}
+    engine = beside(shorter(alexnet()), hold=("verify",), errors=errors)
+    async with screen(engine, (100, 30)) as hands:
+        await opened(hands)
+        await hands.press("v")
+        assert hands.main is hands.pilot.app.screen
+        await hands.press("escape")
+        assert top(hands)
+        await hands.press("d")
+        assert isinstance(hands.pilot.app.screen, MessageDialog)
+        await hands.press("escape")
+        assert top(hands)
+
+
+async def test_enter_leads_to_the_layer_in_the_tree() -> None:
+    async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
+        await opened(hands)
+        await hands.press("n", "n")
+        path = top(hands)._shown.row(top(hands).rows.cursor).before.path  # type: ignore[union-attr]
+        await hands.press("enter")
+        assert hands.at() == path
+
+
+async def test_a_state_stands_beside_the_model_as_opened() -> None:
+    async with screen(beside(alexnet(), tilings=1)) as hands:
+        hands.engine.states = replace(hands.engine.states, current=1)
+        await hands.press("equals_sign")
+        dialog = hands.pilot.app.screen
+        assert isinstance(dialog, PairDialog)
+        assert dialog.query_one(LineList).rows[0].title == "as opened"
+        await hands.press("enter")
+        assert hands.engine.asked[-1] == ("tree_diff", (), {"before": 0, "after": 1})
+        assert top(hands)
+
+
+async def test_paths_are_completed_and_a_folder_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "b.onnx").touch()
+    async with screen(beside(alexnet())) as hands:
+        await hands.press("equals_sign")
+        entry = hands.pilot.app.screen.query_one(Input)
+        await hands.press("n", "tab")
+        assert entry.value == "nets/"
+        await hands.press("b", "tab")
+        assert entry.value == os.path.join("nets", "b.onnx")
+        await hands.press("enter")
+        assert hands.engine.asked[-1][2]["other"] == os.path.join("nets", "b.onnx")
+
+
+async def test_a_model_that_is_none_is_one_line_and_is_asked_for_again() -> None:
+    engine = beside(alexnet(), errors={"tree_diff": BadModel("no such file", where="nosuch.onnx")})
+    async with screen(engine) as hands:
+        await opened(hands, "nosuch.onnx")
+        assert "nosuch.onnx: no such file" in hands.dialog()
+        await hands.press("escape")
+        assert hands.pilot.app.screen.query_one(Input).value == "nosuch.onnx"
+
+
+async def test_two_models_on_the_command_line_open_side_by_side() -> None:
+    async with screen(beside(shorter(alexnet())), (140, 40), beside="other.onnx") as hands:
+        assert top(hands)
+        await hands.press("q")
+        assert hands.main is hands.pilot.app.screen
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> None:
+    async with screen(beside(blocks(3)), size) as hands:
+        await opened(hands)
+        shown = top(hands).rows
+        for exact in (False, True):
+            shown.exact = exact
+            for at in range(shown.row_count):
+                assert line_width(shown.row_line(at, shown.size.width)) <= shown.size.width
+            laid = columns(size[0], exact=exact)
+            assert laid.name >= 12
+            assert laid.beside == (size[0] >= 100)
+
+
+def test_rows_that_open_and_close_are_those_that_a_fresh_list_has() -> None:
+    fact = tree_diff(blocks(6), shorter(blocks(6), 3), form="rows")
+    shown = PairRows(fact)
+    for place in (0, 3, 1, 0, 2, 5, 0):
+        shown.toggle(min(place, len(shown.visible) - 1))
+        spliced = list(shown.visible)
+        shown.rebuild()
+        assert spliced == shown.visible
