@@ -43,18 +43,20 @@ class _Child:
 
         child_in, requests = os.pipe()
         answers, child_out = os.pipe()
+        alive, self._alive = os.pipe()
+        ends = (child_in, child_out, alive)
         try:
             self._process = subprocess.Popen(
-                child.command(__name__, str(child_in), str(child_out)),
-                pass_fds=(child_in, child_out),
+                child.command(__name__, *map(str, ends)),
+                pass_fds=ends,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl+C is the program's
             )
         finally:
-            os.close(child_in)
-            os.close(child_out)
+            for end in ends:
+                os.close(end)
         self._requests = Connection(requests, readable=False)
         self._answers: Connection = Connection(answers, writable=False)
 
@@ -71,12 +73,16 @@ class _Child:
         return self._answers.recv()
 
     def end(self) -> None:
-        """Ends it at once."""
+        """Ends it at once; twice is as good as once."""
+        alive, self._alive = self._alive, -1
+        if alive < 0:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._requests.close()
         self._answers.close()
+        os.close(alive)
 
 
 class HeaderReader:
@@ -116,18 +122,17 @@ class HeaderReader:
         """Ends what still reads."""
         with self._lock:
             self._closed = True
-            live = list(self._live)
-        for one in live:
-            one.end()
+            for one in self._live:
+                one.end()
 
     def _ask(self, path: str) -> tuple[object, str]:
         """An answer, or why there is none."""
         reader = self._free.get()
         try:
-            if reader is None:
-                with self._lock:
-                    if self._closed:
-                        return None, "not read"
+            with self._lock:
+                if self._closed:
+                    return None, "not read"
+                if reader is None:
                     reader = _Child()
                     self._live.add(reader)
             return reader.ask(path, self._seconds), ""
@@ -135,7 +140,7 @@ class HeaderReader:
             if reader is not None:
                 with self._lock:
                     self._live.discard(reader)
-                reader.end()
+                    reader.end()
                 reader = None
             late = isinstance(error, TimeoutError)
             limit = f"{self._seconds:g} s" if late else bytes_text(MEMORY)
@@ -152,6 +157,7 @@ def main() -> None:
 
     requests = Connection(int(sys.argv[1]), writable=False)
     answers = Connection(int(sys.argv[2]), readable=False)
+    child.end_with(int(sys.argv[3]))  # whatever it is in the middle of
     os.nice(5)  # who looks at the list has keys to press
     memory_limit.apply(MEMORY)
     with contextlib.suppress(EOFError, OSError):

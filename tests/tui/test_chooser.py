@@ -145,7 +145,7 @@ async def test_recent_models_are_there_and_a_missing_one_says_so(folder: Path, t
     (folder / "gone.onnx").write_bytes(b"x")
     recent_models.add(str(folder / "gone.onnx"), Opening(), RecentModel("", 0, "onnx", 7), os.environ)
     (folder / "gone.onnx").unlink()
-    async with chooser(tmp_path / "other") as hands:
+    async with chooser(tmp_path / "other", size=(200, 30)) as hands:
         assert "no model is in it" in hands.strip(Status)
         gone, kept = (row for row in hands.rows() if "mlp_128" in row or "gone" in row)
         assert "not there any more" in gone

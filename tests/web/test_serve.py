@@ -171,6 +171,34 @@ async def test_a_visitor_tiles_the_model_and_finds_the_verdict_again_after_a_rel
             assert "tile 64" not in theirs
 
 
+async def test_a_visitor_of_a_folder_chooses_from_it_opens_another_and_none_from_outside(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copy(ROOT / "sample_models" / "mlp_128.onnx", folder)
+    shutil.copy(ROOT / "sample_models" / "jsc_tiny.onnx", tmp_path / "secret.onnx")
+    served = Served(folder)
+    try:
+        async with visitor() as client:
+            await let_in(client, served)
+            async with line(client, served) as socket:
+                page = Browser(socket)
+                await page.until(lambda text: "61.71 k" in text and "16.38 k" in text)
+                assert "torchvision" not in page.text
+                await page.keys("lenet")
+                await page.until(lambda text: "mlp_128" not in text)
+                await page.keys("\r")
+                await page.until(lambda text: "MACs 416" in text and "conv1" in text)
+                await page.keys("O")
+                await page.until(lambda text: "Recent" in text)
+                await page.keys(f"{tmp_path}/secret.onnx\r")
+                await page.until(lambda text: "outside the folder that is served" in text)
+                await page.keys("\x15mlp\r")
+                await page.until(lambda text: "2/2 mlp_128.onnx" in text)
+    finally:
+        served.end()
+        (folder / "mlp_128.onnx").unlink()
+
+
 @pytest.mark.parametrize("way", ["up", "absolute", "link"])
 def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
     folder: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch

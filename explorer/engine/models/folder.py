@@ -26,6 +26,7 @@ MOST_FILES = 10_000
 MOST_FOLDERS = 2_000
 MOST_DEPTH = 6
 
+_SAVED_MODEL = "saved_model.pb"
 _PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 
@@ -120,6 +121,9 @@ def outline(source: str) -> Outline:
     found = _models(look, source, "", 0)
     first = next(found, None)
     if first is None:
+        if os.path.isfile(os.path.join(source, _SAVED_MODEL)):
+            hint = "convert it to ONNX (tf2onnx) or TensorFlow Lite first"
+            raise BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
         looked = f"among the first {MOST_FILES:,} files" if look.left_out else "in it"
         raise BadModel(f"this is a directory, not a model, and no model is {looked}", where=source)
 

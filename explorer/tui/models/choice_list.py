@@ -17,6 +17,8 @@ __all__ = ["SORTS", "ChoiceList", "choice_name"]
 _FEW = 8
 """Recent models that are shown while nothing is typed."""
 
+_ROOMY = 130
+"""Cells in which all that is said of a model has room."""
 _BAR = 1
 """Cells of the scroll bar."""
 
@@ -118,7 +120,7 @@ class ChoiceList(LineList, can_focus=False):
                 self._rows += [title, *found]
                 self._at += [-1, *range(len(shown), len(shown) + len(found))]
                 shown += found
-        self._table = choice_table(shown, "models")
+        self._table = choice_table(shown, "models", short=self.size.width < _ROOMY)
         rows = enumerate(self._rows)
         same = (
             at

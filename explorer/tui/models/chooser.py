@@ -230,6 +230,10 @@ class ChooserScreen(Screen[None]):
 
     # keys
 
+    @on(LineList.SizeChanged)
+    def _sized(self) -> None:
+        self._draw()
+
     @on(LineList.RowHighlighted)
     def _moved(self) -> None:
         self._said = ""

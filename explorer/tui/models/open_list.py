@@ -93,11 +93,12 @@ class OpenListScreen(SubScreen[tuple[str, int]]):
         rows.rows_changed()
         count = len(rows.rows)
         held = f"{count:,} open, engines hold {bytes_text(models.held)}"
-        most = "" if models.memory is None else f"beyond {bytes_text(models.memory)} those not on show rest"
+        most = models.memory
+        rest = "" if most is None else f"Engines not on show rest when all hold more than {bytes_text(most)}"
         self.query_one(TitleBar).show(
             lambda width: (
                 ((" Open models", "strong"), (fit(f"  {held}", max(width - 12, 0)), "dim")),
-                ((fit(f" {most}", width), "dim"),),
+                ((fit(f" {rest}", width), "dim"),),
             )
         )
         self.query_one("#open-head", PaneHead).show(lambda width: (title_line(rows.table, width),))

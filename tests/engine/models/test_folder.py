@@ -58,6 +58,12 @@ def test_a_folder_is_no_model_and_says_which_are_in_it(
         folder.outline(str(tmp_path_factory.mktemp("nothing")))
 
 
+def test_a_saved_model_says_what_it_is_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    with pytest.raises(BadModel, match="a SavedModel of TensorFlow's, which is not read; convert it to ONNX"):
+        Session(str(tmp_path)).open()
+
+
 def test_a_folder_that_is_a_model_is_one_row_with_the_size_of_its_files(models: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     llama = models / "deep" / "llama"

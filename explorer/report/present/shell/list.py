@@ -16,7 +16,7 @@ __all__ = ["Choice", "choice_row", "choice_table", "listing", "stored"]
 Choice = ModelFile | RecentModel | KeptSession | NamedModel
 
 _COLUMNS = (
-    Column("model", shrink=True, role="strong"),
+    Column("model", shrink=True),
     Column("format", drop=2, role="kind"),
     Column("size", "right"),
     Column("params", "right"),
@@ -49,10 +49,10 @@ def listing(fact: ModelListing) -> list[Block]:
     return blocks
 
 
-def choice_table(choices: Sequence[Choice], what: str = "") -> Table:
-    """A row each, under the same columns; `what` as for `Table`, whose rows are short then."""
-    short = partial(choice_row, most=_SHORT) if what else choice_row
-    return Table(_COLUMNS, Rows(short, choices), what=what)
+def choice_table(choices: Sequence[Choice], what: str = "", *, short: bool = False) -> Table:
+    """A row each, under the same columns; `what` as for `Table`, `short` where names need the room."""
+    row = partial(choice_row, most=_SHORT) if short else choice_row
+    return Table(_COLUMNS, Rows(row, choices), what=what)
 
 
 def choice_row(one: Choice, most: int | None = None) -> tuple[Cell, ...]:

@@ -1,0 +1,50 @@
+"""Headers are read beside the program: a reader ends with it, and one that breaks is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from explorer.process.header_reader import HeaderReader
+
+Sample = Callable[[str], Path]
+
+_KILLED = """
+import os, sys
+from explorer.process.header_reader import HeaderReader
+reader = HeaderReader()
+assert reader.read(sys.argv[1]).params == 61_706
+print(*(one._process.pid for one in reader._live), flush=True)
+os._exit(1)
+"""
+
+
+def test_a_program_that_is_killed_leaves_no_reader_behind(sample: Sample) -> None:
+    ran = subprocess.run([sys.executable, "-c", _KILLED, sample("lenet")], stdout=subprocess.PIPE, text=True)
+    (pid,) = map(int, ran.stdout.split())
+    try:
+        psutil.Process(pid).wait(10)
+    except psutil.NoSuchProcess:
+        pass
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_reader_that_breaks_costs_its_own_header_only(sample: Sample) -> None:
+    reader = HeaderReader()
+    try:
+        assert reader.read(str(sample("lenet"))).params == 61_706
+        (child,) = reader._live
+        os.kill(child._process.pid, signal.SIGKILL)
+        child._process.wait()
+        broken = reader.read(str(sample("lenet")))
+        assert broken is not None
+        assert "or breaks its reader" in broken.note
+        assert reader.read(str(sample("lenet"))).params == 61_706
+    finally:
+        reader.close()
