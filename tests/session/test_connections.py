@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -259,3 +260,32 @@ def test_a_page_tells_shapes_apart_that_are_declared_and_inferred_and_names_boun
         "declared",
         "inferred",
     ]
+
+
+def test_a_shape_that_the_file_leaves_open_stands_beside_the_bound_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def value(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["h"], name="first"),
+        helper.make_node("Neg", ["h"], ["y"], name="next"),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [value("x", "batch", 3)], [value("y", "batch", 3)], value_info=[value("h", "batch", 3)]
+    )
+    path = str(tmp_path / "open.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    sizes: tuple[dict[str, Any], ...] = ({"dims": {"batch": 8}}, {"input_shapes": {"x": (None, (8, 3))}})
+    for options in sizes:
+        with Session(path, **options) as session:
+            found = session.connections("first")
+        assert found.inputs[0].tensor.shape == found.outputs[0].tensor.shape == (8, 3)
+        assert found.declared == {"x": ("batch", 3), "h": ("batch", 3)}
+    with Session(path) as session:
+        assert session.connections("first").declared == {}
+    assert main(["layers", path, "--layer", "first", "--dim", "batch=8"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "[8, 3] float32 bound, declared [batch, 3] x" in text
+    assert "[8, 3] float32 inferred, declared [batch, 3] h" in text

@@ -5,11 +5,12 @@ Of a group they are what crosses its boundary. What stays inside is on the pages
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import Layer, Shape, TensorInfo
 
 __all__ = ["Connections", "InputConnection", "InputSource", "LayerRef", "OutputConnection"]
 
@@ -63,6 +64,7 @@ class Connections(Struct, frozen=True):
         inputs, outputs: The first of `input_count` and `output_count`, what is constant behind the others;
             tensors that only a layer stores are among its weights, not here.
         unknown: Why the connections are not known; empty if they are.
+        declared: Of tensors with sizes that were bound, the shape that the file declares, by their names.
     """
 
     layer: Layer
@@ -71,3 +73,4 @@ class Connections(Struct, frozen=True):
     input_count: int = 0
     output_count: int = 0
     unknown: str = ""
+    declared: Mapping[str, Shape] = field(default_factory=dict)

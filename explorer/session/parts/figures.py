@@ -21,7 +21,7 @@ from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
-from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, whole_model
+from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.beside.placement import Placement
 from explorer.facts.graph.connections import Connections
@@ -84,7 +84,10 @@ class ModelFigures:
         at, layers, flow = self.row(layer, index), examined.analysis.layers, examined.flow
         if flow is not None:
             _constants(examined, flow)
-        return connections(flow, layers, at, _no_edges(examined) if flow is None else "")
+        found = connections(flow, layers, at, _no_edges(examined) if flow is None else "")
+        if not examined.info.assumptions.get("dims"):
+            return found  # no shape is of another size than the file says
+        return replace(found, declared=declared_shapes(self._models.opened(self._models.at(index)), found))
 
     def edges(self, index: int | None) -> RowEdges:
         """Which rows feed which."""
@@ -203,6 +206,25 @@ def _constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
     if flow.constants is None:
         flow.constants = frozenset(TreeRows(examined.analysis.layers, flow).constants)
     return flow.constants
+
+
+def declared_shapes(opened: Any, found: Connections) -> dict[str, Shape]:
+    """What the graph of a model declares of tensors that a layer has with other sizes."""
+    graph = opened.model.graph if opened.is_graph else None
+    if graph is None:
+        return {}
+    tensors = [*(one.tensor for one in found.inputs), *(one.tensor for one in found.outputs)]
+    shapes = {tensor.name: tensor.shape for tensor in (*tensors, *found.layer.inputs, *found.layer.outputs)}
+    said = {value.name: value.shape for value in (*graph.values, *graph.outputs, *graph.inputs)}
+    return {
+        name: said[name]
+        for name, shape in shapes.items()
+        if said.get(name) is not None and said[name] != shape and _is_open(said[name])
+    }
+
+
+def _is_open(shape: Shape) -> bool:
+    return not all(isinstance(size, int) for size in shape)
 
 
 def _no_edges(examined: AnalysisResult) -> str:

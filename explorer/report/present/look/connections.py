@@ -57,7 +57,7 @@ def input_table(fact: Connections) -> Table:
     shown = _unfolded(fact)
     for one in shown:
         maker = one.producer.path if one.producer is not None else ""
-        rows.append((*_source(one), *_tensor(one.tensor, maker)))
+        rows.append((*_source(one), *_tensor(one.tensor, maker, fact)))
     if len(shown) < len(fact.inputs):
         rows.append((Span(f"+{fact.input_count - len(shown):,} constants", "quiet"),))
         return _table(rows, 0, "inputs")
@@ -78,7 +78,7 @@ def output_table(fact: Connections) -> Table:
     """A row for each reader of each tensor that goes out."""
     rows: list[tuple[Cell, ...]] = []
     for one in fact.outputs:
-        cells = _tensor(one.tensor, fact.layer.path)
+        cells = _tensor(one.tensor, fact.layer.path, fact)
         for place, reader in enumerate(_readers(one)):
             rows.append((*reader, *(cells if not place else ("", "", "", ""))))
     return _table(rows, fact.output_count - len(fact.outputs), "outputs")
@@ -143,10 +143,16 @@ def _beside(one: OutputConnection) -> Sequence[Cell]:
     return found or ([] if one.readers else [Span("nobody reads it", "quiet")])
 
 
-def _tensor(tensor: TensorInfo, maker: str) -> tuple[Cell, Cell, Cell, Cell]:
-    """Shape, type, who said so, and name; a tensor that is called after its maker needs none."""
+def _tensor(tensor: TensorInfo, maker: str, fact: Connections) -> tuple[Cell, Cell, Cell, Cell]:
+    """Shape, type, who said so, and name; a tensor that is called after its maker needs none.
+
+    Where a size was bound the shape that the file declares stands beside.
+    """
     shape = shape_text(tensor.shape) + (" at most" if tensor.origin == "bound" else "")
     said = _SAID.get(tensor.origin, tensor.origin)
+    if (declared := fact.declared.get(tensor.name)) is not None:
+        bound = f"bound, declared {shape_text(declared)}"
+        said = bound if tensor.origin == "declared" else f"{said}, declared {shape_text(declared)}"
     return Span(shape, "figure"), tensor.dtype or "?", said, "" if tensor.name == maker else tensor.name
 
 
