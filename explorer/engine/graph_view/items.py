@@ -100,12 +100,19 @@ def sibling_items(tree: TreeRows, rows: Iterable[int], opened: Opened) -> Iterat
     run: list[int] = []
     left = 0
     for row in rows:
-        layer = tree.layers[row] if tree.ends[row] > row + 1 else None
-        if layer is None or layer.repeat or not left:
+        if tree.ends[row] == row + 1:
+            if run:
+                yield from _run(run)
+                run = []
+            left = 0
+            yield Item((row,))
+            continue
+        repeat = tree.layers[row].repeat
+        if repeat or not left:
             yield from _run(run)
-            run, left = [], 1 if layer is None else max(1, layer.repeat)
+            run, left = [], max(1, repeat)
         left -= 1
-        if layer is not None and opened.names((row, tree.ends[row])):
+        if opened.names((row, tree.ends[row])):
             yield from _run(run)
             yield Item((row,))
             run = []

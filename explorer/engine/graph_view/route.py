@@ -110,7 +110,8 @@ def _count(
         for call in TopologicalSorter({at: makers[at] - starts - goals for at in makers}).static_order():
             if call not in goals:
                 ways = {-1 if at in starts else at for at in makers[call] - goals}
-                paths[call] = sum(paths[at] for at in ways)
+                # such numbers have as many digits as a net has layers
+                paths[call] = min(sum(paths[at] for at in ways), MOST_PATHS + 1)
     except CycleError:
         return None
     ends = {-1 if at in starts else at for goal in goals & on for at in makers[goal] - goals}

@@ -13,6 +13,7 @@ from explorer.engine.costs.layer_rows import LeafRows
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.facts import Layer
 from explorer.facts.beside.overlay import Overlay
+from explorer.facts.graph.drawing import FIGURES, figures_of
 
 __all__ = ["TreeRows", "place"]
 
@@ -44,6 +45,7 @@ class TreeRows:
         self.outside: Overlay | None = None
         depths = layers.depths if isinstance(layers, LeafRows) else [layer.depth for layer in layers]
         self.ends = _ends(depths)
+        self._sums: dict[tuple[int, ...], dict[str, int | None]] = {}
         hidden = self._idle()
         self.shown = array("q", [0])
         total = self.leaves = 0
@@ -77,6 +79,20 @@ class TreeRows:
             if self.count(at):
                 yield at
             at = self.ends[at]
+
+    def figures(self, rows: Sequence[int]) -> dict[str, int | None]:
+        """The figures of rows together, by the names of `FIGURES`; None where nothing is known.
+
+        Those of many are kept: each of their rows is made for it, and a large part is drawn often.
+        """
+        key = (rows[0], rows[-1], len(rows))
+        found = self._sums.get(key)
+        if found is None:
+            each = [figures_of(self.layers[at]) for at in rows]
+            found = {figure: _total([one[figure] for one in each]) for figure in FIGURES}
+            if len(rows) > 1:
+                self._sums[key] = found
+        return found
 
     def calls(self, row: int) -> int:
         """How many calls of a layer are told apart: 1 unless it is known which of them made what."""
@@ -125,6 +141,12 @@ def _ends(depths: Sequence[int]) -> array[int]:
     for at in open_:
         ends[at] = len(depths)
     return ends
+
+
+def _total(values: Sequence[int | None]) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known or not values else None
 
 
 def place(values: Sequence[FlowingValue], value: FlowingValue) -> int:

@@ -38,7 +38,7 @@ from explorer.engine.graph_view.route import Route, found_route
 from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TensorInfo
-from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphEdge, figures_of
+from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 
 __all__ = ["MAX_INSIDE", "draw"]
 
@@ -310,12 +310,11 @@ def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
     """The box of an item."""
     row = item.rows[0]
     layer = tree.layers[row]
-    inside = sum(tree.count(at) for at in item.rows)
+    inside = tree.shown[tree.ends[item.rows[-1]]] - tree.shown[row]
     single = not item.is_part
     short = _short(tree, row, around)
     name = short if single else f"{inside:,} layers"
     kind = layer.kind if single else f"from {short} on"
-    figures = [figures_of(tree.layers[at]) for at in item.rows]
     leaf = single and not layer.group
     box = GraphBox(
         role="part" if not single else "group" if layer.group else "layer",
@@ -328,7 +327,7 @@ def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
         call=(item.call, layer.calls) if single else (0, 1),
         layers=inside,
         tiles=_tiles(tree, row) if layer.tiled else "",
-        figures={figure: _total([one[figure] for one in figures]) for figure in FIGURES},
+        figures=tree.figures(item.rows),
         outside={} if tree.outside is None else over_rows(tree.outside, item.rows, tree.ends),
         status=layer.status,
         attributes=layer.attributes if leaf else {},
@@ -353,12 +352,6 @@ def _short(tree: TreeRows, row: int, around: int | None) -> str:
         names.append(layer.name)
         at = layer.parent
     return ".".join(reversed(names))
-
-
-def _total(values: Sequence[int | None]) -> int | None:
-    """The sum of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known or not values else None
 
 
 def _port(tree: TreeRows, row: int, way: str) -> GraphBox:
