@@ -32,6 +32,7 @@ KEYS = {
     "left": "\x1b[D",
     "right": "\x1b[C",
     "page down": "\x1b[6~",
+    "end": "\x1b[F",
     "escape": "\x1b",
 }
 

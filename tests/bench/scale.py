@@ -36,7 +36,7 @@ _MOVES = (
     "page down",
     "page down",
     "up",
-    "G",
+    "end",
     "up",
     "g",
     "down",

@@ -276,6 +276,29 @@ async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config
         assert "npu: 8.00 TMAC/s, 50.00 GB/s" in words(hands, "roofline")
 
 
+async def test_the_last_figures_stay_dimmed_while_those_of_another_machine_come() -> None:
+    engine = ScriptedEngine()
+    async with screen(engine, size=(120, 40)) as hands:
+        hands.main.store.use_machine(Machine("one", 1e12, 1e11))
+        await hands.press("6")
+        before, view = words(hands, "roofline"), plot(hands)
+        assert "compute-bound" in before
+        assert not view.has_class("stale")
+        engine.hold.add("roofline")
+        hands.main.store.use_machine(Machine("other", 1e12, 1e9))
+        hands.main.panes.tabs.paint()
+        await hands.rest()
+        assert words(hands, "roofline") == before
+        assert view.has_class("stale")
+        assert {segment.style.color for segment in view.render_line(0)} == {
+            segment.style.color for segment in view.draw((("x", "dim"), (" ", "")))
+        }
+        engine.release()
+        await hands.rest()
+        assert words(hands, "roofline") != before
+        assert not view.has_class("stale")
+
+
 async def test_a_configuration_file_that_cannot_be_read_is_said_and_a_machine_can_still_be_typed(
     config: Path,
 ) -> None:

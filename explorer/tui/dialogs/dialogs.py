@@ -11,6 +11,7 @@ from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -22,6 +23,15 @@ from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.text_input import LONGEST, text_input
 
 T = TypeVar("T")
+
+
+def key_hint(said: str) -> Content:
+    """Keys and what they do, between dots, as the bar below the screen has them."""
+    pieces: list[tuple[str, str]] = []
+    for part in said.split(" · "):
+        key, _, label = part.partition(" ")
+        pieces += [(f" {key}", "$accent"), (f" {label} ", "")]
+    return Content.assemble(*pieces)
 
 
 class Dialog(ModalScreen[T], Generic[T]):
@@ -38,7 +48,7 @@ class Dialog(ModalScreen[T], Generic[T]):
         """The parts."""
         with Vertical(id="box") as box:
             box.border_title = self.TITLE_TEXT
-            box.border_subtitle = self.HINT
+            box.border_subtitle = key_hint(self.HINT)
             yield from self.body()
 
     def body(self) -> ComposeResult:
@@ -91,7 +101,7 @@ class PageDialog(Dialog[bool]):
         """Send the text to the terminal's clipboard."""
         if self._copy:
             self.app.copy_to_clipboard(self._copy)
-            self.query_one("#box").border_subtitle = "sent to terminal · Esc close"
+            self.query_one("#box").border_subtitle = Content("sent to terminal ") + key_hint("Esc close")
 
 
 def _sentence(said: str) -> Callable[[int], Sequence[Line]]:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
+from textual.content import Content
+
+from explorer.tui.dialogs.dialogs import MenuItem, PickDialog, key_hint
 from explorer.tui.terminal.slices import Slices
 from explorer.tui.tree.search import Found, Query, Search
 
@@ -94,7 +96,7 @@ class SearchDialog(PickDialog):
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
         if (more := len(search.found) - len(best)) > 0:
-            self.query_one("#box").border_subtitle = f"and {more:,} more · {self.HINT}"
+            self.query_one("#box").border_subtitle = Content(f"and {more:,} more ") + key_hint(self.HINT)
 
 
 def _item(id: str, found: Found) -> MenuItem:

@@ -42,6 +42,7 @@ class OnDemandCache(Struct):
         answers: What tabs and screens asked the engine for, by their ids.
         refused: Tab to the reason why it shows nothing; asked for again when its key is pressed.
         asking: Tabs whose answer is on its way.
+        last: Answers that hold no more; they stay, dimmed, until the next are there.
         training: A training step.
         weights, activations: By path of the layer asked for: the answer, and how many tensors or layers
             there are in all.
@@ -53,6 +54,7 @@ class OnDemandCache(Struct):
     answers: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
+    last: dict[str, Any] = field(default_factory=dict)
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
@@ -168,6 +170,8 @@ class ScreenStore:
     def use_machine(self, machine: Machine | None) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine
-        self.on_demand.answers.pop("roofline", None)
+        seen = self.on_demand
+        if "roofline" in seen.answers:
+            seen.last["roofline"] = seen.answers.pop("roofline")
         self.on_demand.refused.pop("roofline", None)
         self.notify("machine")

@@ -43,6 +43,7 @@ class RooflineTab(PlotTab):
     def paint(self) -> None:
         """The roof, and the layers below it."""
         shown, view = self.answer, self.view
+        self.show_age()
         if shown is None:
             self.show_wait()
             if self.store.machine is None:

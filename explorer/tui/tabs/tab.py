@@ -67,8 +67,17 @@ class PlotTab(Tab[PlotView]):
 
     @property
     def answer(self) -> Any:
-        """What the engine answered; None if it was not asked."""
-        return self.store.on_demand.answers.get(self.id)
+        """What the engine answered, or did last; None if it was not asked."""
+        seen = self.store.on_demand
+        last = None if self.id in seen.refused else seen.last.get(self.id)
+        return seen.answers.get(self.id, last)
+
+    def show_age(self) -> None:
+        """Dim what is on show while it holds no more, and ask for what does."""
+        stale = self.answer is not None and self.id not in self.store.on_demand.answers
+        self.view.set_class(stale, "stale")
+        if stale:
+            self.demand()
 
     def request(self) -> tuple[Any, ...] | None:
         """What the engine's method is called with; None if that is not known yet."""
@@ -85,7 +94,7 @@ class PlotTab(Tab[PlotView]):
     def demand(self) -> None:
         """Ask for what is lacking, if it was not refused and nothing else runs."""
         store, seen = self.store, self.store.on_demand
-        if self.answer is not None or self.id in seen.refused or self.id in seen.asking:
+        if self.id in seen.answers or self.id in seen.refused or self.id in seen.asking:
             return
         if store.analysis is None or store.jobs.current is not None:
             return

@@ -365,6 +365,7 @@ class TreeModel(FoldedRows):
             marks[row] = 1
         self._constants = bytes(marks) if 1 in marks else b""
         self._gathered_in.clear()
+        self.wholes.clear()
         self.show_constants(self.constants)
 
     def show_constants(self, shown: bool) -> None:

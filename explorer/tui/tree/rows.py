@@ -111,6 +111,7 @@ class FoldedRows:
             where there is none, and behind them the whole model's.
         overlay, providers: Figures from outside, and what of onnxruntime runs each row; None for none.
         known: See `columns_of`.
+        wholes: What siblings have together, by the row that they lie in and the column, once it was summed.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -124,6 +125,7 @@ class FoldedRows:
         self.overlay: Overlay | None = None
         self.providers: Mapping[int, str] | None = None
         self.known: Mapping[str, LayerColumn] | None = None
+        self.wholes: dict[tuple[int, str], float | None] = {}
         self._folds = b""
         self._gathered_in: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []
@@ -134,6 +136,7 @@ class FoldedRows:
         for column in () if self.overlay is None else self.overlay.columns:
             self.asked.pop(column.name, None)
         self.overlay, self.known = overlay, None
+        self.wholes.clear()
         for column in () if overlay is None else overlay.columns:
             figures = overlay.figures[column.name] if overlay is not None else {}
             found = array("d", [nan]) * (self.count + 1)

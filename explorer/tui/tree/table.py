@@ -253,8 +253,11 @@ def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, 
         whole = _of_model(model, column, look)
     elif above >= 0 and row == above + 1 and model.end[row] == model.end[above]:
         return 0  # the only one
+    elif (above, column.name) in model.wholes:
+        whole = model.wholes[above, column.name]
     else:
         whole = _figure(model, above, model.layers[model.first(above)], column, look)[0]
+        model.wholes[above, column.name] = whole
     if not whole:
         return 0
     return next((step for least, step in _HEAT if value >= least * whole), 0)

@@ -68,6 +68,8 @@ class RoleLines(Widget):
         """Looking a style up walks all ancestors: once a role is enough until the styles change."""
         found = self._styles_drawn.get((role, under))
         if found is None:
+            if role and self.has_class("stale"):
+                return self._style("", under) + self.app.get_component_styles("line--dim").partial_rich_style
             found = self.rich_style
             for name in filter(None, (under, f"line--{role}" if role else "")):
                 found += self.app.get_component_styles(name).partial_rich_style

@@ -172,5 +172,5 @@ async def test_a_filter_and_a_flat_list_go_together() -> None:
 def test_every_column_can_be_shown() -> None:
     model = TreeModel(alexnet().layers)
     model.set_columns(tuple(COLUMNS))
-    head = drawn(model, 380)[0]
+    head = drawn(model, 420)[0]
     assert all(column.head[:10] in head for column in COLUMNS.values())
