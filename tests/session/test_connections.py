@@ -251,7 +251,7 @@ def test_a_page_tells_shapes_apart_that_are_declared_and_inferred_and_names_boun
     words = ["layers", str(sample("bert_tiny")), "--dim", "batch=2", "--layer", "*word_embeddings/Gather"]
     assert main(words) == 0
     text = capsys.readouterr().out
-    assert "[2, sequence]  int64  declared  input_ids" in text
+    assert "[2, sequence]  int64  bound, declared [batch, sequence]  input_ids" in text
     assert "[2, sequence, 64]  float32  inferred" in text
     assert "sizes that were bound: batch=2" in text
     assert main([*words, "--json"]) == 0
