@@ -14,6 +14,7 @@ import msgspec
 from msgspec import defstruct
 
 from explorer import facts
+from explorer.base.verdicts import VerdictKind
 from explorer.facts import (
     blame,
     comparison,
@@ -111,6 +112,7 @@ HistoryEntry = record(
         "saved": str | None,
         "products": int | None,
         "passed": bool | None,
+        "parent": int | None,
     },
 )
 Row = record(
@@ -138,8 +140,21 @@ Format = record(
 Unpaired = record(
     "A value of the first model that was not compared, and why.", {"value": str, "reason": str}, "Unpaired"
 )
+FIGURE_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("count", "whole", "bytes"), int | None),
+    **dict.fromkeys(("seconds", "share", "number"), float | None),
+    "verdict": VerdictKind | None,
+}
 OperatorCounts = record("How many each model has.", {"op": str, "counts": list[int]}, "OperatorCounts")
-ModelTotals = record(facts.Totals, {"source": str, "format": str, **fields(facts.Totals)}, "ModelTotals")
+BESIDE: Fields = {
+    **{name: FIGURE_TYPES[unit] for name, (unit, _) in comparison.TABLE_FIGURES.items()},
+    "best": list[str],
+}
+ModelTotals = record(
+    facts.Totals, {"source": str, "format": str, **BESIDE, **fields(facts.Totals)}, "ModelTotals"
+)
+Compared = record(comparison.FigureTable, {"name": str, **BESIDE}, "Compared")
+COMPARED: Fields = {"figures": comparison.FigureTable, "compared": list[Compared]}
 Torchinfo = record("torchinfo's own table.", {"version": str, "text": str}, "Torchinfo")
 OutlineModel = record("The file.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel")
 OutlineFact = record("What the header says of the whole.", {"name": str, "text": str}, "OutlineFact")
@@ -215,6 +230,7 @@ DOCUMENTS: dict[str, Fields] = {
         "models": list[ModelTotals],
         "operators": list[OperatorCounts],
         "differences": list[comparison.Difference],
+        "figures": comparison.FigureTable,
     },
     "graph": {**INFO, "output": str},
     "plot": {**INFO, "output": str},
@@ -243,9 +259,17 @@ DOCUMENTS: dict[str, Fields] = {
         **fields(sweep.Sweep, leave=("rows", "hardware", "layers", "output")),
         "output": str | None,
         "rows": list[SweepRow],
+        **COMPARED,
     },
     "settings": {**INFO, **fields(settings.Settings)},
-    "history": {**HEAD, "source": str, "current": int, "states": list[HistoryEntry], "output": str | None},
+    "history": {
+        **HEAD,
+        "source": str,
+        "current": int,
+        "states": list[HistoryEntry],
+        "output": str | None,
+        **COMPARED,
+    },
     "cache": {**HEAD, **fields(CacheUsage)},
     "list": {**HEAD, **fields(listing.ModelListing)},
     "machines": {**HEAD, **fields(roofline.Machines)},

@@ -1,24 +1,41 @@
-"""Facts about models side by side, and about our numbers beside another tool's."""
+"""Facts about models side by side: figures and what is best, and our numbers beside another tool's."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 from msgspec import Struct
 
+from explorer.base.errors import Misuse
+from explorer.base.verdicts import VerdictKind
 from explorer.facts import Info, NodeDiff, Shape, Totals
+from explorer.facts.cost import Hardware, PlanCost
+from explorer.facts.roofline import Machine, Roofline
+from explorer.facts.sweep import SweepRow
+from explorer.facts.verification import Verification
 
 __all__ = [
     "FIGURES",
     "SAME",
+    "TABLE_FIGURES",
     "Comparison",
     "Difference",
+    "FigureRow",
+    "FigureTable",
+    "FigureValue",
     "RowPair",
     "RowSide",
     "TorchinfoDifference",
     "TorchinfoTable",
     "TreeDiff",
     "TreeForm",
+    "figure_table",
+    "model_figures",
+    "roofline_machine",
+    "sweep_figures",
+    "tilings_table",
 ]
 
 TreeForm = Literal["graph", "exported", "rows"]
@@ -31,6 +48,238 @@ FIGURES = (
 
 SAME = ("same", "renamed", "part")
 """States of a row that is no difference of its own."""
+
+Unit = Literal["count", "whole", "bytes", "seconds", "share", "number", "verdict"]
+Better = Literal["less", "more", ""]
+
+TABLE_FIGURES: Mapping[str, tuple[Unit, Better]] = {
+    "params": ("count", "less"),
+    "weight_bytes": ("bytes", "less"),
+    "macs": ("count", "less"),
+    "elementwise_ops": ("count", "less"),
+    "activation_bytes_sum": ("bytes", "less"),
+    "activation_bytes_peak": ("bytes", "less"),
+    "bytes_read": ("bytes", "less"),
+    "weight_bytes_read": ("bytes", "less"),
+    "activation_bytes_read": ("bytes", "less"),
+    "bytes_written": ("bytes", "less"),
+    "kv_cache_bytes": ("bytes", "less"),
+    "nodes": ("whole", "less"),
+    "coverage": ("share", ""),
+    "least_seconds": ("seconds", "less"),
+    "tiled_macs": ("count", ""),
+    "products": ("whole", "less"),
+    "utilisation": ("share", "more"),
+    "padded_share": ("share", "less"),
+    "traffic": ("bytes", "less"),
+    "buffer": ("bytes", "less"),
+    "cycles": ("count", "less"),
+    "tile_seconds": ("seconds", "less"),
+    "verdict_kind": ("verdict", "more"),
+    "worst_error": ("number", "less"),
+}
+"""What stands beside each other, in this order: the unit, and which of two is the better one."""
+
+_OF_TILES = ("products", "utilisation", "padded_share", "traffic", "buffer", "cycles", "tile_seconds")
+"""Figures of what is tiled alone: who tiles less has less of them, and is not better for that."""
+_WEAKEST_FIRST: tuple[VerdictKind, ...] = ("different", "unproven", "evidence", "equal")
+
+
+class FigureValue(Struct, frozen=True):
+    """A figure of one model. `value` is None where it is not known; `sign` as in `Totals.sign`."""
+
+    value: float | str | None
+    sign: str = ""
+
+
+class FigureRow(Struct, frozen=True):
+    """One figure of several models.
+
+    Attributes:
+        name: Of `TABLE_FIGURES`; its unit, and which of two is the better one, follow.
+        values: One for each; None for one that has no such figure: cycles of what is not tiled.
+        ratios: Each in the first one's; None where one of both is not known exactly, or the first is 0.
+        best: Those that none of the others can beat, whatever is only bounded or not known of them; empty
+            where all have the same, fewer than two have it, or nothing can be said.
+        unranked: Why nothing can be said.
+    """
+
+    name: str
+    unit: Unit
+    better: Better
+    values: tuple[FigureValue | None, ...]
+    ratios: tuple[float | None, ...]
+    best: tuple[int, ...] = ()
+    unranked: str = ""
+
+
+class FigureTable(Struct, frozen=True):
+    """Figures of models, of states or of tilings beside each other.
+
+    Attributes:
+        names: What the user calls each.
+        machine: What times and cycles are for; '' for none.
+        notes: What one has to know to read it.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[FigureRow, ...]
+    machine: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[VerdictKind, ...]:
+        """What the proofs beside each other showed."""
+        found = (row.values for row in self.rows if row.name == "verdict_kind")
+        kinds = [one.value for values in found for one in values if one is not None]
+        return tuple(kind for kind in _WEAKEST_FIRST for each in kinds if each == kind)
+
+
+Figures = Mapping[str, FigureValue]
+
+
+def roofline_machine(hardware: Hardware | None) -> Machine | None:
+    """The two rates of a machine; None where one of them is not known."""
+    if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:
+        return None
+    return Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
+
+
+def model_figures(
+    info: Info,
+    *,
+    roofline: Roofline | None = None,
+    cost: PlanCost | None = None,
+    proof: Verification | None = None,
+) -> Figures:
+    """The figures of a model by their names.
+
+    Args:
+        info: Its totals.
+        roofline: On a machine; None without one.
+        cost: Of the tiling by which it was made; None where it is not tiled.
+        proof: That it computes what another does; None where there is none.
+    """
+    totals = info.totals
+    found = {name: FigureValue(getattr(totals, name)) for name in ("params", "weight_bytes", "nodes")}
+    for name in TABLE_FIGURES:
+        if name not in found and hasattr(totals, name) and name != "coverage":
+            found[name] = FigureValue(getattr(totals, name), totals.sign)
+    if totals.kv_cache_bytes is None:
+        del found["kv_cache_bytes"]
+    if totals.bytes_read is not None and totals.weight_bytes_read is not None:
+        moved = totals.bytes_read - totals.weight_bytes_read
+        found["activation_bytes_read"] = FigureValue(moved, totals.sign)
+    if totals.coverage < 1:
+        found["coverage"] = FigureValue(totals.coverage)
+    if roofline is not None:
+        sign = ">= " if roofline.coverage < 1 else totals.sign
+        found["least_seconds"] = FigureValue(roofline.seconds, sign)
+    if cost is not None:
+        found["tiled_macs"] = FigureValue(cost.macs)
+        for name in ("products", "utilisation", "padded_share"):
+            found[name] = FigureValue(getattr(cost, name))
+        found["traffic"] = FigureValue(cost.total.traffic)
+        double = cost.hardware.double_buffered
+        found["buffer"] = FigureValue(cost.buffer_double if double else cost.buffer)
+        found["cycles"] = FigureValue(cost.total.cycles)
+        found["tile_seconds"] = FigureValue(cost.total.seconds)
+    if proof is not None:
+        found["verdict_kind"] = FigureValue(proof.verdict_kind)
+        found["worst_error"] = FigureValue(proof.worst_error)
+    return found
+
+
+def sweep_figures(row: SweepRow) -> Figures:
+    """The figures of one tiling of a sweep."""
+    names = {name: name for name in _OF_TILES} | {"tiled_macs": "macs", "tile_seconds": "seconds"}
+    found = {name: FigureValue(getattr(row, of)) for name, of in names.items()}
+    if row.verdict_kind is not None:
+        found["verdict_kind"] = FigureValue(row.verdict_kind)
+        found["worst_error"] = FigureValue(row.worst_error)
+    return found
+
+
+def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
+    """Tilings of a sweep beside each other, each called by what tells it from the others.
+
+    Raises:
+        Misuse: Fewer than two of them have figures.
+    """
+    known = [row for row in rows if not row.error]
+    if len(known) < 2:
+        raise Misuse("there is nothing to compare with", hint="choose two tilings or more that have figures")
+    telling = ("model", "edges", "form", "grouped", "hardware", "opening")
+    differs = [name for name in telling if len({getattr(row, name) for row in known}) > 1]
+    names = [" ".join(["x".join(map(str, row.tile)), *(getattr(row, n) for n in differs)]) for row in known]
+    machines = {row.hardware for row in known}
+    notes = []
+    if len({(row.model, row.opening) for row in known}) > 1:
+        notes.append("they are of several models: figures that grow with a model are not of the same work")
+    machine = machines.pop() if len(machines) == 1 else ""
+    return figure_table(names, [sweep_figures(row) for row in known], machine, notes)
+
+
+def figure_table(
+    names: Sequence[str], columns: Sequence[Figures], machine: str = "", notes: Sequence[str] = ()
+) -> FigureTable:
+    """Figures beside each other; what is known of none is left out.
+
+    Args:
+        names: What the user calls each.
+        columns: From `model_figures` or `sweep_figures`.
+        machine: What times and cycles are for.
+        notes: See `FigureTable`.
+    """
+    tiled = [column["tiled_macs"].value for column in columns if "tiled_macs" in column]
+    rows = []
+    for name, (unit, better) in TABLE_FIGURES.items():
+        values = tuple(column.get(name) for column in columns)
+        if all(one is None or one.value is None for one in values):
+            continue
+        if name in _OF_TILES and (len(set(tiled)) > 1 or None in tiled):
+            why = "not the same MACs run on tiles"
+            rows.append(FigureRow(name, unit, better, values, _ratios(values), unranked=why))
+        else:
+            rows.append(FigureRow(name, unit, better, values, _ratios(values), _best(values, better)))
+    return FigureTable(tuple(names), tuple(rows), machine, tuple(notes))
+
+
+def _ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
+    """Each value in the first one's."""
+    numbers = [
+        one.value if one is not None and not one.sign and not isinstance(one.value, str) else None
+        for one in values
+    ]
+    first = numbers[0]
+    return tuple(None if not first or one is None else one / first for one in numbers)
+
+
+def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
+    """Those that no other can beat, by what each is at the least and at the most."""
+    ranges = {at: _range(one) for at, one in enumerate(values) if one is not None}
+    if len(ranges) < 2 or not better or len(set(ranges.values())) == 1:
+        return ()
+    if better == "more":
+        ranges = {at: (-most, -least) for at, (least, most) in ranges.items()}
+    return tuple(
+        at
+        for at, (_, most) in ranges.items()
+        if most <= min((least for other, (least, _) in ranges.items() if other != at))
+    )
+
+
+def _range(one: FigureValue) -> tuple[float, float]:
+    """What a figure is at the least, and at the most; none is below 0."""
+    if isinstance(one.value, str):
+        place = _WEAKEST_FIRST.index(one.value) if one.value in get_args(VerdictKind) else 0
+        return place, place
+    if one.value is None or math.isnan(one.value) or one.sign.startswith("~"):
+        return 0, math.inf
+    return (
+        0 if one.sign.startswith("<") else one.value,
+        math.inf if one.sign.startswith(">") else one.value,
+    )
 
 
 class Difference(Struct, frozen=True):
@@ -63,12 +312,14 @@ class Comparison(Struct, frozen=True):
         operators: Operator or leaf module type -> how many in each model.
         differences: Against the first model, by model and figure.
         agree: Parameters and MACs are equal, or every difference is explained in full.
+        figures: Of each, and which are the best.
     """
 
     models: tuple[Info, ...]
     operators: tuple[tuple[str, tuple[int, ...]], ...]
     differences: tuple[Difference, ...]
     agree: bool
+    figures: FigureTable = FigureTable((), ())
 
 
 class TorchinfoDifference(Struct, frozen=True):

@@ -165,3 +165,10 @@ class Verification(Struct, frozen=True):
     sizes: tuple[Mapping[str, int], ...] = ()
     nodes: int | None = None
     tolerance: Tolerance | None = None
+
+    @property
+    def worst_error(self) -> float | None:
+        """Largest difference of any output; None where one cannot be compared."""
+        found = [output.max_abs for output in self.outputs]
+        known = [value for value in found if value is not None]
+        return max(known) if known and len(known) == len(found) else None

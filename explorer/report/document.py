@@ -31,7 +31,7 @@ from explorer.facts import (
     Verification,
     to_json,
 )
-from explorer.facts.comparison import FIGURES
+from explorer.facts.comparison import FIGURES, TABLE_FIGURES
 from explorer.report.json_text import Records
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explorer.facts.beside.overlay import Overlay
     from explorer.facts.beside.placement import Placement
     from explorer.facts.blame import Blame
-    from explorer.facts.comparison import Comparison, RowPair, TorchinfoTable, TreeDiff
+    from explorer.facts.comparison import Comparison, FigureTable, RowPair, TorchinfoTable, TreeDiff
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
     from explorer.facts.graph.connections import Connections
@@ -262,7 +262,7 @@ def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None)
     return {**info(about, tool, sha256), "machine": machine, "cost": document, **rows}
 
 
-def sweep(fact: Sweep, tool: str) -> Document:
+def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Document:
     """The document of `explorer sweep`: a row for every tiling of every model."""
     rows = []
     for row in fact.rows:
@@ -277,6 +277,7 @@ def sweep(fact: Sweep, tool: str) -> Document:
         **_picked(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
+        **_compared(figures),
     }
 
 
@@ -337,12 +338,41 @@ def compare(fact: Comparison, tool: str) -> Document:
         **_envelope(tool),
         "agree": fact.agree,
         "models": [
-            {"source": one.model.source, "format": one.model.format, **_totals(one.totals)}
-            for one in fact.models
+            {
+                "source": one.model.source,
+                "format": one.model.format,
+                **_totals(one.totals),
+                **{name: value for name, value in beside.items() if name not in _OF_TOTALS},
+            }
+            for one, beside in zip(fact.models, _beside(fact.figures), strict=True)
         ],
         "operators": [{"op": op, "counts": list(counts)} for op, counts in fact.operators],
         "differences": [_record(difference) for difference in fact.differences],
+        "figures": _record(fact.figures),
     }
+
+
+_OF_TOTALS = {"name", *(name for name in TABLE_FIGURES if name in Totals.__struct_fields__)}
+"""Figures beside each other that stand among the totals of a model."""
+
+
+def _beside(fact: FigureTable) -> list[Document]:
+    """A record for each that is compared: every figure, and the names of those in which it is the best."""
+    rows = {row.name: row for row in fact.rows}
+    found: list[Document] = []
+    for at, name in enumerate(fact.names):
+        values = {figure: row.values[at] for figure, row in rows.items()}
+        figures = {
+            figure: to_json(one and one.value) for figure in TABLE_FIGURES for one in [values.get(figure)]
+        }
+        best = [figure for figure, row in rows.items() if at in row.best]
+        found.append({"name": name, **figures, "best": best})
+    return found
+
+
+def _compared(fact: FigureTable | None) -> Document:
+    """What `--beside` adds to a document."""
+    return {} if fact is None else {"figures": _record(fact), "compared": _beside(fact)}
 
 
 def torchinfo(
@@ -410,7 +440,9 @@ def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> 
     return {**info(about, tool, sha256), **to_json(fact)}
 
 
-def history(fact: History, source: str, output: str | None, tool: str) -> Document:
+def history(
+    fact: History, source: str, output: str | None, tool: str, figures: FigureTable | None = None
+) -> Document:
     """The document of `explorer history`: the states of a session, and which is the current one."""
     states = [
         {
@@ -430,6 +462,7 @@ def history(fact: History, source: str, output: str | None, tool: str) -> Docume
         "current": fact.current,
         "states": states,
         "output": output,
+        **_compared(figures),
     }
 
 

@@ -19,6 +19,7 @@ from explorer.session.session import Session, reopen
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison, TreeDiff
+    from explorer.facts.cost import Hardware
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.facts.verification import Tolerance
 
@@ -118,12 +119,23 @@ def tree_diff_files(
 
 
 def compare_files(
-    *sources: str | os.PathLike[str], on_progress: OnProgress = None, cancel: Cancel = None, **options: Any
+    *sources: str | os.PathLike[str],
+    hardware: Hardware | None = None,
+    verify: bool = False,
+    draws: int = 1,
+    first_seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
 ) -> Comparison:
-    """Totals of two or more models side by side, and their differences from the first.
+    """Figures of two or more models side by side, which are the best, and differences from the first.
 
     Args:
         sources: As for `explorer.session.Session`.
+        hardware: The machine for times and cycles; None leaves them out.
+        verify: Prove that each computes what the first does.
+        draws: Random inputs for each proof.
+        first_seed: Of the first draw of a proof.
         on_progress: Told the phase of each model.
         cancel: Asked now and then; True stops.
         options: As for `explorer.session.Session`; a dimension or input need only exist in one of the models.
@@ -138,7 +150,18 @@ def compare_files(
         for models in several:
             models.opened(0, on_progress)
         _check_names(several)
-        return sessions[0]._comparer.totals(0, [(models, 0) for models in several[1:]], on_progress, cancel)
+        first, *others = several
+
+        def prove(one: tuple[Models, int]) -> Verification:
+            graphs = first.graph(0, on_progress), one[0].graph(one[1], on_progress)
+            how: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
+            return sessions[0]._prover.verify(
+                *graphs, None, draws=draws, seed=first_seed, on_progress=on_progress, cancel=cancel, **how
+            )
+
+        beside = [(models, 0) for models in others]
+        proved: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
+        return sessions[0]._comparer.totals(0, beside, on_progress, cancel, **proved)
 
 
 def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:

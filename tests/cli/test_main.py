@@ -78,7 +78,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "--jsn"], "did you mean '--json'?"),
         (
             ["info", "a", "--draws", "3"],
-            "it belongs to explorer tile, sweep, convert, rebatch, verify, blame",
+            "it belongs to explorer compare, tile, sweep, history, convert, rebatch, verify, blame",
         ),
         (
             ["info", "a", "-o", "b"],

@@ -10,7 +10,14 @@ from rich.console import Console
 
 from explorer.base.units import rate_text, seconds_text
 from explorer.facts import Info, ModelInfo, TensorInfo, Totals
-from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
+from explorer.facts.comparison import (
+    Comparison,
+    Difference,
+    TorchinfoDifference,
+    TorchinfoTable,
+    figure_table,
+    model_figures,
+)
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.training import LayerTraining, Training
@@ -182,6 +189,7 @@ def test_models_side_by_side_mark_what_differs_and_what_stays_open() -> None:
             Difference(1, "nodes", 4, 1, "partly"),
         ),
         False,
+        figure_table(["a.onnx", "b.onnx"], [model_figures(INFO), model_figures(other)]),
     )
     lines = read(compare.compare(fact)).splitlines()
     assert "not explained" in lines[0]

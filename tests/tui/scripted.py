@@ -45,6 +45,7 @@ from explorer.facts import (
 )
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.beside.placement import Placement
+from explorer.facts.comparison import FigureTable, figure_table, model_figures
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing
@@ -750,6 +751,11 @@ class ScriptedEngine:
 
     def _verify(self, before: int = 0, after: int | None = None) -> Verification:
         return proof()
+
+    def _beside(self, chosen: tuple[int, ...], *, hardware: Hardware | None = None) -> FigureTable:
+        nodes = [replace(self.model.info.totals, nodes=20 + at) for at in chosen]
+        figures = [model_figures(replace(self.model.info, totals=totals)) for totals in nodes]
+        return figure_table([f"{at} state" for at in chosen], figures, hardware.name if hardware else "")
 
     def _diff(self, before: int = 0, after: int | None = None) -> Diff:
         whole = self.model.info.totals

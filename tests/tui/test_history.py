@@ -12,6 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
 from explorer.report.present.tiling.history import state_blocks, states
 from explorer.tui.dialogs.dialogs import EntryDialog
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.states.history import DiffScreen, HistoryScreen
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
@@ -92,6 +93,39 @@ async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> No
         assert any("3 tiled" in line_text(changes.row_line(i, 78)) for i in range(changes.row_count))
         await hands.press("escape")
         assert len(rows(hands)) == 3, "back to the history"
+
+
+async def test_marked_states_stand_beside_each_other_and_the_best_is_said_in_words() -> None:
+    async with screen(ScriptedEngine(tilings=3)) as hands:
+        await hands.press("H", "space", "up", "up", "space")
+        assert [row[1] for row in rows(hands)] == [" ", "b", " ", "a"]
+        assert hands.engine.states.current == 3, "Space marks and goes nowhere"
+        await hands.press("up", "space", "t")
+        top = hands.pilot.app.screen
+        assert isinstance(top, FigureScreen)
+        assert asked(hands, "beside") == [("beside", (3, 1, 0))]
+        page = "\n".join(line_text(line) for line in top.query_one("#figures", LineView).lines)
+        nodes = [line.split() for line in page.splitlines() if line.strip().startswith("Nodes")]
+        assert nodes == [["Nodes", "23", "21", "-8.7", "%"], ["Nodes", "23", "best", "20", "-13.0", "%"]]
+        await hands.press("y")
+        assert "| Nodes | 23 | 21 | -8.7 % | best 20 | -13.0 % |" in hands.pilot.app.clipboard
+        await hands.press("e")
+        assert "714,188,480" in "\n".join(
+            line_text(line) for line in top.query_one("#figures", LineView).lines
+        )
+        await hands.press("escape")
+        assert len(rows(hands)) == 4, "back to the history"
+
+
+async def test_one_state_is_compared_with_the_model_as_opened() -> None:
+    async with screen(ScriptedEngine(tilings=1), size=(60, 15)) as hands:
+        await hands.press("H", "t")
+        top = hands.pilot.app.screen
+        assert isinstance(top, FigureScreen)
+        assert asked(hands, "beside") == [("beside", (0, 1))]
+        assert all(line_width(line) <= 60 for line in top.query_one("#figures", LineView).lines)
+        await hands.press("escape", "home", "t")
+        assert len(rows(hands)) == 2, "one state has nothing beside it"
 
 
 async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> None:

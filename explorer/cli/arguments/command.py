@@ -28,7 +28,7 @@ class ParsedArgs:
 
     models: list[str]
     explicit: set[str]
-    csv = json = quiet = no_cache = False
+    csv = json = markdown = quiet = no_cache = False
     memory: int | None = None
 
     if TYPE_CHECKING:

@@ -268,6 +268,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option("--json", "the answer as JSON (a contract: explorer help json)", manual="the answer as JSON"),
         Option("--csv", "the answer's table as CSV", manual="the rows of the JSON answer as CSV"),
+        Option("--markdown", "the answer as Markdown"),
         Option("--quiet", "only the answer and errors: no progress, no messages"),
         Option(
             "--memory",

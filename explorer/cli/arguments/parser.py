@@ -156,8 +156,9 @@ def _check_options(command: Command, given: ParsedArgs) -> None:
         option = command.options[flag]
         if getattr(given, option.key) is None:
             raise Misuse("says nowhere to write", where=command.name, hint=f"add {flag} {option.metavar}")
-    if given.csv and given.json:
-        raise Misuse("one answer has one form", where="--csv", hint="leave out --csv or --json")
+    forms = [f"--{form}" for form in ("csv", "markdown", "json") if getattr(given, form)]
+    if len(forms) > 1:
+        raise Misuse("one answer has one form", where=forms[0], hint=f"leave out {' or '.join(forms)}")
     if command is SCREEN and given.resume:
         for option in command.options.values():
             if option.flag not in WITH_RESUME and getattr(given, option.key):

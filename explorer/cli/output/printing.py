@@ -26,6 +26,10 @@ def print_answer(answer: Answer, given: ParsedArgs) -> int:
         from explorer.report.csv_table import csv_lines
 
         return print_pieces(csv_lines(answer.document()[answer.rows]), answer.code)
+    if given.markdown:
+        from explorer.report.html.draw import markdown_text
+
+        return print_pieces([markdown_text(answer.page())], answer.code)
     if given.json:
         from explorer.report import json_text
 

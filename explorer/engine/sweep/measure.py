@@ -19,7 +19,7 @@ from explorer.base.version import __version__
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.engine.tiling.cost import plan_cost
-from explorer.facts import History, Plan, TileResult, TileSpec, Verification
+from explorer.facts import History, Plan, TileResult, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
@@ -146,7 +146,7 @@ def prove_row(
             verified=evidence.passed,
             verdict_kind=evidence.verdict_kind,
             verdict=evidence.verdict,
-            worst_error=_worst(evidence),
+            worst_error=evidence.worst_error,
             tiled_bytes=_size(folder) if result.output else None,
             proof_seconds=time.perf_counter() - started,
         )
@@ -158,13 +158,6 @@ def prove_row(
         )
     finally:
         made.remove()
-
-
-def _worst(evidence: Verification) -> float | None:
-    """Largest difference of any output; None where one cannot be compared."""
-    found = [output.max_abs for output in evidence.outputs]
-    known = [value for value in found if value is not None]
-    return max(known) if known and len(known) == len(found) else None
 
 
 def _size(folder: str) -> int:

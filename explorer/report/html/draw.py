@@ -18,7 +18,7 @@ from explorer.report.layout import some_of
 from explorer.report.present.look.info import about_text
 from explorer.session.headers import label
 
-__all__ = ["html", "markdown"]
+__all__ = ["html", "markdown", "markdown_text"]
 
 _MOST = 5_000
 """Rows of a table: more make a page that no browser opens gladly."""
@@ -60,21 +60,32 @@ def markdown(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: 
     """The same in Markdown."""
     lines = [f"# {_escaped(title)}", "", _escaped(_subtitle(info)), ""]
     for name, blocks in sections:
-        lines += [f"## {name}", ""]
-        for part in _parts(blocks, info):
-            if part.heading:
-                lines += [f"### {_escaped(part.heading)}", ""]
-            if part.text:
-                lines += [_escaped(_plain(part.text)), ""]
-            if part.picture:
-                coded = base64.b64encode(part.picture.encode()).decode()
-                lines += [f"![{name}](data:image/svg+xml;base64,{coded})", ""]
-            if part.columns:
-                lines += [_row(column.title for column in part.columns)]
-                lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
-                lines += [_row(_indented(_plain(cell)) for cell in row) for row in part.rows]
-                lines.append("")
+        lines += [f"## {name}", "", *_marked(blocks, info, name)]
     return "\n".join([*lines, f"Made by {tool}. Counts are SI, bytes are IEC.", ""])
+
+
+def markdown_text(blocks: Sequence[Block]) -> str:
+    """Blocks without charts in Markdown: what a verb answers with `--markdown`."""
+    return "\n".join(_marked(blocks, None, "")).rstrip() + "\n"
+
+
+def _marked(blocks: Iterable[Block], info: Info | None, name: str) -> list[str]:
+    """Lines of Markdown, a blank one behind each part."""
+    lines: list[str] = []
+    for part in _parts(blocks, info):
+        if part.heading:
+            lines += [f"### {_escaped(part.heading)}", ""]
+        if part.text:
+            lines += [_escaped(_plain(part.text)), ""]
+        if part.picture:
+            coded = base64.b64encode(part.picture.encode()).decode()
+            lines += [f"![{name}](data:image/svg+xml;base64,{coded})", ""]
+        if part.columns:
+            lines += [_row(column.title for column in part.columns)]
+            lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
+            lines += [_row(_indented(_plain(cell)) for cell in row) for row in part.rows]
+            lines.append("")
+    return lines
 
 
 def _subtitle(info: Info) -> str:
@@ -82,11 +93,12 @@ def _subtitle(info: Info) -> str:
     return f"{printable(info.model.source)} · {printable(about)}"
 
 
-def _parts(blocks: Iterable[Block], info: Info) -> Iterable[_Part]:
+def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
     for block in blocks:
         if isinstance(block, Heading):
             yield _Part(heading=" · ".join(filter(None, (block.text, block.note))))
         elif isinstance(block, Chart):
+            assert info is not None
             yield _Part(picture=plots.svg(block.name, info, block.fact))
         elif isinstance(block, Paragraph):
             yield _Part(text=[Span(block.text, block.role)])

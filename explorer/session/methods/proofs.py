@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from explorer.base.errors import Misuse
 from explorer.facts import Diff, TileSpec, Verification
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts import history as states
@@ -14,7 +16,8 @@ from explorer.session.parts.models import Cancel, Dims, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
-    from explorer.facts.comparison import Comparison, TreeDiff
+    from explorer.facts.comparison import Comparison, FigureTable, TreeDiff
+    from explorer.facts.cost import Hardware
     from explorer.facts.verification import Tolerance
 
 
@@ -174,3 +177,45 @@ class ProofMethods(SessionParts):
         """The totals of two models side by side, and why they differ; arguments as for `tree_diff`."""
         where = self._models.at(before), [self._beside(after, other)]
         return self._comparer.totals(*where, on_progress, cancel)
+
+    def beside(
+        self,
+        states: Sequence[int | str],
+        *,
+        hardware: Hardware | None = None,
+        verify: bool = False,
+        draws: int = 1,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FigureTable:
+        """Figures of two states or more beside each other, relative to the first, and which are the best.
+
+        Args:
+            states: Numbers or names.
+            hardware: The machine for times and cycles (see `explorer.settings.machines.hardware`).
+            verify: Hold each against the first; else the proof that was made with each is shown.
+            draws: Random inputs for each proof.
+            seed: Of the first draw.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops.
+
+        Raises:
+            Misuse: There are fewer than two, or there is no such state.
+        """
+        models = self._models
+        chosen = [models.at(s) if isinstance(s, int) else models.history.state(s) for s in states]
+        chosen = list(dict.fromkeys(chosen))
+        if len(chosen) < 2:
+            raise Misuse("there is nothing to compare with", hint="name two states or more")
+        entries = [models.history.entries[at] for at in chosen]
+        called = [e.name or (e.label if at else "as opened") for at, e in zip(chosen, entries, strict=True)]
+        how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
+        return self._comparer.beside(
+            [(models, at) for at in chosen],
+            [f"{at} {name}" for at, name in zip(chosen, called, strict=True)],
+            on_progress,
+            cancel,
+            prove=(lambda one: self.verify(chosen[0], one[1], **how)) if verify else None,
+            hardware=hardware,
+        )

@@ -35,9 +35,8 @@ class TilingMethods(SessionParts):
         model that was tiled several times it is the last plan, with the sites of the earlier ones behind
         its own.
         """
-        return (
-            None if self._models.examined(self._models.current).info.tiled is None else self._tiler.tiling()
-        )
+        at = self._models.current
+        return None if self._models.examined(at).info.tiled is None else self._tiler.tiling(at)
 
     def cost(
         self,

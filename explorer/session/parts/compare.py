@@ -1,4 +1,4 @@
-"""Diff of two models as ONNX graphs and as trees side by side, and totals of several side by side."""
+"""Diff of two models as ONNX graphs and as trees side by side, and figures of several beside each other."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.costs.compare.models import compare
+from explorer.engine.costs.memory.roofline import roofline
 from explorer.engine.diff import diff, tree_diff
-from explorer.facts import Analysis, Diff
-from explorer.facts.comparison import Comparison, TreeDiff
+from explorer.engine.tiling.cost import plan_cost
+from explorer.facts import Analysis, Diff, Info, Verification
+from explorer.facts.comparison import (
+    Comparison,
+    Figures,
+    FigureTable,
+    TreeDiff,
+    figure_table,
+    model_figures,
+    roofline_machine,
+)
+from explorer.facts.cost import Hardware
 from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.tiling import Tiler
 
 State = tuple[Models, int]
 """A model of a session: which session's, and where in its history."""
@@ -73,9 +85,16 @@ class Comparer:
         return replace(found, before=own.label(before), after=other.label(b))
 
     def totals(
-        self, before: int, others: Sequence[State], on_progress: OnProgress, cancel: Cancel
+        self,
+        before: int,
+        others: Sequence[State],
+        on_progress: OnProgress,
+        cancel: Cancel,
+        *,
+        prove: Prove | None = None,
+        hardware: Hardware | None = None,
     ) -> Comparison:
-        """Totals of a state and of others, and their differences from the first."""
+        """Figures of a state and of others, and their differences from the first; see `beside`."""
         every = (self._models, before), *others
         examined = [models.examined(at, on_progress, cancel) for models, at in every]
         compared = compare(
@@ -88,7 +107,75 @@ class Comparer:
             replace(info, model=replace(info.model, source=models.label(at))) if at else info
             for info, (models, at) in named
         ]
-        return replace(compared, models=tuple(infos))
+        names = [models.label(at) for models, at in every]
+        figures = self.beside(every, names, on_progress, cancel, prove=prove, hardware=hardware)
+        return replace(compared, models=tuple(infos), figures=figures)
+
+    def beside(
+        self,
+        every: Sequence[State],
+        names: Sequence[str],
+        on_progress: OnProgress,
+        cancel: Cancel,
+        *,
+        prove: Prove | None = None,
+        hardware: Hardware | None = None,
+    ) -> FigureTable:
+        """Figures of states of this session and of others beside each other.
+
+        Args:
+            every: They; changes are from the first.
+            names: What the user calls each.
+            on_progress: Told where an analysis stands.
+            cancel: Asked now and then; True stops.
+            prove: Compares the first with another one; None shows the proof that was made with each.
+            hardware: The machine; None leaves out times and cycles.
+        """
+        infos = [models.examined(at, on_progress, cancel).info for models, at in every]
+        proofs = [
+            models.history.entries[at].verification
+            if prove is None
+            else prove((models, at))
+            if place
+            else None
+            for place, (models, at) in enumerate(every)
+        ]
+        columns = [_column(one, hardware, proof) for one, proof in zip(every, proofs, strict=True)]
+        notes = _notes(infos, None if prove is None else names[0])
+        if prove is None and any(proofs):
+            notes.append("proof and largest error: of the step that made a state, against the one before")
+        machine = "" if hardware is None else hardware.name or "the machine that was given"
+        return figure_table(names, columns, machine, notes)
+
+
+Prove = Callable[[State], Verification]
+"""Holds the first of those that are compared against another one."""
+
+
+def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
+    """The figures of a state."""
+    models, at = state
+    examined = models.examined(at)
+    machine, tiled = roofline_machine(hardware), examined.info.tiled
+    timed = machine is not None and examined.info.totals.nodes
+    plan = Tiler(models).tiling(at) if tiled is not None else None
+    return model_figures(
+        examined.info,
+        roofline=roofline(examined.analysis, machine) if timed and machine is not None else None,
+        cost=None if plan is None else plan_cost(plan, hardware),
+        proof=proof,
+    )
+
+
+def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
+    """What one has to know of figures beside each other."""
+    notes = []
+    shapes = [sorted(str(tensor.shape) for tensor in info.model.inputs) for info in infos]
+    if any(other != shapes[0] for other in shapes):
+        notes.append("their inputs have other shapes: figures that grow with those are not of the same work")
+    if proved is not None:
+        notes.append(f"proof and largest error: against {proved}")
+    return notes
 
 
 def _zeros(opened: Any) -> Callable[[str], bool]:

@@ -62,9 +62,8 @@ class Tiler:
             return self.plan(spec, on_progress, at=at, apart=plan.decomposed)
         return plan, found, chosen
 
-    def tiling(self) -> Plan | None:
-        """The plan by which the current model was tiled."""
-        at = self._models.current
+    def tiling(self, at: int) -> Plan | None:
+        """The plan by which a state was tiled."""
         model, plan = self._models.graph(at), self._models.history.entries[at].plan
         return recover_plan(model) if plan is None else with_earlier(plan, model)
 

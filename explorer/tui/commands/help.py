@@ -6,6 +6,7 @@ from explorer.tui.commands import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
+from explorer.tui.dialogs.states.figures import FIGURE_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
@@ -27,6 +28,7 @@ KEYS: tuple[Key, ...] = (
     *GRAPH_KEYS,
     *HISTORY_KEYS,
     *PAIR_KEYS,
+    *FIGURE_KEYS,
     *SWEEP_KEYS,
     *BLAME_KEYS,
     *CHOOSER_KEYS,

@@ -17,12 +17,14 @@ from textual.containers import Container
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import TileSpec
+from explorer.facts.comparison import tilings_table
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
 from explorer.report.present.tiling.sweep import SweepColumn
 from explorer.report.table_file import write_sweep
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
 from explorer.tui.pages.sweep import (
     ParetoPlot,
@@ -36,6 +38,7 @@ from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList, LineView, PanelView
+from explorer.tui.widgets.marked_list import MarkedList
 from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
@@ -48,7 +51,7 @@ _TALL = 19
 """Rows under which only one of both is shown."""
 _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
 """Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
-_KEYS = " Enter tiles  s sort  f front  x axes  p plot  n more  w write  Esc stop, back  ? keys"
+_KEYS = " Enter tiles  Space mark  t table  s sort  f front  x axes  p plot  n more  w write  Esc  ? keys"
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 
 
@@ -59,6 +62,8 @@ SWEEP_KEYS = key_group(
     ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
     ("sweep_sort(-1)", ("S",), "S", "Sort by the figure before", "The same, the other way round"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
+    ("mark", ("space",), "Space", "Mark", "Marks a tiling, or takes its mark away; as many as you like"),
+    ("sweep_figures", ("t",), "t", "Table", "Figures of the marked tilings beside each other"),
     ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
     ("sweep_plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
@@ -79,7 +84,7 @@ class SweepState(Struct):
     axes: int = 0
 
 
-class _Rows(LineList):
+class _Rows(MarkedList):
     """A row a tiling."""
 
     rows: tuple[SweepRow, ...] = ()
@@ -90,7 +95,11 @@ class _Rows(LineList):
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        return sweep_line(self.rows[index], self.columns(width), width)
+        return sweep_line(self.rows[index], self.columns(width), width, self.letter(index))
+
+    def key_of(self, index: int) -> tuple[Any, str]:
+        """What tells its tiling apart."""
+        return _mark(self.rows[index])
 
     def columns(self, width: int) -> tuple[SweepColumn, ...]:
         """The columns of these rows in `width` cells, looked for once."""
@@ -353,6 +362,30 @@ class SweepScreen(SubScreen[TileSpec]):
         self._found.front = not self._found.front
         self._show()
         self._say("only the Pareto front" if self._found.front else "all tilings")
+
+    def action_mark(self) -> None:
+        """Mark the tiling under the cursor, whatever has the focus."""
+        self.query_one(_Rows).action_mark()
+
+    def action_sweep_figures(self) -> None:
+        """The marked tilings beside each other; of one also that under the cursor."""
+        rows = {_mark(row): row for row in self._found.rows}
+        current, table = self.current, self.query_one(_Rows)
+        chosen = [rows[mark] for mark in table.marked if mark in rows]
+        if len(chosen) == 1 and current is not None and current is not chosen[0]:
+            chosen.append(current)
+        try:
+            figures = tilings_table(chosen)
+        except ExplorerError:
+            self._say("Space marks the tilings to compare: two or more that have figures")
+            self.app.bell()
+            return
+        self.app.push_screen(FigureScreen(figures, "tilings"))
+
+    @on(MarkedList.RowMarked)
+    def _marked(self) -> None:
+        count = len(self.query_one(_Rows).marked)
+        self._say(f"{count:,} marked; t sets them beside each other" if count else "")
 
     def action_sweep_axes(self) -> None:
         """Other figures in the plot."""

@@ -70,9 +70,9 @@ def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool, width: in
     return tuple(spans)
 
 
-def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int) -> Line:
-    """A tiling in one line; of one without figures the reason."""
-    mark: Span = (f" {FRONT} ", "good") if row.pareto else ("   ", "text")
+def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter: str = " ") -> Line:
+    """A tiling in one line behind the letter of its mark; of one without figures the reason."""
+    mark: Span = (f"{letter}{FRONT} ", "good") if row.pareto else (f"{letter}  ", "accent")
     if row.error:
         cells = _SORTED_BY["tile"][1]
         said = fit(safe(row.error), max(1, width - 4 - cells))

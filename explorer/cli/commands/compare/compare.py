@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DIFFERENT, DONE
+from explorer.base.exit_codes import DIFFERENT, DONE, OF_VERDICT
+from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.records import hardware
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    fact = explorer.compare_files(*given.models, on_progress=progress, **given.opening)
+    fact = explorer.compare_files(
+        *given.models,
+        hardware=hardware(given),
+        verify=given.verify,
+        draws=given.draws or 1,
+        first_seed=given.seed,
+        on_progress=progress,
+        **given.opening,
+    )
     return Answer(
-        DONE if fact.agree else DIFFERENT,
+        OF_VERDICT[weakest(fact.figures.verdicts)] or (DONE if fact.agree else DIFFERENT),
         lambda: document().compare(fact, tool()),
         lambda: present("compare.compare").compare(fact),
         "models",
@@ -22,11 +32,25 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "compare",
-    "totals of two models or more side by side, and why they differ",
+    "figures of models side by side, what is best, and why they differ",
     ("M1", "M2", "..."),
-    (*OPENING, *TABLE),
-    ("explorer compare resnet18 resnet18.onnx", "explorer compare a.onnx b.onnx c.onnx --json"),
+    (
+        HARDWARE,
+        Option("--verify", "prove that each computes what the first does"),
+        "--draws",
+        "--seed",
+        *OPENING,
+        "--markdown",
+        *TABLE,
+    ),
+    (
+        "explorer compare resnet18 resnet18.onnx",
+        "explorer compare a.onnx b.onnx c.onnx --machine h100 --markdown",
+        "explorer compare a.onnx b.onnx --verify --json",
+    ),
     _run,
     usage="compare M1 M2 ...",
-    manual="totals side by side, and why they differ (folded batch norm, dropped dropout, ...)",
+    manual="figures side by side, relative to the first, which is best of each, and why totals differ"
+    " (folded batch norm, dropped dropout, ...); `--machine` adds least time, and cycles of what is tiled,"
+    " `--verify` a proof of each",
 )

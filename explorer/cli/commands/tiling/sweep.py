@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from explorer.facts.comparison import FigureTable
     from explorer.facts.sweep import Sweep, SweepSpec
 
 
@@ -60,6 +61,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         bad = fact.failed
     if given.sort is not None:
         fact = sweep.sorted_by(fact, given.sort)
+    figures = None if given.beside is None else _compared(given.beside, fact)
     if given.scalesim is not None:
         text = present("tiling.sweep")
         written = {
@@ -73,9 +75,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
         BAD_INPUT if bad else OF_VERDICT[weakest(proofs)],
-        lambda: document().sweep(fact, tool()),
-        lambda: present("tiling.sweep").sweep(fact),
-        "rows",
+        lambda: document().sweep(fact, tool(), figures),
+        lambda: present("tiling.sweep").sweep(fact, figures),
+        "rows" if figures is None else "compared",
         warning=_without(fact, bad),
     )
 
@@ -89,8 +91,23 @@ def _without(fact: Sweep, bad: Mapping[str, str]) -> str:
     return "; ".join(said)
 
 
-_OF_RESULTS = {"sort", "json", "csv", "quiet", "memory"}
+_OF_RESULTS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
 """Options that mean something for the rows of an earlier sweep."""
+
+
+def _compared(chosen: str, fact: Sweep) -> FigureTable:
+    """The tilings that were named, beside each other."""
+    from explorer.facts.comparison import tilings_table
+    from explorer.settings.parse import parse_tiles
+
+    if chosen in ("all", "front"):
+        return tilings_table([row for row in fact.rows if chosen == "all" or row.pareto])
+    wanted = parse_tiles(chosen, "--beside")
+    missing = [tile for tile in wanted if all(row.tile != tile for row in fact.rows)]
+    if missing:
+        said = "x".join(map(str, missing[0]))
+        raise Misuse(f"no tiling has the tile {said}", where="--beside", hint="name one that --tile has")
+    return tilings_table([row for tile in wanted for row in fact.rows if row.tile == tile])
 
 
 def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:
@@ -171,6 +188,11 @@ COMMAND = Command(
             ),
         ),
         Option(
+            "--beside",
+            "figures of some tilings beside each other, the first to measure by: their tiles, all, or front",
+            "TILES",
+        ),
+        Option(
             "--workers",
             "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
             "N",
@@ -187,12 +209,14 @@ COMMAND = Command(
         ),
         Option("--force", "overwrite --scalesim's FILE if it exists"),
         *OPENING,
+        "--markdown",
         *TABLE,
     ),
     (
         "explorer sweep alexnet --tile 16,32,64,128 --machine npu.toml",
         "explorer sweep model.onnx --tile-m 16,64 --tile-k 16,64 --tile-n 16,64 -o results.db",
         "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
+        "explorer sweep results.db --beside 32,64,128 --markdown",
         "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
     ),
     _run,

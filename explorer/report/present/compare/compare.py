@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from explorer.base.units import bytes_text, count_text, exact_text
-from explorer.facts import Analysis, Info, Totals
+from explorer.base.units import exact_text
+from explorer.facts import Analysis, Info
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.present.compare.figures import figure_tables, said
 from explorer.report.present.look.info import title
 from explorer.report.present.look.table import layers
 from explorer.session.headers import label
 
 __all__ = ["compare", "torchinfo"]
-
-_FIGURES = (
-    ("Parameters", "params", count_text),
-    ("Weight bytes", "weight_bytes", bytes_text),
-    ("MACs", "macs", count_text),
-    ("Elementwise operations", "elementwise_ops", count_text),
-    ("Activations, sum", "activation_bytes_sum", bytes_text),
-    ("Activations, peak", "activation_bytes_peak", bytes_text),
-    ("Bytes read", "bytes_read", bytes_text),
-    ("Bytes written", "bytes_written", bytes_text),
-    ("Nodes", "nodes", exact_text),
-)
 
 
 def compare(fact: Comparison) -> list[Block]:
@@ -34,45 +23,18 @@ def compare(fact: Comparison) -> list[Block]:
         verdict = "parameters and MACs are the same, or every difference in them is explained"
         if any(not one.totals.nodes and not one.totals.coverage for one in fact.models):
             verdict = "parameters are the same, or every difference in them is explained; MACs are not known"
-    columns = (
-        Column("", role="quiet"),
-        *(Column(one.model.source, "right", shrink=True) for one in fact.models),
-    )
-    rows: list[tuple[Cell, ...]] = [
-        ("Format", *(Span(label(one.model.format), "quiet") for one in fact.models))
-    ]
-    rows += [
-        (label, *_cells([one.totals for one in fact.models], name, text)) for label, name, text in _FIGURES
-    ]
-    rows.append(("Coverage", *(_coverage(one.totals) for one in fact.models)))
+    formats: tuple[Cell, ...] = ("Format", *(Span(label(one.model.format), "quiet") for one in fact.models))
     counts = [(op, *(exact_text(count) if count else "-" for count in found)) for op, found in fact.operators]
     return [
         Paragraph(verdict, "passed" if fact.agree else "bad", 0),
         Line(),
-        Table(columns, rows),
+        *figure_tables(fact.figures, above=[formats]),
+        Line(),
+        *said(fact.figures),
         Line(),
         Table((Column("operators"), *(Column("", "right") for _ in fact.models)), counts),
         *_differences(fact),
     ]
-
-
-_STORED = ("params", "weight_bytes", "nodes")
-"""Known of every model, whatever its shapes are."""
-
-
-def _cells(totals: list[Totals], name: str, text: Callable[[int | None], str]) -> list[Cell]:
-    """Figures beside the first one, marked where they are not equal to it."""
-    shown: list[Cell] = []
-    for one in totals:
-        value = getattr(one, name)
-        said = ("" if value is None or name in _STORED else one.sign) + text(value)
-        same = value == getattr(totals[0], name) and value is not None
-        shown.append(said if same else Span(said, "warning"))
-    return shown
-
-
-def _coverage(totals: Totals) -> Cell:
-    return "100 %" if totals.coverage >= 1 else Span(f"{int(totals.coverage * 1000) / 10:.1f} %", "warning")
 
 
 def _differences(fact: Comparison) -> list[Block]:

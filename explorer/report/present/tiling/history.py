@@ -7,25 +7,32 @@ import os
 from explorer.base.units import exact_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import History, HistoryEntry
+from explorer.facts.comparison import FigureTable
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
+from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.terms import field_terms
 
 __all__ = ["history", "state_blocks", "state_name", "states", "tree_rows"]
 
 
-def history(fact: History, source: str, output: str | None) -> list[Block]:
+def history(
+    fact: History, source: str, output: str | None, figures: FigureTable | None = None
+) -> list[Block]:
     """The answer of `explorer history`: a row a state, the current one marked.
 
     Args:
         fact: The states.
         source: The model of the session.
         output: Where the script was written; None if nowhere.
+        figures: Of the states that are compared; None without any.
     """
     blocks: list[Block] = [
         Line((Span(source, "strong"), Span("   a session that waits to be resumed", "quiet")))
     ]
-    blocks += [Line(), states(fact, "*", commands=True), Line()]
+    blocks += [Line(), states(fact, "*", commands=figures is None), Line()]
+    if figures is not None:
+        blocks += [*figure_blocks(figures), Line()]
     if output is not None:
         return [*blocks, Line(("wrote ", Span(output, "strong")), 2)]
     return [

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from explorer.base.units import bytes_text, edges_text, printable, seconds_text
 from explorer.base.verdicts import VERDICTS, VerdictKind
+from explorer.facts.comparison import FigureTable
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
+from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
 from explorer.report.terms import field_terms
@@ -30,8 +32,13 @@ _REPEATED = 1_000
 """Lines for one product: a batch of more is written once, with its count in the name."""
 
 
-def sweep(fact: Sweep) -> list[Block]:
-    """The answer of `explorer sweep`: a row a tiling, the Pareto front marked, what is kept where."""
+def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
+    """The answer of `explorer sweep`: a row a tiling, the Pareto front marked, what is kept where.
+
+    Args:
+        fact: The tilings.
+        figures: Of those that are compared; None without any.
+    """
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
     head = [Span(f"{len(rows):,} tilings", "strong"), Span(f"   of {_named(models)}", "quiet")]
@@ -46,7 +53,8 @@ def sweep(fact: Sweep) -> list[Block]:
         blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
-    return [*blocks, Line(), Line(tuple(_told(fact)), 2)]
+    beside = [] if figures is None else [Line(), *figure_blocks(figures)]
+    return [*blocks, *beside, Line(), Line(tuple(_told(fact)), 2)]
 
 
 def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:

@@ -9,11 +9,13 @@ from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.states.history import DiffScreen, HistoryRequest, HistoryScreen
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History, Verification
+    from explorer.facts.comparison import FigureTable
 
 
 class HistoryCommand(ScreenCommand):
@@ -50,6 +52,7 @@ class HistoryCommand(ScreenCommand):
         title, work = {
             "go": ("Go there", self._go),
             "compare": ("Compare", self._compare),
+            "figures": ("Figures", self._figures),
             "prove": ("Prove", self._prove),
         }[wish.what]
         self.context.start(title, work(wish))
@@ -77,6 +80,12 @@ class HistoryCommand(ScreenCommand):
         changes: Diff = await self.jobs.run("comparing", "diff", wish.other, wish.at)
         names = self._name(wish.other), self._name(wish.at)
         self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.at))
+
+    async def _figures(self, wish: HistoryRequest) -> None:
+        self.store.known_machine()
+        hardware = self.store.hardware
+        table: FigureTable = await self.jobs.run("comparing", "beside", wish.marked, hardware=hardware)
+        self.context.ask(FigureScreen(table, "states", exact=self.store.exact), lambda _: self.run(wish.at))
 
     async def _prove(self, wish: HistoryRequest) -> None:
         proof: Verification = await self.jobs.run("verifying", "verify", wish.other, wish.at)

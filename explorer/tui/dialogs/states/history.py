@@ -18,19 +18,22 @@ from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, fit, safe
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.marked_list import MarkedList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-_KEYS = " Enter go · Space mark · c changes · v prove · n name · s script · Esc"
+_KEYS = " Enter go · Space mark · t table · c compare · v prove · n name · s script · Esc"
 
 
 # fmt: off
 HISTORY_KEYS = key_group(
     "In the history",
     ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
-    ("mark", ("space",), "Space", "Mark", "Marks a state, or takes its mark away"),
+    ("mark", ("space",), "Space", "Mark", "Marks a state, or takes its mark away; as many as you like"),
+    ("figures", ("t",), "t", "Table",
+        "Figures of the marked states beside each other, and which is best (one: beside the opened)"),
     ("compare", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
     ("prove", ("v",), "v", "Prove",
         "That it computes what the one marked first does, or the model as it was opened"),
@@ -42,23 +45,23 @@ HISTORY_KEYS = key_group(
 # fmt: on
 
 
-Wish = Literal["go", "compare", "prove", "script", "script_all"]
+Wish = Literal["go", "compare", "figures", "prove", "script", "script_all"]
 
 
 class HistoryRequest(Struct, frozen=True):
-    """What the user wants of the state `at`; `other` is the earlier one of a pair."""
+    """What the user wants of the state `at`; `other` is the earlier one of a pair, `marked` are several."""
 
     what: Wish
     at: int
     other: int = 0
+    marked: tuple[int, ...] = ()
 
 
-class _States(LineList):
-    """A row a state, as the tree is drawn; `marked` are states in the order in which they were marked."""
+class _States(MarkedList):
+    """A row a state, as the tree is drawn."""
 
     def __init__(self, history: History) -> None:
         super().__init__(id="states")
-        self.marked: list[int] = []
         self.take(history)
         self.to_state(history.current)
 
@@ -76,11 +79,9 @@ class _States(LineList):
         """Put the cursor on a state."""
         self.cursor = self.shown.index(at)
 
-    def mark(self) -> None:
-        """Mark the state under the cursor, or take its mark away."""
-        (self.marked.remove if self.at in self.marked else self.marked.append)(self.at)
-        for row in range(self.row_count):  # the letters of the others may be others now
-            self.refresh_line(row)
+    def key_of(self, index: int) -> int:
+        """The number of the state."""
+        return self.shown[index]
 
     @property
     def row_count(self) -> int:
@@ -90,15 +91,8 @@ class _States(LineList):
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
         at = self.shown[index]
-        letter = mark_letter(self.marked.index(at)) if at in self.marked else " "
-        return row_line(
-            self.table, index, width, mark=(f" {letter} ", "accent"), here=at == self.history.current
-        )
-
-
-def mark_letter(at: int) -> str:
-    """The letter of a mark, in the order in which marks were set."""
-    return "abcdefghijklmnopqrstuvwxyz"[at] if at < 26 else "+"
+        mark = (f" {self.letter(index)} ", "accent")
+        return row_line(self.table, index, width, mark=mark, here=at == self.history.current)
 
 
 class HistoryScreen(SubScreen[HistoryRequest]):
@@ -152,6 +146,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one(_States).styles.height = min(self.query_one(_States).row_count, most)
 
     @on(LineList.RowHighlighted)
+    @on(MarkedList.RowMarked)
     def _tell(self) -> None:
         rows = self.query_one(_States)
         history, at = rows.history, rows.at
@@ -162,7 +157,8 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         marks = [safe(state_name(history.entries[one], one)) for one in rows.marked]
         about = "Nothing is lost: a change of an earlier state begins a branch beside the others"
         if marks:
-            about = f"compare {marks[0]} with: c" if len(marks) == 1 else f"marked: {', '.join(marks)}"
+            more = f"compare {marks[0]} with: c (what changed), t (figures)"
+            about = more if len(marks) == 1 else f"t compares {', '.join(marks)}"
 
         def head(width: int) -> tuple[Line, ...]:
             return ((" History", "strong"), (f"  {said}", "dim")), ((fit(f" {about}", width), "dim"),)
@@ -183,11 +179,6 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         """Go to the state under the cursor; the list says so itself when it has the focus."""
         self._wish("go")
 
-    def action_mark(self) -> None:
-        """Mark the state, or take its mark away."""
-        self.query_one(_States).mark()
-        self._tell()
-
     def action_compare(self) -> None:
         """Mark the first of two; compare the second with it."""
         rows = self.query_one(_States)
@@ -195,6 +186,21 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             self.action_mark()
         else:
             self._wish("compare", rows.marked[0])
+
+    def action_mark(self) -> None:
+        """Mark the state under the cursor, whatever has the focus."""
+        self.query_one(_States).action_mark()
+
+    def action_figures(self) -> None:
+        """The figures of the marked states beside each other; of one also that under the cursor."""
+        rows = self.query_one(_States)
+        chosen = rows.marked or [0]
+        if len(chosen) == 1:
+            chosen = list(dict.fromkeys((*chosen, rows.at)))
+        if len(chosen) == 1:
+            self.app.bell()
+        else:
+            self.dismiss(HistoryRequest("figures", rows.at, marked=tuple(chosen)))
 
     def action_prove(self) -> None:
         """Prove a state equal to the marked one, or to the model as it was opened."""

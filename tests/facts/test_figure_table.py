@@ -1,0 +1,104 @@
+"""Figures beside each other: what is called the best is the best, whatever is only bounded or not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from explorer import Misuse
+from explorer.facts.comparison import TABLE_FIGURES, FigureRow, FigureValue, figure_table, tilings_table
+from explorer.facts.sweep import SweepRow
+from explorer.report.layout import Page
+from explorer.report.present.compare.figures import figures
+
+
+def row(name: str, *values: Any, tiled: tuple[int, ...] = ()) -> FigureRow:
+    """One figure of several models; a tuple is a value with its sign, None one that has no such figure."""
+    columns = []
+    for at, value in enumerate(values):
+        column = {} if value is None else {name: FigureValue(*value if type(value) is tuple else (value,))}
+        columns.append(column | ({"tiled_macs": FigureValue(tiled[at])} if tiled else {}))
+    table = figure_table([f"m{at}" for at in range(len(values))], columns)
+    return next(one for one in table.rows if one.name == name)
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ((5, 3, 4), (1,)),
+        ((3, 5, 3), (0, 2)),
+        ((4, 4, 4), ()),
+        ((4, None, 5), (0,)),
+        ((4, None), ()),
+        ((4, (None,)), ()),
+        ((0, (None,)), (0,)),
+        ((4, (5, ">= ")), (0,)),
+        ((4, (3, ">= ")), ()),
+        ((4, (3, "<= ")), (1,)),
+        ((4, (5, "<= ")), ()),
+        ((4, (1, "~ ")), ()),
+        (((2, "<= "), (3, ">= ")), (0,)),
+        (((2, "<= "), (2, "<= ")), ()),
+    ],
+)
+def test_the_best_is_what_no_other_can_beat_whatever_is_not_known_of_it(
+    values: tuple[Any, ...], best: tuple[int, ...]
+) -> None:
+    assert row("macs", *values).best == best
+
+
+def test_more_utilization_and_a_stronger_proof_are_better() -> None:
+    assert row("utilisation", 0.2, 0.9, 0.5).best == (1,)
+    assert row("verdict_kind", "evidence", "different", "equal", "unproven").best == (2,)
+    assert row("worst_error", 1e-7, float("nan"), 1e-9).best == (), "an error that is no number may be any"
+    assert row("tiled_macs", 3, 5).best == (), "more on tiles is neither better nor worse"
+
+
+def test_who_tiles_less_is_not_better_for_having_fewer_cycles() -> None:
+    fair = row("cycles", 100, 50, None, tiled=(9, 9, 9))
+    assert (fair.best, fair.unranked) == ((1,), "")
+    unfair = row("cycles", 100, 50, tiled=(9, 3))
+    assert (unfair.best, unfair.unranked) == ((), "not the same MACs run on tiles")
+    assert unfair.ratios == (1, 0.5)
+
+
+def test_changes_are_from_the_first_and_of_figures_that_are_known_exactly() -> None:
+    assert row("macs", 4, 5, (5, ">= "), None, (None,)).ratios == (1, 1.25, None, None, None)
+    assert row("macs", 0, 5).ratios == (None, None), "nothing is a multiple of nothing"
+    assert row("verdict_kind", "equal", "evidence").ratios == (None, None)
+
+
+def test_what_none_of_them_has_is_no_row_and_every_figure_has_a_name() -> None:
+    every = {
+        name: FigureValue("equal" if unit == "verdict" else 1) for name, (unit, _) in TABLE_FIGURES.items()
+    }
+    table = figure_table(["a", "b"], [every, {}])
+    assert len(table.rows) == len(TABLE_FIGURES)
+    said = "".join(Page(figures(table), fit=False).plain(ascii_only=False))
+    assert sum(line.rstrip().endswith(" -") for line in said.splitlines()) == len(TABLE_FIGURES)
+    assert figure_table(["a", "b"], [{}, {"macs": FigureValue(None)}]).rows == ()
+
+
+def test_the_table_says_best_in_words_and_how_far_each_is_from_the_first() -> None:
+    columns = [{"macs": FigureValue(n), "params": FigureValue(7)} for n in (1000, 875, 1001, 24_000, 3000)]
+    table = figure_table(["one", "two", "three", "four", "five"], columns)
+    text = "".join(Page(figures(table), fit=False).plain(ascii_only=False))
+    macs = next(line.split() for line in text.splitlines() if "MACs" in line)
+    assert " ".join(macs) == "MACs 1.00 k best 875 -12.5 % 1.00 k +0.1 % 24.00 k x 24.0 3.00 k +200 %"
+    assert next(line.split() for line in text.splitlines() if "Param" in line)[2:4] == ["7", "="]
+    narrow = "".join(Page(figures(table, 2), fit=False).plain(ascii_only=False))
+    heads = [line.split() for line in narrow.splitlines() if line.split()[-1:] == ["change"]]
+    assert heads == [["one", name, "change"] for name in ("two", "three", "four", "five")]
+
+
+def tiling(size: int, **fields: Any) -> SweepRow:
+    return SweepRow("k", "m.onnx", "", "", (size, size, size), "ragged", "auto", "leave", **fields)
+
+
+def test_tilings_are_called_by_what_tells_them_apart() -> None:
+    table = tilings_table([tiling(16, cycles=9, macs=4), tiling(32, cycles=8, macs=4)])
+    assert table.names == ("16x16x16", "32x32x32")
+    assert [one.best for one in table.rows if one.name == "cycles"] == [(1,)]
+    with pytest.raises(Misuse, match="nothing to compare with"):
+        tilings_table([tiling(16, cycles=9, macs=4), tiling(32, error="too large")])
