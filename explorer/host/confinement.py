@@ -25,3 +25,16 @@ def check(path: str) -> None:
     # the folder of what may not be there yet
     if os.path.commonpath([real, os.path.realpath(path)]) != real:
         raise Misuse("this is outside the folder that is served", where=path, hint="name a file in it")
+
+
+def check_model(source: str) -> None:
+    """Refuses to open what is no file in the folder: a path out of it, code, a name; without one nothing.
+
+    Raises:
+        Misuse: It is none.
+    """
+    if not os.environ.get(VARIABLE):
+        return
+    if not os.path.exists(source):
+        raise Misuse("only files of the folder that is served are opened", where=source)
+    check(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
@@ -207,6 +208,10 @@ def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
     (folder / "out").symlink_to(tmp_path)
     start = {"up": folder / ".." / "x", "absolute": tmp_path / "x", "link": folder / "out" / "x"}[way]
     monkeypatch.setenv("EXPLORER_SERVED", str(folder))
+    other = start.with_name("other.onnx")
+    shutil.copy(folder / "lenet.onnx", tmp_path / "other.onnx")
+    if way == "up":
+        other = folder / ".." / os.path.relpath(tmp_path / "other.onnx", folder.parent)
     with Session(str(folder / "lenet.onnx")) as session:
         session.tile(TileSpec())
         for name in (
@@ -214,13 +219,17 @@ def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
             lambda: session.save(f"{start}.onnx", overwrite=True),
             lambda: session.script(f"{start}.sh"),
             lambda: session.sweep(SweepSpec(((8, 8, 8),)), output=f"{start}.db"),
+            lambda: session.diff(other=str(other)),
             lambda: tilings.read(f"{start}.toml"),
             lambda: machines.hardware(f"{start}.toml", where="machine"),
         ):
             with pytest.raises(Misuse, match="outside the folder that is served"):
                 name()
+        for source in ("alexnet", "os:getcwd"):
+            with pytest.raises(Misuse, match="only files of the folder that is served"):
+                session.diff(other=source)
         session.save(str(folder / "tiled.onnx"))
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["other.onnx"]
     (folder / "tiled.onnx").unlink()
     (folder / "out").unlink()
 

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
-from explorer.host import output_files, scratch
+from explorer.host import confinement, output_files, scratch
 from explorer.session.kept import analysis_cache
 from explorer.session.kept.rows import packed
 from explorer.session.parts import history as states
@@ -99,7 +99,12 @@ class Models:
             self._own_workdir = None
 
     def beside(self, source: str) -> Models:
-        """Another model, opened as this one is; a size or an input that is named need not be one of its."""
+        """Another model, opened as this one is; a size or an input that is named need not be one of its.
+
+        Raises:
+            Misuse: A browser may not open it.
+        """
+        confinement.check_model(source)
         other = Models(source, None, dict(self.options), None, self._caches)
         other.strict = False
         return other

@@ -8,6 +8,7 @@ can be used.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar
@@ -98,6 +99,7 @@ class ChooserScreen(Screen[None]):
 
     def on_mount(self) -> None:
         """Name the folder at once; what is in it comes as it is found."""
+        self.call_after_refresh(gc.enable)  # a start has it wait for the first paint
         self._begin()
 
     def on_unmount(self) -> None:
@@ -301,7 +303,7 @@ class ChooserScreen(Screen[None]):
     async def _open_typed(self, source: str) -> None:
         """A path, or a name; a folder of models is listed."""
         try:
-            if is_served() and os.path.exists(source):
+            if os.path.exists(source):
                 confinement.check(source)
             if os.path.isdir(source) and await asyncio.to_thread(headers.choices, source) is not None:
                 self._folder, self._named = source, True

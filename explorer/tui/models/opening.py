@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
-from explorer.base.errors import Misuse
 from explorer.host import confinement
 from explorer.process import saved_sessions
 from explorer.process.saved_sessions import SavedSession
@@ -31,10 +30,7 @@ def check_source(source: str) -> None:
     """
     path, _, name = source.rpartition(":")
     there = os.path.exists(source) or (bool(name) and path.endswith(".py") and os.path.exists(path))
-    if is_served():
-        if not os.path.exists(source):
-            raise Misuse("only files of the folder that is served are opened", where=source)
-        confinement.check(source)
+    confinement.check_model(source)
     if not there:
         headers.check(source)
 
