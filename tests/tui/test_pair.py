@@ -74,7 +74,7 @@ def about(hands: Hands) -> str:
     return "\n".join(line_text(line) for line in top(hands).query_one("#pair-about").lines)  # type: ignore[attr-defined]
 
 
-async def opened(hands: Hands, name: str = "other.onnx") -> None:
+async def opened(hands: Hands, name: str = "resnet18") -> None:
     await hands.press("equals_sign")
     hands.pilot.app.screen.query_one(Input).value = name
     await hands.press("enter")
@@ -83,7 +83,7 @@ async def opened(hands: Hands, name: str = "other.onnx") -> None:
 async def test_equals_sets_any_model_beside_and_one_cursor_moves_in_both() -> None:
     async with screen(beside(shorter(alexnet())), (140, 40)) as hands:
         await opened(hands)
-        assert hands.engine.asked[-1] == ("tree_diff", (), {"before": 0, "other": "other.onnx"})
+        assert hands.engine.asked[-1] == ("tree_diff", (), {"before": 0, "other": "resnet18"})
         title = [line_text(line) for line in top(hands).query_one(TitleBar).lines]
         assert "1 resized, 1 removed" in title[1]
         last = rows(hands)[-1]
@@ -146,7 +146,7 @@ async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
         await opened(hands)
         await hands.press("n", key)
         method = {"d": "diff", "c": "compare", "v": "verify"}[key]
-        assert hands.engine.asked[-1] == (method, (), {"before": 0, "other": "other.onnx"})
+        assert hands.engine.asked[-1] == (method, (), {"before": 0, "other": "resnet18"})
         assert not isinstance(hands.pilot.app.screen, PairScreen)
         if key == "d":
             assert isinstance(hands.pilot.app.screen, DiffScreen)
@@ -156,7 +156,7 @@ async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
 
 
 async def test_a_job_that_is_stopped_or_fails_leads_back_to_both() -> None:
-    errors = {"diff": BadModel("no graph", where="other.onnx")}
+    errors = {"diff": BadModel("no graph", where="resnet18")}
     engine = beside(shorter(alexnet()), hold=("verify",), errors=errors)
     async with screen(engine, (100, 30)) as hands:
         await opened(hands)
@@ -217,8 +217,23 @@ async def test_a_model_that_is_none_is_one_line_and_is_asked_for_again() -> None
         assert hands.pilot.app.screen.query_one(Input).value == "nosuch.onnx"
 
 
+async def test_in_a_browser_nothing_outside_its_folder_is_set_beside_and_no_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPLORER_SERVED", str(tmp_path))
+    async with screen(beside(alexnet())) as hands:
+        for typed, said in (
+            ("/etc/hostname", "outside the folder"),
+            ("os:getcwd", "only files of the folder"),
+        ):
+            await opened(hands, typed)
+            assert said in hands.dialog()
+            await hands.press("escape", "escape")
+        assert "tree_diff" not in [method for method, *_ in hands.engine.asked]
+
+
 async def test_two_models_on_the_command_line_open_side_by_side() -> None:
-    async with screen(beside(shorter(alexnet())), (140, 40), beside="other.onnx") as hands:
+    async with screen(beside(shorter(alexnet())), (140, 40), beside="resnet18") as hands:
         assert top(hands)
         await hands.press("q")
         assert hands.main is hands.pilot.app.screen

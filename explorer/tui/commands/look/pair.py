@@ -16,6 +16,7 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
 from explorer.tui.dialogs.states.history import DiffScreen
+from explorer.tui.models.opening import check_source
 from explorer.tui.pair.ask import FOLDER, MODEL, STATE, PairDialog
 from explorer.tui.pair.rows import PairRows
 from explorer.tui.pair.screen import PairRequest, PairScreen
@@ -65,6 +66,8 @@ class PairCommand(ScreenCommand):
         self.context.start("Side by side", self._align(which), failed)
 
     async def _align(self, which: dict[str, Any]) -> None:
+        if "other" in which:
+            await asyncio.to_thread(check_source, which["other"])
         fact: TreeDiff = await self.jobs.run("setting both side by side", "tree_diff", **which)
         _Pair(self, which, fact, await asyncio.to_thread(PairRows, fact)).show()
 
