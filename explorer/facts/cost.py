@@ -20,6 +20,8 @@ __all__ = [
     "PlanCost",
     "SiteCost",
     "Systolic",
+    "TileStep",
+    "TileSteps",
 ]
 
 Bound = Literal["compute", "memory", ""]
@@ -239,3 +241,59 @@ class PlanCost(Struct, frozen=True):
     systolic: tuple[Systolic, ...] = ()
     assumptions: tuple[str, ...] = ()
     macs_total: int | None = None
+
+
+class TileStep(Struct, frozen=True):
+    """One tile matmul of a site, in the order in which its loops run.
+
+    Attributes:
+        step: From 0.
+        batch: Which of the products side by side.
+        m, k, n: The tile along each axis.
+        a, b: Bytes of the operands' tiles in the buffer.
+        c: Bytes of the tile of sums in it.
+        loads: Bytes that come in for this step: of A, of B, of sums that were put away before; 0 of what is
+            there already.
+        stores: Bytes of finished or interrupted sums that go out after it.
+        a_bytes, b_bytes, c_read_bytes, c_write_bytes: Moved so far, this step included.
+    """
+
+    step: int
+    batch: int
+    m: int
+    k: int
+    n: int
+    a: int
+    b: int
+    c: int
+    loads: tuple[int, int, int]
+    stores: int
+    a_bytes: int
+    b_bytes: int
+    c_read_bytes: int
+    c_write_bytes: int
+
+    @property
+    def traffic(self) -> int:
+        """All that was moved so far."""
+        return self.a_bytes + self.b_bytes + self.c_read_bytes + self.c_write_bytes
+
+
+class TileSteps(Struct, frozen=True):
+    """Some steps of one run of a site.
+
+    Attributes:
+        site: Its name.
+        order: Loops from the outermost in.
+        dataflow: Whose tile stays while the innermost loop turns.
+        count: Steps in all: the tile matmuls of the site.
+        traffic: After the last of them: as `SiteCost` counts it for the order.
+        steps: Those that were asked for.
+    """
+
+    site: str
+    order: str
+    dataflow: Dataflow
+    count: int
+    traffic: int
+    steps: tuple[TileStep, ...]

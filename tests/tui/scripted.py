@@ -17,7 +17,8 @@ from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.formulas import with_formulas
+from explorer.engine.tiling.cost.formulas import with_formulas
+from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import (
     Analysis,
     Diff,
@@ -46,7 +47,7 @@ from explorer.facts import (
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.beside.placement import Placement
 from explorer.facts.comparison import FigureTable, figure_table, model_figures
-from explorer.facts.cost import Hardware, PlanCost
+from explorer.facts.cost import Hardware, PlanCost, TileSteps
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.edges import RowEdges
@@ -740,6 +741,9 @@ class ScriptedEngine:
     ) -> PlanCost:
         cost = plan_cost(plan(spec), hardware)
         return with_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
+
+    def _tile_steps(self, site: SitePlan, *, order: str, first: int, count: int) -> TileSteps:
+        return tile_steps(site, order, first, count)
 
     def _tile(self, spec: TileSpec) -> TileResult:
         made = plan(spec)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.formulas import with_formulas
+from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.report.layout import Page

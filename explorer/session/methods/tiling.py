@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from explorer.facts import Plan, TileResult, TileSpec
+from explorer.engine.tiling.cost.steps import tile_steps
+from explorer.facts import Plan, SitePlan, TileResult, TileSpec
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts.cost import Hardware, PlanCost, TileSteps
     from explorer.facts.settings import Settings
 
 
@@ -62,6 +63,22 @@ class TilingMethods(SessionParts):
             Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
         """
         return self._tiler.cost(spec, hardware, order, formulas, on_progress)
+
+    def tile_steps(
+        self, site: SitePlan, *, order: str = "best", first: int = 0, count: int = 64
+    ) -> TileSteps:
+        """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved.
+
+        Args:
+            site: Of a plan (`plan`, `tiling`).
+            order: As for `cost`.
+            first: The first step, from 0.
+            count: How many, at most 10,000.
+
+        Raises:
+            Misuse: There is no such order or step.
+        """
+        return tile_steps(site, order, first, count)
 
     def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
         """What `spec` asks of every site of the current model, and who said so.

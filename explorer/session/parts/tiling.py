@@ -18,7 +18,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.models.opened import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
-from explorer.engine.tiling.formulas import with_formulas
+from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.engine.tiling.layers import with_sites_found
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products

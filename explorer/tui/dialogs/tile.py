@@ -20,7 +20,7 @@ from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.settings.parse import parse_tile
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
 from explorer.tui.dialogs.machine import MachineDialog
-from explorer.tui.dialogs.tile_view import TileView
+from explorer.tui.dialogs.tile_view import AskSteps, TileView
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
@@ -58,14 +58,21 @@ class TilingResultDialog(PageDialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "blocks", show=False)]
 
-    def __init__(self, title: str, page: Callable[[int], Sequence[Line]], plan: Plan, **how: str) -> None:
+    def __init__(
+        self,
+        title: str,
+        page: Callable[[int], Sequence[Line]],
+        plan: Plan,
+        ask_steps: AskSteps | None = None,
+        **how: str,
+    ) -> None:
         super().__init__(title, page, **how)
-        self._plan = plan
+        self._plan, self._ask_steps = plan, ask_steps
 
     def action_blocks(self) -> None:
         """Show the tiles of the first site."""
         if self._plan.sites:
-            self.app.push_screen(TileView(self._plan.sites))
+            self.app.push_screen(TileView(self._plan.sites, ask=self._ask_steps))
 
 
 class CostList(LineList):
@@ -101,6 +108,7 @@ class TileDialog(Dialog[TileSpec]):
         layers: Those that the tiles are shown with: their operands' names.
         spec: What was asked for last, to begin with.
         hardware: The machine that was chosen or typed last, wherever that was.
+        ask_steps: See `TileView`.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -127,9 +135,10 @@ class TileDialog(Dialog[TileSpec]):
         layers: Sequence[Layer] = (),
         spec: TileSpec | None = None,
         hardware: Hardware | None = None,
+        ask_steps: AskSteps | None = None,
     ) -> None:
         super().__init__()
-        self._by_value = by_value
+        self._by_value, self._ask_steps = by_value, ask_steps
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
         self._chosen, self._blink, self._layers = tuple(chosen), blink, layers
         self._begin = spec or TileSpec()
@@ -312,7 +321,8 @@ class TileDialog(Dialog[TileSpec]):
         sites, row = self.plan.sites, self.query_one(CostList).current
         named = [site for site in sites if row is not None and site.name == row.site]
         first = (named or self._here(sites) or list(sites))[0]
-        self.app.push_screen(TileView(sites, sites.index(first), given=operands_of(self._layers)))
+        given = operands_of(self._layers)
+        self.app.push_screen(TileView(sites, sites.index(first), given=given, ask=self._ask_steps))
 
     def action_machine(self) -> None:
         """Ask for a machine; it holds wherever one is needed."""

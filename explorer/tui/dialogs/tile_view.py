@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import events
+from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 
+from explorer.base.errors import ExplorerError
+from explorer.facts.cost import ORDERS, TileSteps
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.pages.blocks import (
     BESIDE,
@@ -21,14 +23,18 @@ from explorer.tui.pages.blocks import (
     product_text,
     site_lines,
 )
+from explorer.tui.pages.loop_nest import step_lines
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line
+from explorer.tui.text.lines import Line, safe
 from explorer.tui.tree.tile_blocks import TileGrid, TilePlace
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from explorer.facts import SitePlan
+    from explorer.facts.cost import TileStep
 
 
 # fmt: off
@@ -39,7 +45,7 @@ TILE_KEYS = key_group(
     ("tile_step('row', -1)", ("up", "k"), "↑ k", "Block above", "One row of blocks up"),
     ("tile_step('row', 1)", ("down", "j"), "↓ j", "Block below", "One row of blocks down"),
     ("tile_page(-1)", ("pageup",), "PgUp", "A tenth back", "Along M, or along N of a single row"),
-    ("tile_page(1)", ("pagedown", "space"), "PgDn", "A tenth on",
+    ("tile_page(1)", ("pagedown",), "PgDn", "A tenth on",
         "Along M, or along N of a single row"),
     ("tile_edge('col', 0)", ("home",), "Home", "First block of the row", "To the left edge"),
     ("tile_edge('col', 1)", ("end",), "End", "Last block of the row", "To the right edge"),
@@ -59,9 +65,24 @@ TILE_KEYS = key_group(
         "Of the batch: heads, groups"),
     ("tile_site(1)", ("n",), "n", "Next layer", "Of those that are tiled together"),
     ("tile_site(-1)", ("p",), "p", "Layer before", "Of those that are tiled together"),
+    ("tile_play", ("space",), "Space", "Play", "Step after step in the order of the loops, or stop"),
+    ("tile_loop(1)", ("s",), "s", "Next step", "The tile matmul that comes next in the order of the loops"),
+    ("tile_loop(-1)", ("S",), "S", "Step before", "The one before"),
+    ("tile_speed(1)", ("plus",), "+", "Faster", "Twice as many steps a second"),
+    ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many"),
+    ("tile_order", ("o",), "o", "Order of the loops", "The next of the six, with what it moves"),
     ("tile_copy", ("y",), "y", "Copy", "Send the chosen tile matmul, in words, to the terminal"),
 )
 # fmt: on
+
+
+AskSteps = Callable[..., Awaitable[TileSteps]]
+_NONE = TileSteps("", "mnk", "output-stationary", 0, 0, ())
+_WINDOW = 512
+"""Steps that are asked for at once."""
+_FRAME = 0.1
+"""Seconds between two pictures at the least: a faster one makes more steps a picture."""
+_FASTEST = 1 << 20
 
 
 class _Pane(PanelView):
@@ -85,6 +106,7 @@ class TileView(SubScreen[None]):
         sites: What can be paged through.
         at: The one to begin with.
         given: By a site's output the names of its operands 'A' and 'B', where they are known.
+        ask: The engine's steps of a site (`Session.tile_steps`); None where nobody knows them.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
@@ -96,9 +118,17 @@ class TileView(SubScreen[None]):
     ]
 
     def __init__(
-        self, sites: Sequence[SitePlan], at: int = 0, *, given: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        sites: Sequence[SitePlan],
+        at: int = 0,
+        *,
+        given: Mapping[str, Mapping[str, str]] | None = None,
+        ask: AskSteps | None = None,
     ) -> None:
         super().__init__()
+        self._ask, self._order, self._steps = ask, "best", _NONE
+        self._speed = 2
+        self._timer: Timer | None = None
         self._sites, self._at, self._given = tuple(sites), at, given or {}
         self._blocks = TileGrid.of(self.site)
         self.place = TilePlace()
@@ -115,7 +145,12 @@ class TileView(SubScreen[None]):
             yield _Pane(lambda width, height: grid_page(self.site, self.place, width, height), id="grid")
             yield _Pane(
                 lambda width, height: block_page(
-                    self.site, self.place, width, height, self._given.get(self.site.output)
+                    self.site,
+                    self.place,
+                    width,
+                    height,
+                    self._given.get(self.site.output),
+                    self._step_lines if self._ask is not None else None,
                 ),
                 id="block",
             )
@@ -132,12 +167,98 @@ class TileView(SubScreen[None]):
         self._show_place()
 
     def _show_place(self) -> None:
+        if self._ask is not None and self._step is None:
+            self._fetch()
         for pane in self.query(_Pane):
             pane.again()
 
     def _go(self, place: TilePlace) -> None:
         if place != self.place:
             self.place = place
+            self._show_place()
+
+    # the loops
+
+    @property
+    def _step(self) -> TileStep | None:
+        """The step on show, if the engine has told it."""
+        found = self._steps.steps
+        if not found:
+            return None
+        at = self._blocks.step_of(self.place, self._steps.order) - found[0].step
+        return found[at] if 0 <= at < len(found) else None
+
+    def _step_lines(self, width: int, room: int) -> Sequence[Line]:
+        step = self._step
+        if step is None:
+            return ((("" if self._steps.steps else " asking the engine…", "dim"),),)
+        playing = f"▶ {self._speed:,}/s" if self._timer is not None else ""
+        return step_lines(self._steps, step, playing, width, room)
+
+    @work(group="steps", exclusive=True, exit_on_error=False)
+    async def _fetch(self) -> None:
+        """Ask for the steps around the one on show; of a new site or order for which it is."""
+        ask = self._ask
+        if ask is None:
+            return
+        try:
+            if self._steps is _NONE:
+                self._steps = await ask(self.site, order=self._order, first=0, count=_WINDOW)
+            if self._step is None:
+                at = self._blocks.step_of(self.place, self._steps.order)
+                first = max(0, at - _WINDOW // 8)
+                self._steps = await ask(self.site, order=self._steps.order, first=first, count=_WINDOW)
+        except ExplorerError as error:
+            self._ask = None
+            said: Line = ((f" {safe(str(error))}", "warn"),)
+            self.query_one("#tile-keys", Status).show(lambda width: (said,))
+        for pane in self.query(_Pane):
+            pane.again()
+
+    def action_tile_play(self) -> None:
+        """Go on step after step, or stop; from the last one it begins again."""
+        if self._timer is not None:
+            self._stop()
+        elif self._ask is not None and self._steps.steps:
+            if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
+                self._go(TilePlace())
+            self._timer = self.set_interval(max(1 / self._speed, _FRAME), self._tick)
+        self._show_place()
+
+    def _tick(self) -> None:
+        """As many steps on as the time between two pictures is for."""
+        if self._step is not None:  # else what comes next is on its way
+            self.action_tile_loop(max(1, round(self._speed * _FRAME)))
+            if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
+                self._stop()
+                self._show_place()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    def action_tile_loop(self, by: int) -> None:
+        """So many steps on in the order of the loops, or back."""
+        if self._steps.steps:
+            at = self._blocks.step_of(self.place, self._steps.order) + by
+            at = max(0, min(at, self._steps.count - 1))
+            self._go(self._blocks.at_step(at, self._steps.order))
+
+    def action_tile_speed(self, by: int) -> None:
+        """Twice as fast, or half as fast."""
+        self._speed = max(1, min(self._speed * 2 if by > 0 else self._speed // 2, _FASTEST))
+        if self._timer is not None:
+            self._stop()
+            self._timer = self.set_interval(max(1 / self._speed, _FRAME), self._tick)
+        self._show_place()
+
+    def action_tile_order(self) -> None:
+        """The next order of the loops."""
+        if self._ask is not None and self._steps.steps:
+            orders = list(ORDERS)
+            self._order = orders[(orders.index(self._steps.order) + 1) % len(orders)]
+            self._steps = _NONE
             self._show_place()
 
     # keys
@@ -164,6 +285,8 @@ class TileView(SubScreen[None]):
         if len(self._sites) > 1:
             self._at = (self._at + step) % len(self._sites)
             self._blocks, self.place = TileGrid.of(self.site), TilePlace()
+            self._stop()
+            self._steps, self._order = _NONE, "best"
             self._show_site()
 
     def action_tile_copy(self) -> None:

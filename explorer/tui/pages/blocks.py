@@ -7,13 +7,14 @@ several, which is said.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base import units
 from explorer.report.blocks import Fields
 from explorer.report.present.figures import share_text
 from explorer.report.present.tiling.tile import how_tiled
+from explorer.tui.pages.loop_nest import FULL
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
 from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace
@@ -61,6 +62,7 @@ def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
     words = [("←↑↓→", "block"), ("[ ]", "K")]
     words += [(", .", "batch")] if batch else []
     words += [("n p", "matmul")] if many_sites else []
+    words += [("Space", "play"), ("s", "step"), ("+ -", "speed"), ("o", "order")]
     words += [("PgUp PgDn Home End", "jump"), ("y", "copy")]
     back: Line = (("Esc", "key"), (" back", "dim"))
     spans: list[Span] = [(" ", "text")]
@@ -75,13 +77,16 @@ def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
 
 
 _TALL, _OPERANDS = 26, 8
-"""Rows of a pane from which on some are kept for the operands under the grid, and how many."""
+"""Rows of a pane from which on some are kept for the operands under the grid, and how many at least."""
+_LARGEST = 6
+"""Lines of a block at most."""
 
 
 class _Frame:
     """Where the grid lies in its pane: the same for drawing it and for finding what was clicked."""
 
     def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
+        # few blocks are drawn large: a cell is up to so many lines high, and as wide as that looks
         self.brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
@@ -91,8 +96,9 @@ class _Frame:
         self.rows = Scale.of(blocks.m.count, max(1, height - kept))
         self.cols = Scale.of(blocks.n.count, room)
         self.depths = Scale.of(blocks.k.count, room)
-        self.across = max(1, min(4, room // self.cols.cells))
-        self.deep = max(1, min(4, room // self.depths.cells))
+        self.down = max(1, min(_LARGEST, (height - kept) // self.rows.cells))
+        self.across = max(1, min(4 * self.down, room // self.cols.cells))
+        self.deep = max(1, min(4 * self.down, room // self.depths.cells))
         self.top = 2
 
 
@@ -105,19 +111,22 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
     for row in range(frame.rows.cells):
         first, stop = frame.rows.tiles(row)
         label = fit(f"{first:,}", frame.margin - 1, right=True) + " "
-        spans: list[Span] = [(label, "accent" if row == here else "dim")]
+        cells: list[Span] = []
         for col in range(frame.cols.cells):
             start, end = frame.cols.tiles(col)
             sign, role = _shade(blocks.cell(first, stop, start, end))
-            _put(spans, sign, role, frame.across, row == here and col == place.col // frame.cols.per)
-        lines.append(tuple(spans))
+            _put(cells, sign, role, frame.across, row == here and col == place.col // frame.cols.per)
+        lines.append(((label, "accent" if row == here else "dim"), *cells))
+        below: Line = ((" " * frame.margin, "text"), *cells)
+        lines += [below] * (frame.down - 1 - (frame.down > 2))
+        lines += [BLANK] * (frame.down > 2)
     lines += wrap(_edges(site, blocks), width - 1, 1)[: 1 if frame.brief else 2]
     if not frame.brief:
         lines.append(BLANK)
     lines += [*_depth(blocks, place, frame, width), _legend(width)]
     spare = height - len(lines) - 1
     if spare >= 4:
-        lines += [BLANK, *_operands(blocks, place, width, min(spare, _OPERANDS))]
+        lines += [BLANK, *_operands(blocks, place, width, spare)]
     return [cut(line, width) for line in lines[:height]]
 
 
@@ -206,14 +215,17 @@ def _banded(
 ) -> list[Line]:
     """An operand as a grid of tiles; `band` says whether the chosen row (0) or column (1) of it is lit."""
     down, along = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
+    tall = max(1, min(_LARGEST // 2, (height - 1) // down.cells))
+    wide = max(1, min(2 * tall, (width - 2) // along.cells))
     here = chosen[0] // down.per, chosen[1] // along.per
     lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
     for y in range(down.cells):
         spans: list[Span] = [(" ", "text")]
         for x in range(along.cells):
             lit = (y, x)[band] == here[band]
-            spans.append(("◆", "mark") if (y, x) == here else ("▒", "accent") if lit else ("·", "track"))
-        lines.append(tuple(spans))
+            sign, role = ("◆", "mark") if (y, x) == here else ("▒", "accent") if lit else ("·", "track")
+            spans.append((sign * wide, role))
+        lines += [tuple(spans)] * tall
     return lines
 
 
@@ -227,7 +239,7 @@ def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, heigh
     """What a click at a column and a row of the grid's page chooses; None beside the grid and its strip."""
     blocks = TileGrid.of(site)
     frame = _Frame(blocks, width, height)
-    row, col = y - frame.top, (x - frame.margin) // frame.across
+    row, col = (y - frame.top) // frame.down, (x - frame.margin) // frame.across
     if 0 <= row < frame.rows.cells and 0 <= col < frame.cols.cells:
         return TilePlace(place.batch, frame.rows.tiles(row)[0], frame.cols.tiles(col)[0], place.depth)
     return None
@@ -237,7 +249,12 @@ def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, heigh
 
 
 def block_page(
-    site: SitePlan, place: TilePlace, width: int, height: int, given: Mapping[str, str] | None = None
+    site: SitePlan,
+    place: TilePlace,
+    width: int,
+    height: int,
+    given: Mapping[str, str] | None = None,
+    step: Callable[[int, int], Sequence[Line]] | None = None,
 ) -> list[Line]:
     """The chosen block: where it lies, how much of it is used, and the tile matmuls that make it.
 
@@ -247,6 +264,7 @@ def block_page(
         width: In cells.
         height: In cells; the list of products is cut to it and follows the chosen one.
         given: Names of the operands 'A' and 'B', where they are known.
+        step: Makes the lines about the step of the loops, of a width and so many lines at most.
     """
     blocks = TileGrid.of(site)
     block, product = blocks.block(place), blocks.product(place, place.depth)
@@ -284,7 +302,15 @@ def block_page(
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
-    room = max(1, height - len(lines) - 1)
+    if step is not None:
+        spare = height - len(lines)
+        # a few lines of products stay where there is room for both
+        lines += step(width, spare - 4 if spare > FULL + 4 else 3 if spare > 7 else 1)
+        lines += [BLANK] * (spare > FULL + 4)
+    room = height - len(lines) - 1
+    if room < 1:
+        shown = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
+        return [cut(line, width) for line in shown]
     return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
 
 

@@ -98,7 +98,9 @@ def _rows(
 def _sentence(block: Block) -> FoldEntry:
     """A sentence that opens where it is longer than the pane is wide."""
     return FoldEntry(
-        lambda width: cut(draw([block], 999)[0], width - 1), lambda width: draw([block], width - 1)
+        lambda width: cut(draw([block], 999)[0], width - 1),
+        lambda width: draw([block], width - 1),
+        remark=True,
     )
 
 

@@ -139,6 +139,26 @@ class TileGrid(Struct, frozen=True):
         to = {axis: max(0, min(getattr(place, axis) + by[axis], self.count(axis) - 1)) for axis in by}
         return replace(place, **to)
 
+    def step_of(self, place: TilePlace, order: str) -> int:
+        """The step at which a product is made, in an order of the loops such as 'mnk', outermost first."""
+        at = {
+            "m": (place.row, self.m.count),
+            "k": (place.depth, self.k.count),
+            "n": (place.col, self.n.count),
+        }
+        step = place.batch
+        for loop in order:
+            index, count = at[loop]
+            step = step * count + index
+        return step
+
+    def at_step(self, step: int, order: str) -> TilePlace:
+        """The product that is made at a step."""
+        counts, found = {"m": self.m.count, "k": self.k.count, "n": self.n.count}, {}
+        for loop in reversed(order):
+            step, found[loop] = divmod(step, counts[loop])
+        return TilePlace(step, found["m"], found["n"], found["k"])
+
     def count(self, axis: str) -> int:
         """How many places an axis of a `Place` has."""
         counts = {"batch": self.batch, "row": self.m.count, "col": self.n.count, "depth": self.k.count}

@@ -11,10 +11,11 @@ from explorer.tui.widgets.line_view import LineList
 
 
 class FoldEntry(Struct, frozen=True):
-    """A row, and what lies under it; both made for a width when they are needed."""
+    """A row, and what lies under it; both made for a width when they are needed; `remark` is a sentence."""
 
     head: Callable[[int], Line]
     body: Callable[[int], Sequence[Line]] | None = None
+    remark: bool = False
 
 
 class FoldList(LineList):
@@ -81,8 +82,16 @@ class FoldList(LineList):
         return self._rows[self.cursor][0] if self._rows else -1
 
     def to_first_foldable(self) -> None:
-        """Put the cursor on the first row that opens, unless that would scroll what stands above it away."""
-        folds = (i for i, (entry, line) in enumerate(self._rows) if line < 0 and self._entries[entry].body)
+        """Put the cursor on the first row that opens, unless that would scroll what stands above it away.
+
+        A remark opens too, where it is longer than the pane is wide, and is not what one comes for.
+        """
+        entries = self._entries
+        folds = (
+            i
+            for i, (at, line) in enumerate(self._rows)
+            if line < 0 and entries[at].body and not entries[at].remark
+        )
         first = next(folds, 0)
         self.move_to(first if first < self.size.height else 0)
 

@@ -21,7 +21,7 @@ from explorer import Session
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.options import OPTIONS
 from explorer.engine.tiling.cost import plan_cost, site_cost
-from explorer.engine.tiling.formulas import with_formulas
+from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.cost import ORDERS, Hardware, PlanCost, SiteCost
 

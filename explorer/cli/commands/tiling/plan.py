@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, TILING, Option
 from explorer.cli.arguments.records import hardware, tile_spec
@@ -13,12 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from explorer.facts import Info
+    from explorer.facts import Info, TileSpec
     from explorer.session import Session
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     spec, warning = tile_spec(given), ""
+    if given.steps is not None:
+        return _steps(given, progress, spec)
     machine = hardware(given)
 
     def cost(session: Session, info: Info) -> tuple[Any, ...]:
@@ -32,6 +35,28 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return answer
 
 
+def _steps(given: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
+    """What the buffer holds, tile matmul by tile matmul, of the largest matmul that is tiled."""
+    first, count = _range(given.steps)
+
+    def ask(session: Session, info: Info) -> tuple[Any, ...]:
+        sites = session.plan(spec, on_progress=progress).sites
+        if not sites:
+            raise Misuse("no matmul here can be tiled", where="--steps")
+        largest = max(sites, key=lambda site: site.batch * site.M * site.K * site.N)
+        return info, session.tile_steps(largest, order=given.order, first=first, count=count)
+
+    return about(given, progress, ask, "steps", "tiling.steps", "steps")
+
+
+def _range(typed: str) -> tuple[int, int]:
+    """'16' is the first 16 steps, '100:16' are 16 from step 100 on."""
+    first, _, count = typed.rpartition(":")
+    if not (count.isdecimal() and (first or "0").isdecimal() and len(typed) < 32):
+        raise Misuse(f"'{typed}' names no steps", where="--steps", hint="such as 16, or 100:16")
+    return int(first or 0), int(count)
+
+
 COMMAND = Command(
     "plan",
     "what a tiling would cost: traffic by loop order, buffers, cycles, time",
@@ -41,6 +66,11 @@ COMMAND = Command(
         HARDWARE,
         "--order",
         Option("--formulas", "how every figure of every matmul comes about"),
+        Option(
+            "--steps",
+            "what the buffer holds at so many tile matmuls of the largest matmul, from step FIRST on",
+            "[FIRST:]COUNT",
+        ),
         *OPENING,
         *TABLE,
     ),
@@ -48,6 +78,7 @@ COMMAND = Command(
         "explorer plan alexnet --machine npu.toml",
         "explorer plan model.onnx --tile 32x64x32 --edges padded --order output-stationary",
         "explorer plan model.onnx --site '*fc1*' --formulas",
+        "explorer plan model.onnx --site '*fc1*' --order knm --steps 16",
     ),
     _run,
     usage="plan MODEL --machine npu.toml",

@@ -43,6 +43,7 @@ class TileCommand(ScreenCommand):
             layers=layers if len(layers) <= AT_ONCE else chosen,
             spec=store.tile_spec,
             hardware=store.hardware,
+            ask_steps=partial(self.jobs.ask, "tile_steps"),
         )
 
         def answered(spec: TileSpec | None) -> None:
@@ -87,6 +88,7 @@ class TileCommand(ScreenCommand):
             "Tiled, not verified" if proof is None else verdict_title(proof),
             page,
             result.plan,
+            partial(self.jobs.ask, "tile_steps"),
             hint="Enter diff · i tiles · y copy command · Esc close",
             tone="good" if proof is None or proof.passed else "bad",
             copy=result.command,

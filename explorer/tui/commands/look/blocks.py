@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.facts import TileSpec
@@ -46,7 +47,8 @@ class BlocksCommand(ScreenCommand):
             # where that takes no time the operands of all sites get their names, for who goes on to others
             layers = self.tree.model.layers
             given = operands_of(layers if len(layers) <= AT_ONCE else chosen)
-            self.context.app.push_screen(TileView(sites, sites.index(found[0]), given=given))
+            ask = partial(self.jobs.ask, "tile_steps")
+            self.context.app.push_screen(TileView(sites, sites.index(found[0]), given=given, ask=ask))
             return
         names = {named} if named else {layer.path for layer in chosen}
         why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.tiling import dimensions
+from explorer.engine.tiling.cost import dimensions
 from explorer.facts import Plan, SitePlan
 from explorer.facts.cost import (
     ORDERS,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from explorer.engine.tiling import dimensions
+from explorer.engine.tiling.cost import dimensions
 from explorer.facts.cost import Formula, Hardware, OrderCost, PlanCost, SiteCost
 
 _LETTERS = "MKN"

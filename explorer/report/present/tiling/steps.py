@@ -1,0 +1,79 @@
+"""What the buffer holds, tile matmul by tile matmul: `explorer plan --steps`, and the tile view."""
+
+from __future__ import annotations
+
+from explorer.base.units import exact_text
+from explorer.facts import Info
+from explorer.facts.cost import TileStep, TileSteps
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Rows, Span, Table
+from explorer.report.present.figures import plain, share_text, size
+from explorer.report.present.look.info import answer
+
+__all__ = ["buffer_fields", "steps", "traffic_fields"]
+
+
+def steps(about: Info, fact: TileSteps) -> list[Block]:
+    """The answer of `explorer plan --steps`."""
+    order = Span(f"   order {fact.order}, {fact.dataflow}: {exact_text(fact.count)} tile matmuls", "quiet")
+    columns = (
+        Column("step", "right"),
+        *([Column("of batch", "right")] if any(step.batch for step in fact.steps) else []),
+        *(Column(axis, "right") for axis in "mkn"),
+        *(Column(f"loads {name}", "right") for name in "ABC"),
+        Column("stores C", "right"),
+        Column("in the buffer", "right", drop=1),
+        Column("moved so far", "right"),
+        Column("of all", "right", drop=2),
+    )
+    batched = len(columns) == 12
+
+    def row(step: TileStep) -> tuple[Cell, ...]:
+        return (
+            exact_text(step.step),
+            *([exact_text(step.batch)] if batched else []),
+            *map(exact_text, (step.m, step.k, step.n)),
+            *map(_moved, (*step.loads, step.stores)),
+            size(step.a + step.b + step.c),
+            size(step.traffic),
+            share_text(step.traffic, fact.traffic),
+        )
+
+    said: list[Block] = [
+        Line((Span(fact.site, "strong"), order)),
+        Line(),
+        Table(columns, Rows(row, fact.steps)),
+        Line(),
+        Line((Span("all steps move ", "quiet"), size(fact.traffic), Span(", as the plan counts", "quiet"))),
+    ]
+    return answer(about, said)
+
+
+def _moved(amount: int) -> Cell:
+    """A dash for what is in the buffer already, or stays in it."""
+    return size(amount) if amount else Span("-", "quiet")
+
+
+def buffer_fields(step: TileStep) -> Fields:
+    """What is in the buffer at a step: each tile, and whether it was there before."""
+    rows = [
+        Field(name, size(held), Span("comes in", "warning") if came else Span("stays", "good"))
+        for name, held, came in zip("AB", (step.a, step.b), step.loads, strict=False)
+    ]
+    sums = "comes back" if step.loads[2] else "begins at 0" if step.k == 0 else "stays"
+    goes = ", goes out" if step.stores else ""
+    rows.append(Field("C", size(step.c), Span(sums + goes, "warning" if step.loads[2] or goes else "good")))
+    return Fields([*rows, Field("buffer", size(step.a + step.b + step.c))])
+
+
+def traffic_fields(step: TileStep, whole: int) -> Fields:
+    """What was moved until a step, and of all that will be."""
+    return Fields(
+        [
+            Field("step", plain(step.step + 1)),
+            Field("A read", size(step.a_bytes)),
+            Field("B read", size(step.b_bytes)),
+            Field("sums read", size(step.c_read_bytes)),
+            Field("sums written", size(step.c_write_bytes)),
+            Field("traffic", size(step.traffic), share_text(step.traffic, whole)),
+        ]
+    )
