@@ -228,3 +228,19 @@ def test_only_graphs_are_asked_of() -> None:
         pytest.raises(explorer.Misuse, match="runs ONNX graphs, and this is none"),
     ):
         session.placement()
+
+
+def test_a_tiled_model_and_a_call_whose_nodes_run_on_several_providers(
+    tmp_path: Any, cuda: Callable[[Callable[[str], bool]], None]
+) -> None:
+    path = str(tmp_path / "tiled.onnx")
+    assert main(["tile", "sample_models/mlp_128.onnx", "--tile", "64", "-o", path, "--quiet"]) == 0
+    with explorer.Session(path) as session:
+        assert {session.placement().providers[row.id] for row in session.analysis().layers} == {"CPU"}
+    cuda(lambda op: op in ("MatMul", "Gemm"))
+    with explorer.Session(path) as session:
+        found = session.placement()
+        assert set(found.providers[0].split(", ")) == {"CPU", "CUDA"}
+    assert found.notes == (
+        "1 calls of functions run on several providers, and stand in the partition of one",
+    )

@@ -7,7 +7,7 @@ the optimised graph is done by the operator that makes what it led to; else it w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 from explorer.engine.graph.interpreter import reads
@@ -43,6 +43,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
     told = provider_assignment.assignment(model, asked, scratch=scratch)
     wires = _Wires(model)
     works = [] if told.nodes is None else _works(wires, told.nodes)
+    inside = _inside(wires, told)
     of_node = _providers(wires, told, works)
     rows = _Rows(analysis, wires.nodes)
     boundaries = _boundaries(wires, of_node, rows)
@@ -54,7 +55,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         runtime,
         available,
         asked,
-        rows.providers(of_node, told),
+        rows.providers(of_node, told, inside),
         counts,
         tuple([Partition(provider, rows.paths(part)) for provider, part in parts]),
         tuple(boundaries),
@@ -62,7 +63,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         sum(one.bytes is None for one in boundaries),
         tuple(_fused(told, works, of_node, rows)),
         rows.paths([at for at, provider in enumerate(of_node) if not provider]) if told.nodes else (),
-        tuple(_notes(told)),
+        tuple(_notes(told, inside)),
     )
 
 
@@ -116,6 +117,27 @@ def _providers(wires: _Wires, told: Assignment, works: Sequence[Work]) -> list[s
         runs = told.providers.get(node.name, "") or next((found[at] for at in work if found[at]), "")
         for at in work:
             found[at] = found[at] or runs
+    return found
+
+
+def _inside(wires: _Wires, told: Assignment) -> dict[int, tuple[str, ...]]:
+    """What runs the nodes that a call of a function became, by the place of the call, if it is several."""
+    makers = {name: node for node in told.nodes or () for name in node.outputs if name}
+    found: dict[int, tuple[str, ...]] = {}
+    for at, call in enumerate(wires.nodes):
+        if node_name(at) in told.providers:
+            continue
+        todo = [makers[name] for name in call.outputs if name in makers]
+        seen = {id(node): node for node in todo}
+        while todo:
+            for name in todo.pop().inputs:
+                node = makers.get(name)
+                if node is not None and name not in wires.maker and id(node) not in seen:
+                    seen[id(node)] = node
+                    todo.append(node)
+        runs = [told.providers[node.name] for node in seen.values() if node.name in told.providers]
+        if len(several := tuple(dict.fromkeys(runs))) > 1:
+            found[at] = several
     return found
 
 
@@ -183,7 +205,9 @@ def _fused(
             yield FusedLayers(node.op, of_node[some[0]], rows.paths(some))
 
 
-def _notes(told: Assignment) -> Iterator[str]:
+def _notes(told: Assignment, inside: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
+    if inside:
+        yield f"calls of functions on several providers, each in the partition of one: {len(inside):,}"
     for provider in told.unusable:
         yield f"{provider} is built into onnxruntime and cannot be used here"
     if told.nodes is None:
@@ -201,14 +225,17 @@ class _Rows:
 
     def __init__(self, analysis: Analysis, nodes: Sequence[Node]) -> None:
         self._layers, self._nodes = analysis.layers, nodes
-        by_value: dict[tuple[str, str], Layer] = {}
+        by_value: dict[str, list[Layer]] = {}
         for row in self._layers:
             for tensor in row.outputs:
-                by_value.setdefault((tensor.name, row.kind), row)
-        self._rows = [
-            next((by_value[name, node.op] for name in node.outputs if (name, node.op) in by_value), None)
-            for node in nodes
-        ]
+                by_value.setdefault(tensor.name, []).append(row)
+        self._rows: list[Layer | None] = []
+        for node in nodes:
+            # groups have the tensors that leave them, and a tiled product the operator that it was
+            rows = (row for name in node.outputs for row in by_value.get(name, ()))
+            self._rows.append(
+                next((row for row in rows if node.op == row.kind or node.label == row.path), None)
+            )
         self.tensors: dict[str, TensorInfo] = {one.name: one for one in analysis.info.model.inputs}
         for row in filter(None, self._rows):
             self.tensors |= {tensor.name: tensor for tensor in row.outputs}
@@ -218,12 +245,15 @@ class _Rows:
         rows = [(self._rows[at], self._nodes[at]) for at in places]
         return tuple([node.label if row is None else row.path for row, node in rows])
 
-    def providers(self, of_node: Sequence[str], told: Assignment) -> dict[int, str]:
+    def providers(
+        self, of_node: Sequence[str], told: Assignment, inside: Mapping[int, tuple[str, ...]]
+    ) -> dict[int, str]:
         """In short what runs each row: what its node runs on, unless its body says more; of a group all."""
         own: dict[int, str] = {}
         for at, row in enumerate(self._rows):
             if row is not None:
                 own[row.id] = of_node[at]
+        mixed = {row.id: inside[at] for at, row in enumerate(self._rows) if row is not None and at in inside}
         bodies = dict(self._bodies(told))
         found: dict[int, dict[str, None]] = {}
         above: dict[int, str] = {}  # the provider of the node that a row lies in
@@ -233,7 +263,7 @@ class _Rows:
         for row in reversed(list(self._layers)):
             mine = found.setdefault(row.id, {})
             if above[row.id] and (not row.group or row.id in own):
-                mine[above[row.id]] = None
+                mine.update(dict.fromkeys(mixed.get(row.id, (above[row.id],))))
             if row.parent is not None:
                 found.setdefault(row.parent, {}).update(mine)
         order = {name: at for at, name in enumerate(dict.fromkeys(filter(None, of_node)))}
