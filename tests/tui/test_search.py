@@ -97,6 +97,12 @@ def test_a_name_that_somebody_wrote_for_it_holds_nothing_up() -> None:
     assert time.process_time() - began < 5, "every way in which the letters may lie is not tried"
 
 
+def test_dots_and_slashes_are_the_same() -> None:
+    path = "/layer3/layer3.2/conv3/Conv"
+    assert (Query("layer3.2.conv3").rank(path) or 1) < 1
+    assert (Query("/layer3.2/conv3").rank(path) or 1) < 1
+
+
 def test_words_that_are_there_go_before_letters_that_are() -> None:
     search = Search(Query("fc"))
     for layer in alexnet().layers:

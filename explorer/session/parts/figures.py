@@ -236,13 +236,16 @@ def _no_edges(examined: AnalysisResult) -> str:
 
 
 def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") -> int:
-    """The row of a layer by its path, its name, a glob over paths or a filter that only one has.
+    """The row of a layer by its path, its place, its name, a glob over paths or a filter that only one has.
+
+    Its place is what a graph calls it: the names of the groups around it and its own, dotted.
 
     Raises:
         Misuse: There is none, or there are several.
     """
     paths = [layer.path for layer in layers]
     found = [at for at, path in enumerate(paths) if path == wanted]
+    found = found or [at for at, place in enumerate(_places(layers)) if place == wanted]
     found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
     found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
     if not found and filter.is_query(wanted):
@@ -254,6 +257,14 @@ def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") ->
         raise Misuse(f"the model has no layer '{wanted}'", where=where, hint=near)
     some = ", ".join(paths[at] for at in found[:_NAMED]) + ", …" * (len(found) > _NAMED)
     raise Misuse(f"'{wanted}' is {len(found):,} layers", where=where, hint=f"name one of {some}")
+
+
+def _places(layers: Sequence[Layer]) -> list[str]:
+    """The names of the groups around each layer and its own, dotted."""
+    found: list[str] = []
+    for layer in layers:
+        found.append(layer.name if layer.parent is None else f"{found[layer.parent]}.{layer.name}")
+    return found
 
 
 _NAMED = 4

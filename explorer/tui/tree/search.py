@@ -45,12 +45,13 @@ class Query:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.words = text.lower().split()
+        # a graph has dots where a file has slashes
+        self.words = text.lower().replace("/", ".").split()
         self._letters = "".join(self.words)
 
     def rank(self, text: str) -> float | None:
         """How well a text fits: below 1 if all words are in it, from 1 on if the letters are; else None."""
-        lowered = text.lower()
+        lowered = text.lower().replace("/", ".")
         if all(word in lowered for word in self.words):
             return min(len(text), 999) / 1000
         first = at = lowered.find(self._letters[0])

@@ -90,6 +90,15 @@ def test_a_group_is_one_box_with_what_stands_so_many_steps_away(tmp_path: Path) 
             session.graph(steps=2)
 
 
+def test_a_layer_is_named_as_the_picture_has_it(tmp_path: Path) -> None:
+    with Session(str(blocks(tmp_path / "m.onnx"))) as session:
+        drawing = session.graph(unfold=["blocks.3"])
+        (box,) = [box for box in drawing.boxes if box.name == "blocks.3.Tanh"]
+        assert box.path != box.name
+        assert session.connections(box.name).layer.id == box.row
+        assert session.graph(between=("blocks.3.Relu", "blocks.5.Tanh")).route is not None
+
+
 def ways(after: dict[str, set[str]], at: str, goal: str) -> Iterator[tuple[str, ...]]:
     """Every path from one to another, one by one."""
     if at == goal:
