@@ -241,6 +241,4 @@ def test_a_tiled_model_and_a_call_whose_nodes_run_on_several_providers(
     with explorer.Session(path) as session:
         found = session.placement()
         assert set(found.providers[0].split(", ")) == {"CPU", "CUDA"}
-    assert found.notes == (
-        "1 calls of functions run on several providers, and stand in the partition of one",
-    )
+    assert found.notes == ("calls of functions on several providers, each in the partition of one: 1",)
