@@ -97,8 +97,8 @@ def line(models: Models, rounds: int) -> Iterator[Row]:
     seen = screen.line_bytes("sample_models/mobilenet_small.onnx", "features")
     for name, what, must in (
         ("first", "first paint with the tree", 30_720),
-        ("key", "a cursor key", 4096),
-        ("page", "a page down", 10_240),
+        ("key", "a cursor key", 2048),
+        ("page", "a page of all columns", 8192),
         ("idle", "3 s idle", 0),
     ):
         yield Row(f"{what}, 120x40, SSH", f"{seen[name]:,} B", "", must, seen[name], "B")

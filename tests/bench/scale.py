@@ -195,7 +195,7 @@ def _lines(name: str, seen: dict[str, float]) -> Sequence[Line]:
     for phase in ("loading", "after", "filtering"):
         worst = seen[f"{phase}, 99 %"] * 1000
         count = f"of {seen[f'{phase}, keys']:,.0f} keys"
-        out.append((f"{name}: a key, {phase}, 99 %", f"{worst:.0f} ms", count, 30, worst, "ms"))
+        out.append((f"{name}: a key, {phase}, 99 %", f"{worst:.0f} ms", count, 16, worst, "ms"))
     out.append((f"{name}: all rows", f"{seen['all rows']:.1f} s", "", 120, seen["all rows"], "s"))
     screen, engine = seen["screen"] / 1e6, seen["engine"] / 1e6
     out.append(

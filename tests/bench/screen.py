@@ -42,7 +42,7 @@ def bare_paint() -> float:
 def line_bytes(model: str, ready: str) -> dict[str, int]:
     """Bytes of the first paint, the dearest cursor key in tree and plot, a page, and three idle seconds.
 
-    At 120x40 in SSH mode.
+    At 120x40 in SSH mode; key and page of the tree with half the width, and with all of it and its columns.
     """
     with explorer(model, env=SSH) as terminal:
         terminal.wait_for(ready)
@@ -50,6 +50,12 @@ def line_bytes(model: str, ready: str) -> dict[str, int]:
         first = len(terminal.sent)
         keys = max(terminal.key_bytes(key) for key in ("down", "down", "right", "down", "down", "up", "left"))
         page = terminal.key_bytes("page down")
+        terminal.press("z")
+        terminal.settle(1.0)
+        page = max(page, *(terminal.key_bytes(key) for key in ("g", "end")))
+        keys = max(keys, *(terminal.key_bytes(key) for key in ("up", "up", "down")))
+        terminal.press("z")
+        terminal.settle(1.0)
         terminal.press("5")
         terminal.wait_for(" live")
         terminal.settle(1.0)

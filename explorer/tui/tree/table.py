@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES, family
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
@@ -180,9 +181,14 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
             role, value = "dim", None
         heat = _heat(model, row, column, value, look)
         before = spans[-1][1]
-        add(_MARKS[heat] if look.letters else " ", "number" if before.startswith("heat") else before)
-        role = f"heat{heat}" if heat and not look.letters else role
-        add(fit(text, place.width, right=column.is_number), role)
+        before = "number" if before.startswith("heat") else before
+        add(_MARKS[heat] if look.letters else " ", before)
+        if heat and not look.letters:
+            # blanks stay blank: each that is coloured is sent
+            add(" " * (place.width - cell_len(text)), before)
+            add(fit(text, min(place.width, cell_len(text))), f"heat{heat}")
+        else:
+            add(fit(text, place.width, right=column.is_number), role)
     return spans[1:] if not spans[0][0] else spans
 
 
