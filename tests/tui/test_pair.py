@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
+from explorer import compare_files
 from explorer.base.errors import BadModel
 from explorer.engine.diff import tree_diff
 from explorer.facts import Analysis, Diff, Verification
@@ -46,7 +47,8 @@ def beside(other: Analysis, **how: Any) -> ScriptedEngine:
             return proof()
 
         def _compare(self, before: int = 0, after: int | None = None, other: str | None = None) -> Comparison:
-            return Comparison((self.model.info, against.info), (("Conv", (5, 4)),), (), True)
+            samples = Path(__file__).parents[2] / "sample_models"
+            return compare_files(samples / "lenet.onnx", samples / "mlp_128.onnx")
 
     against = other
     return Engine(**how)

@@ -70,10 +70,10 @@ def summary(fact: TreeDiff) -> str:
         said = (
             f"the same in all of its {same:,} layers" if not fact.graph else f"{same:,} layers are the same"
         )
-    elif not same:
+    elif not set(counts) - {"added", "removed"}:
         said = f"nothing in common: {', '.join(differing)}"
     else:
-        said = f"{', '.join(differing)}; {same:,} the same"
+        said = ", ".join(differing) + (f"; {same:,} the same" if same else "; none the same")
     named = counts.get("renamed", 0)
     return f"{said}{f', {named:,} of them under other names' * bool(named)}"
 
