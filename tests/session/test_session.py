@@ -144,6 +144,16 @@ def test_undo_and_redo_stay_at_the_ends(sample: Sample) -> None:
         assert session.redo().current == 0
 
 
+def test_other_models_stand_beside_a_state_and_nothing_is_proved_of_them(sample: Sample) -> None:
+    with Session(sample("lenet")) as session:
+        table = session.beside([0], others=[str(sample("mlp_128"))])
+        assert table.names == (str(sample("lenet")), str(sample("mlp_128")))
+        (params,) = (row for row in table.rows if row.name == "params")
+        assert [one and one.value for one in params.values] == [61_706, 16_384]
+        with pytest.raises(Misuse, match="compare --verify proves models"):
+            session.beside([0], others=[str(sample("mlp_128"))], verify=True)
+
+
 def test_a_new_transform_begins_a_branch_beside_what_was_undone(sample: Sample) -> None:
     with Session(sample("mlp_128")) as session:
         session.tile(TileSpec((64, 64, 64)), verify=False)

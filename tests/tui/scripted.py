@@ -756,10 +756,14 @@ class ScriptedEngine:
     def _verify(self, before: int = 0, after: int | None = None) -> Verification:
         return proof()
 
-    def _beside(self, chosen: tuple[int, ...], *, hardware: Hardware | None = None) -> FigureTable:
+    def _beside(
+        self, chosen: tuple[int, ...], *, others: tuple[str, ...] = (), hardware: Hardware | None = None
+    ) -> FigureTable:
         nodes = [replace(self.model.info.totals, nodes=20 + at) for at in chosen]
         figures = [model_figures(replace(self.model.info, totals=totals)) for totals in nodes]
-        return figure_table([f"{at} state" for at in chosen], figures, hardware.name if hardware else "")
+        figures += [model_figures(self.model.info) for _ in others]
+        names = [*(f"{at} state" for at in chosen), *others]
+        return figure_table(names, figures, hardware.name if hardware else "")
 
     def _diff(self, before: int = 0, after: int | None = None) -> Diff:
         whole = self.model.info.totals

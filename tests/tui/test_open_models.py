@@ -11,6 +11,7 @@ import pytest
 
 from explorer.base.errors import Misuse
 from explorer.process.client import EngineProcess
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListScreen
 from explorer.tui.models.open_models import MOST, ModelChoice, OpenModel, OpenModels
@@ -125,6 +126,18 @@ async def test_a_job_goes_on_behind_and_its_dialog_waits_with_its_model() -> Non
         app.show_model(app.models.open[1])
         await hands.rest()
         assert hands.dialog() != ""
+
+
+async def test_marked_models_stand_beside_the_one_on_show() -> None:
+    async with two() as (hands, app):
+        await hands.press("L", "t")  # nothing is marked: nothing happens
+        await hands.press("up", "space", "t")
+        (asked,) = [(args, kwargs) for m, args, kwargs in app.models.open[1].engine.asked if m == "beside"]
+        assert asked == (([0],), {"others": ["models/alexnet.onnx"], "hardware": None})
+        assert isinstance(app.screen, FigureScreen)
+        assert "2 models beside each other" in "\n".join(map(line_text, app.screen.query_one(TitleBar).lines))
+        await hands.press("escape")
+        assert isinstance(app.screen, OpenListScreen)
 
 
 async def test_the_same_file_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,7 @@ class ProofMethods(SessionParts):
         self,
         states: Sequence[int | str],
         *,
+        others: Sequence[str] = (),
         hardware: Hardware | None = None,
         verify: bool = False,
         draws: int = 1,
@@ -193,6 +194,7 @@ class ProofMethods(SessionParts):
 
         Args:
             states: Numbers or names.
+            others: Paths or names of other models, as they are opened; nothing is proved of them.
             hardware: The machine for times and cycles (see `explorer.settings.machines.hardware`).
             verify: Hold each against the first; else the proof that was made with each is shown.
             draws: Random inputs for each proof.
@@ -206,16 +208,26 @@ class ProofMethods(SessionParts):
         models = self._models
         chosen = [models.at(s) if isinstance(s, int) else models.history.state(s) for s in states]
         chosen = list(dict.fromkeys(chosen))
-        if len(chosen) < 2:
+        if others and verify:
+            raise Misuse("states of one session are proved equal here", hint="compare --verify proves models")
+        if len(chosen) + len(others) < 2:
             raise Misuse("there is nothing to compare with", hint="name two states or more")
         entries = [models.history.entries[at] for at in chosen]
         called = [e.name or (e.label if at else "as opened") for at, e in zip(chosen, entries, strict=True)]
         how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-        return self._comparer.beside(
-            [(models, at) for at in chosen],
-            [f"{at} {name}" for at, name in zip(chosen, called, strict=True)],
-            on_progress,
-            cancel,
-            prove=(lambda one: self.verify(chosen[0], one[1], **how)) if verify else None,
-            hardware=hardware,
-        )
+        names = [
+            models.label(at) if others else f"{at} {name}" for at, name in zip(chosen, called, strict=True)
+        ]
+        opened = [models.beside(source) for source in others]
+        try:
+            return self._comparer.beside(
+                [*((models, at) for at in chosen), *((one, 0) for one in opened)],
+                [*names, *others],
+                on_progress,
+                cancel,
+                prove=(lambda one: self.verify(chosen[0], one[1], **how)) if verify else None,
+                hardware=hardware,
+            )
+        finally:
+            for one in opened:
+                one.close()

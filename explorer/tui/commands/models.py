@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.look.pair import PairCommand
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
-from explorer.tui.models.open_list import OpenListScreen
+from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
 from explorer.tui.models.open_models import ModelChoice
 
 
@@ -30,15 +32,24 @@ class OpenModelsCommand(ScreenCommand):
 
     def run(self) -> None:
         """Show them."""
-        context, host = self.context, self.context.host
+        self.context.app.push_screen(OpenListScreen(self.context.host), self._answered)
 
-        def answered(wish: tuple[str, int] | None) -> None:
-            if wish is None:
-                return
-            what, at = wish
-            if what == "open":
-                OpenCommand(context).run()
-            elif what == "show":
-                host.show_model(host.models.open[at])
+    def _answered(self, wish: OpenListRequest | None) -> None:
+        context = self.context
+        if wish is None:
+            return
+        if wish.what == "open":
+            OpenCommand(context).run()
+        elif wish.what == "show":
+            context.host.show_model(wish.models[0])
+        elif wish.what == "pair":
+            PairCommand(context).beside(wish.models[0].source, self.run)
+        else:
+            context.start("Figures", self._figures([model.source for model in wish.models]), self.run)
 
-        context.app.push_screen(OpenListScreen(host), answered)
+    async def _figures(self, others: list[str]) -> None:
+        store = self.store
+        store.known_machine()
+        here = [store.history_place]
+        table = await self.jobs.run("comparing", "beside", here, others=others, hardware=store.hardware)
+        self.context.ask(FigureScreen(table, "models", exact=store.exact), lambda _: self.run())

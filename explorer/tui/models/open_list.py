@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from msgspec import Struct
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -16,9 +17,10 @@ from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList
+from explorer.tui.widgets.marked_list import MarkedList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
-__all__ = ["OPEN_KEYS", "OpenListScreen"]
+__all__ = ["OPEN_KEYS", "OpenListRequest", "OpenListScreen"]
 
 # fmt: off
 OPEN_KEYS = key_group(
@@ -26,6 +28,9 @@ OPEN_KEYS = key_group(
     ("show", ("enter",), "Enter", "Show it", "The others stay as they are; what runs in them goes on"),
     ("close", ("x", "delete"), "x Del", "Close it", "Asks first if something of it is not saved"),
     ("open", ("O",), "O", "Open another…", "From the chooser"),
+    ("pair", ("equals_sign",), "=", "Side by side", "The one under the cursor, as opened, and that on show"),
+    ("mark", ("space",), "Space", "Mark", "To set its figures beside those of others"),
+    ("figures", ("t",), "t", "Figures", "Of the one on show and of those marked, as opened, in a table"),
 )
 # fmt: on
 
@@ -38,7 +43,7 @@ _COLUMNS = (
 )
 
 
-class _Models(LineList):
+class _Models(MarkedList):
     """A row a model."""
 
     def __init__(self, host: ModelHost) -> None:
@@ -52,14 +57,29 @@ class _Models(LineList):
         self.rows = tuple(self.host.models.open)
         self.table = Table(_COLUMNS, Rows(_cells, self.rows))
 
+        self.marked = [key for key in self.marked if key in {model.mode for model in self.rows}]
+
+    def key_of(self, index: int) -> str:
+        """What a row is known by."""
+        model: OpenModel = self.rows[index]
+        return model.mode
+
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
         here = self.rows[index] is self.host.models.current
-        return row_line(self.table, index, width, mark=(" ● " if here else "   ", "accent"), here=here)
+        mark = f"{self.letter(index)}{'●' if here else ' '} "
+        return row_line(self.table, index, width, mark=(mark, "accent"), here=here)
 
 
-class OpenListScreen(SubScreen[tuple[str, int]]):
-    """The models that are open; answers with what is wanted and the place of a model.
+class OpenListRequest(Struct, frozen=True):
+    """What the user wants of which models."""
+
+    what: Literal["show", "open", "pair", "figures"]
+    models: tuple[OpenModel, ...] = ()
+
+
+class OpenListScreen(SubScreen[OpenListRequest]):
+    """The models that are open.
 
     Args:
         host: Shows and closes them.
@@ -102,8 +122,14 @@ class OpenListScreen(SubScreen[tuple[str, int]]):
             )
         )
         self.query_one("#open-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
-        keys = " Enter show · x close · O another · Esc"
+        keys = " Enter show · x close · O another · = side by side · Space mark · t figures · Esc"
         self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
+
+    @property
+    def _chosen_model(self) -> OpenModel:
+        rows = self.query_one(_Models)
+        model: OpenModel = rows.rows[rows.cursor]
+        return model
 
     @on(LineList.RowSelected)
     def _chosen(self) -> None:
@@ -111,16 +137,32 @@ class OpenListScreen(SubScreen[tuple[str, int]]):
 
     def action_show(self) -> None:
         """Show the model under the cursor."""
-        self.dismiss(("show", self.query_one(_Models).cursor))
+        self.dismiss(OpenListRequest("show", (self._chosen_model,)))
 
     def action_open(self) -> None:
         """Open another."""
-        self.dismiss(("open", 0))
+        self.dismiss(OpenListRequest("open"))
+
+    def action_pair(self) -> None:
+        """Set the model under the cursor beside the one on show."""
+        if self._chosen_model is self._host.models.current:
+            self.app.bell()
+        else:
+            self.dismiss(OpenListRequest("pair", (self._chosen_model,)))
+
+    def action_figures(self) -> None:
+        """Set the figures of those that are marked beside those of the one on show."""
+        rows, current = self.query_one(_Models), self._host.models.current
+        named = {model.mode: model for model in rows.rows if model is not current}
+        marked = tuple(named[key] for key in rows.marked if key in named)
+        if marked:
+            self.dismiss(OpenListRequest("figures", marked))
+        else:
+            self.app.bell()
 
     def action_close(self) -> None:
         """Close the model under the cursor; ask if something would be lost."""
-        rows = self.query_one(_Models)
-        model: OpenModel = rows.rows[rows.cursor]
+        model = self._chosen_model
         if not (question := model.question("close")):
             self._close(model)
             return
