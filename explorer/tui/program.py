@@ -219,6 +219,11 @@ class ExplorerApp(App[int]):
 
         self.push_screen(help_dialog())
 
+    async def action_picture(self) -> None:
+        """A picture of whatever is on top."""
+        if self.main is not None:
+            await self.main.run_action("command('picture')")
+
     async def action_reopen(self) -> None:
         """Open a model that is not open, whatever the dialog on top said of it."""
         main = self.main

@@ -66,6 +66,7 @@ class PageDialog(Dialog[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,q", "accept", show=False),
         Binding("y", "copy", show=False),
+        Binding("P", "app.picture", show=False),
     ]
 
     def __init__(
@@ -293,6 +294,7 @@ class SubScreen(Screen[T], Generic[T]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "leave", show=False),
         Binding("question_mark", "app.help", show=False),
+        Binding("P", "app.picture", show=False),
     ]
 
     def action_leave(self) -> None:

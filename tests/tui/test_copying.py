@@ -1,0 +1,86 @@
+"""What is on show leaves the screen: as text, as Markdown, as a command, as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from textual.widgets import Input
+
+from explorer.host import confinement
+from explorer.tui.widgets.strips import Status
+from tests.tui.hands import Hands, screen
+
+
+async def copied(hands: Hands, key: str) -> str:
+    await hands.press("Y", key)
+    return hands.pilot.app.clipboard
+
+
+async def test_the_row_the_tree_and_the_page_are_copied_as_they_stand_there() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("down")
+        row = await copied(hands, "r")
+        assert row in {line.strip() for line in (await copied(hands, "t")).splitlines()}
+        page = await copied(hands, "p")
+        assert "features.0" in page
+        assert "kernel_shape" in page, "what is scrolled away, too"
+
+
+async def test_the_page_of_a_layer_is_markdown_and_a_list_is_code() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("down")
+        text = await copied(hands, "m")
+        assert text.startswith("## features.0\n")
+        assert "| " in text
+        assert "70.28 M" in text
+        await hands.press("3")
+        assert (await copied(hands, "m")).startswith("```text\n")
+
+
+async def test_the_command_is_that_of_the_last_step_or_prints_the_layer() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("down")
+        assert await copied(hands, "c") == "explorer layers models/alexnet.onnx --layer features.0"
+        await hands.tile()
+        await hands.press("1")
+        assert (await copied(hands, "c")).startswith("explorer tile alexnet.onnx")
+
+
+async def test_a_picture_is_written_under_a_name_and_never_over_a_file_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("P")
+        assert hands.pilot.app.screen.query_one(Input).value == "alexnet_layer.svg"
+        await hands.press("enter")
+        picture = tmp_path / "alexnet_layer.svg"
+        drawn = "".join(ElementTree.parse(picture).getroot().itertext())
+        assert "features" in drawn.replace("\xa0", " ")
+        assert "Picture of the screen" not in drawn.replace("\xa0", " "), "the question is not in it"
+        assert "written to alexnet_layer.svg" in hands.strip(Status)
+        picture.write_text("mine")
+        await hands.press("P", "enter")
+        assert "Replace it?" in hands.dialog()
+        await hands.press("n", "escape")
+        assert picture.read_text() == "mine"
+        await hands.press("end", "i", "P")
+        hands.pilot.app.screen.query_one(Input).value = "tiles.svg"
+        await hands.press("enter")
+        assert "Output" in "".join(ElementTree.parse(tmp_path / "tiles.svg").getroot().itertext())
+
+
+async def test_in_a_browser_a_picture_goes_into_the_folder_served_or_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    monkeypatch.setenv(confinement.VARIABLE, str(served))
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("P")
+        hands.pilot.app.screen.query_one(Input).value = str(tmp_path / "out.svg")
+        await hands.press("enter")
+        assert "outside the folder" in " ".join(hands.dialog().split())
+        assert not (tmp_path / "out.svg").exists()
