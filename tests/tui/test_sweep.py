@@ -19,6 +19,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
 from explorer.settings import machines
+from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.sweep import SweepDialog
 from explorer.tui.dialogs.sweep_table import SweepScreen
 from explorer.tui.pages.sweep import ParetoPlot, axes_of, columns_for, sweep_facts, sweep_head, sweep_line
@@ -194,6 +195,26 @@ def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
     wrong = tuple(replace(one, verified=one.tile[0] != 16) for one in rows)
     lines = ParetoPlot(wrong, ("buffer", "cycles")).lines(None, 60, 14)
     assert sum(line_text(line).count("◆") for line in lines[1:]) == 1, "what is disproved beats nothing"
+
+
+async def test_marked_tilings_stand_beside_each_other_and_keep_their_marks_when_sorted() -> None:
+    async with screen(SweepEngine(), size=(140, 40)) as hands:
+        await begin(hands, tiles="16,32x16x16,48x16x16")
+        await hands.press("t")
+        assert hands.pilot.app.screen is sweep_screen(hands), "nothing is marked"
+        await hands.press("end", "space", "home", "space")
+        assert [line[0] for line in table(hands)] == ["b", " ", "a"]
+        await hands.press("s", "r")
+        assert sorted(line.split()[0][0] for line in table(hands) if line[0] != " ") == ["a", "b"]
+        await hands.press("t")
+        top = hands.pilot.app.screen
+        assert isinstance(top, FigureScreen)
+        page = [line_text(line) for line in top.query_one("#figures", LineView).lines]
+        assert page[1].split() == ["48x16x16", "16x16x16", "change"]
+        assert any(" ".join(line.split()) == "Tile matmuls 32,256 64,512 +100 %" for line in page)
+        assert "No best of tile matmuls" in " ".join(page), "nobody says that the same MACs run on tiles"
+        await hands.press("escape")
+        assert hands.pilot.app.screen is sweep_screen(hands)
 
 
 async def test_only_the_front_on_a_key() -> None:
