@@ -50,6 +50,7 @@ FAMILIES: dict[str, Family] = {
 """Every family by its name, in the order in which legends list them."""
 
 _FRAGMENTS = (
+    ("tile", ("2dmm",)),
     ("attention", ("attention", "attn", "rotaryembedding", "sdpa")),
     ("conv", ("conv",)),
     ("norm", ("norm", "lrn")),

@@ -28,6 +28,7 @@ CONSOLE = TerminalTheme(
         ("activation", "Relu ReLU6 gelu Softmax LOGISTIC HardSwish PRelu Tanh Clip Erf LogSoftmax ELU SiLU"),
         ("attention", "MultiheadAttention Attention scaled_dot_product_attention GroupQueryAttention"),
         ("movement", "Reshape Flatten flatten Transpose Concat CONCATENATION cat Gather Embedding Pad Cast"),
+        ("tile", "2DMM_64x64x64 2DMM_16x16x16_int8"),
         ("other", "Add MaxPool2d GlobalAveragePool Resize RESIZE_BILINEAR UpsamplingBilinear2d Sequential"),
         ("other", "DequantizeLinear QuantizeLinear DynamicQuantizeLinear QLinearAdd QLinearAveragePool"),
     ],
