@@ -122,7 +122,7 @@ def box_title(box: GraphBox) -> str:
         if value != 0:
             lines.append(f"{exact_text(value)} {'bytes ' * (name in _BYTES)}{_NOUNS.get(name, name)}")
     lines += [_outside_text(one, one.value) for one in box.outside.values()]
-    said = [f"{printable(name)}: {value_text(value)}" for name, value in box.attributes.items()]
+    said = [f"{printable(name)}: {printable(value_text(value))}" for name, value in box.attributes.items()]
     return "\n".join([*lines, *(["", *said[:_MOST]] if said else [])])
 
 
