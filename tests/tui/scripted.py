@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Cancelled, EngineDied, ExplorerError
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.engine.costs.overlay import overlay
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
@@ -53,6 +53,8 @@ from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+from explorer.facts.sizes.curves import SizeCurves
+from explorer.facts.sizes.decode import Decode
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.process.client import begun
@@ -578,6 +580,8 @@ class ScriptedEngine:
         self.waiting: list[tuple[_Job, tuple[Any, ...], dict[str, Any]]] = []
         self.states = History((HistoryEntry("opened", "alexnet.onnx", ""),), 0)
         self.closed = False
+        self.curves: dict[str, SizeCurves] = {}
+        self.decoded: Decode | None = None
         self.opened = self.model.info.model.inputs
         for _ in range(tilings):
             self._tile(TileSpec())
@@ -718,6 +722,17 @@ class ScriptedEngine:
     def _placement(self) -> Placement:
         on = {row.id: "CUDA" if row.kind == "Conv" else "CPU" for row in self.model.layers if not row.group}
         return Placement("onnxruntime", ("CUDA", "CPU"), ("CUDA", "CPU"), on, {}, ())
+
+    def _sizes(self, over: str | None = None, *, machine: Machine | None = None) -> SizeCurves:
+        if not self.curves:
+            raise Misuse("this model leaves no size open")
+        fact = self.curves[over or next(iter(self.curves))]
+        return replace(fact, names=dict.fromkeys(self.curves, None), machine=machine)
+
+    def _decode(self, tokens: int | None = None) -> Decode:
+        if self.decoded is None:
+            raise Misuse("it takes neither a text nor a cache")
+        return replace(self.decoded, tokens=tokens or self.decoded.tokens)
 
     def _training(self, *, batch: int | None = None, optimizer: Optimizer = "sgd") -> Training:
         return training(self.model, batch, optimizer)

@@ -58,6 +58,7 @@ class SizeCurves(Struct, frozen=True):
         counted: Sizes at which the whole model was analysed.
         closed: Whether every figure follows closed forms, which gave what was counted at all of `counted`.
             Otherwise `sizes` are those that were counted, and no more.
+        names: Of every size that the model can have others of, and what it has now.
         notes: What a reader should know, in words.
     """
 
@@ -72,6 +73,7 @@ class SizeCurves(Struct, frozen=True):
     machine: Machine | None
     counted: tuple[int, ...]
     closed: bool
+    names: dict[str, int | None] = {}
     notes: tuple[str, ...] = ()
 
     def curve(self, name: CurveName) -> SizeCurve | None:

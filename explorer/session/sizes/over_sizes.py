@@ -89,7 +89,7 @@ class OverSizes:
 
             over = usable_range(over, counted, given=given)
             cached = self._cached(at, examine, over, others)
-            return size_curves(over, counted, cached, machine)
+            return replace(size_curves(over, counted, cached, machine), names=dict(known))
 
     def decode(
         self, tokens: int | None, index: int | None, on_progress: OnProgress, cancel: Cancel

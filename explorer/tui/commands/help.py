@@ -13,6 +13,8 @@ from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.pair.screen import PAIR_KEYS
+from explorer.tui.plots.decode_view import DECODE_KEYS
+from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS
@@ -26,6 +28,8 @@ KEYS: tuple[Key, ...] = (
     *COMMANDS,
     *TILE_KEYS,
     *GRAPH_KEYS,
+    *SIZES_KEYS,
+    *DECODE_KEYS,
     *HISTORY_KEYS,
     *PAIR_KEYS,
     *FIGURE_KEYS,

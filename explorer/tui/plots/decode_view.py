@@ -1,0 +1,99 @@
+"""Decoding: a step beside the pass over its text, layer by layer, and when the cache passes the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from explorer.base.errors import ExplorerError
+from explorer.report.present.sizes.decode import decode_blocks
+from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.lines import Line, cut, flow, safe
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.facts.sizes.decode import Decode
+
+# fmt: off
+DECODE_KEYS = key_group(
+    "Decoding",
+    ("tokens(2)", ("right", "l"), "→ l", "Twice the tokens", "And the step behind them"),
+    ("tokens(-2)", ("left", "h"), "← h", "Half the tokens", "A text of half as many"),
+    ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
+)
+# fmt: on
+
+
+class DecodeView(SubScreen[None]):
+    """Shows a step beside its pass.
+
+    Args:
+        fact: What is shown first.
+        ask: Asks for another number of tokens.
+        exact: Whether figures are written out.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(DECODE_KEYS)
+
+    def __init__(self, fact: Decode, ask: Callable[[int], Awaitable[Decode]], *, exact: bool = False) -> None:
+        super().__init__()
+        self.fact, self._ask, self._exact = fact, ask, exact
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield TitleBar()
+        yield LineView(id="decode-page")
+        yield Status(id="decode-note")
+        yield Status(id="decode-keys")
+
+    def on_mount(self) -> None:
+        """Show the first step."""
+        self.query_one("#decode-keys", Status).show(_keys)
+        self._show("")
+
+    def _show(self, said: str) -> None:
+        fact, exact = self.fact, self._exact
+        title = f"  {fact.tokens:,} tokens, and the step behind them"
+        self.query_one(TitleBar).show(lambda width: (cut(((" Decoding", "strong"), (title, "dim")), width),))
+        self.query_one("#decode-note", Status).show(
+            lambda width: (cut(((f" {safe(said)}", "warn"),), width),)
+        )
+        self.query_one("#decode-page", LineView).show(lambda width: decode_page(fact, width, exact))
+
+    def action_tokens(self, factor: int) -> None:
+        """Another number of tokens."""
+        tokens = self.fact.tokens * factor if factor > 0 else max(1, self.fact.tokens // -factor)
+        if tokens != self.fact.tokens:
+            self._show(f"counting {tokens:,} tokens …")
+            self.run_worker(self._fetch(tokens), exclusive=True, exit_on_error=False)
+
+    def action_exact(self) -> None:
+        """Write figures out, or round them."""
+        self._exact = not self._exact
+        self._show("")
+
+    async def _fetch(self, tokens: int) -> None:
+        try:
+            self.fact = await self._ask(tokens)
+        except ExplorerError as error:
+            self._show(str(error))
+            return
+        self._show("")
+
+
+def decode_page(fact: Decode, width: int, exact: bool) -> list[Line]:
+    """The page: what `explorer decode` tells, as wide as the screen."""
+    return draw(decode_blocks(fact), width - 1, exact)
+
+
+def _keys(width: int) -> tuple[Line, ...]:
+    """The keys used most."""
+    words = (("↑ ↓", "scroll"), ("← →", "half, twice the tokens"), ("e", "exact"), ("q", "back"))
+    pieces = [((f"{key} ", "key"), (said, "dim")) for key, said in words]
+    return (cut(flow(pieces, max(width, 200))[0], width),)

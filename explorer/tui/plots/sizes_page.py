@@ -1,0 +1,213 @@
+"""Figures over an open size as lines: a slider, what is at its size, and curves on logarithmic axes."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
+from explorer.report.blocks import Fields
+from explorer.report.present.sizes.sizes import crossing_text, figures_at
+from explorer.tui.text.drawing import side_by_side
+from explorer.tui.text.lines import BLANK, Line, cut, fit, line_width, safe, wrap
+from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, put
+
+_TICK = 8
+"""Cells between two sizes under an axis at least."""
+_WIDE, _TALL = 100, 22
+"""Cells and rows from which on plots stand beside each other."""
+_LEAST = 4
+"""Rows of a plot at least."""
+_AROUND = 3
+"""Lines around a plot: its title, its axis, the sizes under it."""
+
+Sign = tuple[CurveName, str, str, str]
+"""A curve, the sign that it is drawn with ('' for a filled one), its role and its name."""
+
+
+class _Plot(NamedTuple):
+    """What stands on one pair of axes, and the units of the upward one, each with what it is of the first."""
+
+    title: str
+    signs: tuple[Sign, ...]
+    units: Mapping[str, float]
+
+
+_BYTES = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50}
+_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SECONDS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+MEMORY = _Plot(
+    "memory",
+    (
+        ("activations", "", "bar", "activations"),
+        ("weights", "━", "warn", "weights"),
+        ("kv_cache", "•", "good", "KV cache"),
+    ),
+    _BYTES,
+)
+MACS = _Plot("MACs", (("macs", "", "bar", "MACs"),), _COUNTS)
+TIME = _Plot(
+    "least time",
+    (
+        ("time", "", "bar", "least time"),
+        ("compute", "━", "good", "all MACs"),
+        ("memory", "•", "warn", "all bytes"),
+    ),
+    _SECONDS,
+)
+
+
+def sizes_page(fact: SizeCurves, at: int, width: int, height: int) -> list[Line]:
+    """The slider at `fact.sizes[at]`, its figures, crossings and plots, in so many cells and lines."""
+    width -= 1
+    figures = figures_at(fact, at)
+    shown = Fields([row for row in figures.rows if height >= _TALL or row.label not in _SECOND])
+    lines = [*_slider(fact, at, width), *side_by_side(shown, width)]
+    room = height - len(lines)
+    told = [cut(line, width) for line in _crossings(fact, at)]
+    told = told[: max(1, min(len(told), room - _LEAST - _AROUND))]
+    room -= len(told)
+    plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
+    if width >= _WIDE and room >= 2 * (_LEAST + _AROUND):
+        half = width // 2
+        left = _column(fact, at, plots[:1], half - 1, room)
+        right = _column(fact, at, plots[1:], width - half, room)
+        return [*lines, *told, *_beside(left, right, half)]
+    fits = max(1, room // (_LEAST + _AROUND))
+    return [*lines, *told, *_column(fact, at, plots[:fits], width, room)]
+
+
+_SECOND = ("Bytes moved", "All MACs", "All bytes")
+"""Figures that are left out where there is little room."""
+
+
+def _slider(fact: SizeCurves, at: int, width: int) -> list[Line]:
+    """The size, and where it is in the range; crossings stand on it."""
+    size, room = fact.sizes[at], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
+    track = ["─"] * room
+    for crossing in fact.crossings:
+        track[_column_of(fact, crossing.size, room)] = "┼"
+    here = _column_of(fact, size, room)
+    now = " as the model is now" if size == fact.at else ""
+    return [
+        ((f" {safe(fact.name)} ", "dim"), (f"{size:,}", "strong"), (now, "dim")),
+        (
+            (f" {fact.low:,} ", "dim"),
+            ("".join(track[:here]), "track"),
+            ("●", "accent"),
+            ("".join(track[here + 1 :]), "track"),
+            (f" {fact.high:,}", "dim"),
+        ),
+    ]
+
+
+def _column_of(fact: SizeCurves, size: int, across: int) -> int:
+    """The column of a size on a logarithmic axis over the range."""
+    if fact.high == fact.low:
+        return 0
+    share = math.log(size / fact.low) / math.log(fact.high / fact.low)
+    return max(0, min(across - 1, round(share * (across - 1))))
+
+
+def _crossings(fact: SizeCurves, at: int) -> list[Line]:
+    """Which figures pass which, those that have at this size in another colour."""
+    if not fact.crossings:
+        return [((" nothing passes anything else in this range", "dim"),)]
+    return [
+        (
+            (" ◆ " if crossing.size <= fact.sizes[at] else " ◇ ", "warn"),
+            (safe(crossing_text(fact, crossing)), "text"),
+            ("" if crossing.counted else ", not counted there", "dim"),
+        )
+        for crossing in fact.crossings
+    ]
+
+
+def _column(fact: SizeCurves, at: int, plots: Sequence[_Plot], width: int, height: int) -> list[Line]:
+    """Plots one below the other, as tall as there is room."""
+    rows = max(1, height // max(1, len(plots)) - _AROUND)
+    return [line for plot in plots for line in _drawn(fact, at, plot, width, rows)]
+
+
+def _beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
+    """Two columns of lines."""
+    lines: list[Line] = []
+    for y in range(max(len(left), len(right))):
+        first = left[y] if y < len(left) else BLANK
+        second = right[y] if y < len(right) else BLANK
+        lines.append((*first, (" " * (at - line_width(first)), "text"), *second))
+    return lines
+
+
+def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> list[Line]:
+    """One plot: logarithms of sizes across, of figures upwards."""
+    known = [(curve, sign) for sign in plot.signs if (curve := fact.curve(sign[0])) is not None]
+    values = [value for curve, _ in known for value in curve.values if value > 0]
+    if not values:
+        return [((fit(f" {plot.title}: nothing to plot", width), "dim"),)]
+    low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05
+    unit, of_one = _unit(plot, max(values))
+    ticks = log_ticks(low - of_one, high - of_one, max(2, rows // 2))
+    words = {power: f"{10.0**power:g}" if not 0 <= power < 7 else f"{10**power:,}" for power in ticks}
+    margin = max(map(len, words.values()), default=0)
+    across = max(4, width - margin - 2)
+    here = _column_of(fact, fact.sizes[at], across)
+
+    def share(value: float) -> float:
+        return (math.log10(value) - low) / (high - low) if value > 0 else 0.0
+
+    def row(value: float) -> int:
+        return rows - 1 - max(0, min(rows - 1, int(share(value) * rows)))
+
+    roles = ["bar"] * across
+    roles[here] = "accent"
+    columns = [_size_at(fact, x, across) for x in range(across)]
+    cells = filled([share(known[0][0].values[n]) for n in columns], rows, roles)
+    for curve, (_, sign, role, _) in known[1:]:
+        for x, n in enumerate(columns):
+            put(cells, x, row(curve.values[n]), sign, role)
+    for crossing in fact.crossings:
+        crossed = fact.curve(crossing.below)
+        if crossed is not None and {crossing.above, crossing.below} <= {curve.name for curve, _ in known}:
+            value = crossed.values[fact.sizes.index(crossing.size)]
+            put(cells, _column_of(fact, crossing.size, across), row(value), "◆", "strong")
+    labels = {
+        row(10.0 ** (power + of_one)): fit(words[power], margin, right=True) for power in reversed(ticks)
+    }
+    below = [(_column_of(fact, n, across), f"{n:,}") for n in _ticks(fact, across)]
+    return [_title(plot, unit, known, margin, width), *framed(lines_of(cells), labels, below, mark=here)]
+
+
+def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
+    """The unit of an axis, and the logarithm of one of it."""
+    fits = [(name, one) for name, one in plot.units.items() if one <= largest] or list(plot.units.items())[:1]
+    return fits[-1][0], math.log10(fits[-1][1])
+
+
+def _title(plot: _Plot, unit: str, known: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
+    """What is drawn how, and in which unit."""
+    spans: list[tuple[str, str]] = [(" " * (margin + 2) + unit + " " * bool(unit), "dim")]
+    for _, (_, sign, role, name) in known:
+        spans += [(f"{sign or '█'} ", role), (f"{name}  ", "dim")]
+    return cut(spans, width)
+
+
+def _size_at(fact: SizeCurves, x: int, across: int) -> int:
+    """The place of the size that a column shows: the last that is not right of it."""
+    share = (x + 0.5) / across
+    size = fact.low * (fact.high / fact.low) ** share
+    return max(0, bisect_right(fact.sizes, size) - 1)
+
+
+def _ticks(fact: SizeCurves, across: int) -> list[int]:
+    """Powers of two that have room under an axis."""
+    powers = [n for n in fact.sizes if not n & (n - 1)]
+    step = max(1, -(-len(powers) * _TICK // max(1, across)))
+    return [*powers[::step], *([fact.high] if fact.high not in powers[::step] else [])]
+
+
+def told_why(said: str, width: int) -> list[Line]:
+    """Why there are no curves, or what is still awaited."""
+    return [BLANK, *wrap(((f" {safe(said)}", "warn"),), width - 1, 1)]
