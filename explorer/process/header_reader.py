@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from explorer.base.units import bytes_text
 from explorer.facts.models.listing import ModelFile, NamedModel
 from explorer.host import child, memory_limit
+from explorer.session import headers
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -151,9 +152,7 @@ class HeaderReader:
 
 def main() -> None:
     """The process that reads; its pipes are named on its command line."""
-    from multiprocessing.connection import Connection
-
-    from explorer.session import headers
+    from multiprocessing.connection import Connection  # as above
 
     requests = Connection(int(sys.argv[1]), writable=False)
     answers = Connection(int(sys.argv[2]), readable=False)
