@@ -165,12 +165,12 @@ def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
                 told += last - first
         if depth and (told < _TOLD * width or len({name for _, name in found}) < len(found)):
             break
-        best = found
+        best = found if told > (1 - _TOLD) * width else []
     return best
 
 
 _TOLD = 0.6
-"""The share of an axis that has names below which the modules around them are told."""
+"""The share of an axis that has names below which the modules around them are told; none tell too little."""
 
 
 def _told(names: Sequence[str]) -> str:

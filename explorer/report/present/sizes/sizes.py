@@ -11,7 +11,6 @@ from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurv
 from explorer.report.blocks import (
     Block,
     Cell,
-    Chart,
     Column,
     Field,
     Fields,
@@ -88,7 +87,6 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
         Line(),
         *crossings_blocks(fact),
         *forms,
-        Chart("sizes", fact),
         Line(),
         _table(fact),
         Line(),

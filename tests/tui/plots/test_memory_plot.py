@@ -1,0 +1,30 @@
+"""The Memory tab's plot on the screen: the key that sets it on the weights."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.tui.text.lines import line_text
+from explorer.tui.widgets.plot_view import PlotView
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine, alexnet, memory
+
+
+def shown(hands: Hands) -> str:
+    plots = hands.main.query(PlotView)
+    view = next(view for view in plots if view.display and view.count)
+    return "\n".join(line_text(line) for line in view.lines)
+
+
+async def test_plus_sets_the_memory_on_the_weights_and_takes_it_off_again() -> None:
+    engine = ScriptedEngine()
+    fact = replace(memory(alexnet()), weight_bytes=1 << 20)
+    engine._memory = lambda: fact  # type: ignore[method-assign]
+    async with screen(engine, size=(120, 40)) as hands:
+        await hands.press("5")
+        assert "with the weights" in shown(hands), "they are no more than the peak"
+        assert "░" in shown(hands)
+        await hands.press("plus")
+        assert "░" not in shown(hands)
+        await hands.press("plus")
+        assert "░" in shown(hands)
