@@ -315,7 +315,7 @@ class Panes(Horizontal):
         metric = metric_of(column, columns_of(self.layer_tree.model))
         if metric is None:
             return
-        if complaint := "" if metric.of else self._asked.complaint(column):
+        if complaint := "" if metric.of else self.asked.complaint(column):
             self._store.say(complaint)
         self.rearrange(lambda model: way(model, metric))
 
@@ -326,7 +326,8 @@ class Panes(Horizontal):
         self._ask_columns()
 
     @cached_property
-    def _asked(self) -> AskedColumns:
+    def asked(self) -> AskedColumns:
+        """Figures that the engine is asked for."""
         from explorer.tui.tree.asked import AskedColumns  # with the columns, not before the first paint
 
         return AskedColumns(self._store, self.layer_tree)
@@ -335,8 +336,8 @@ class Panes(Horizontal):
         """Ask for the figures of columns, where some are lacking."""
         model = self.layer_tree.model
         plain = model.metric.of and not model.columns
-        if self._store.analysis is not None and not plain and self._asked.lacking():
-            self.run_worker(self._asked.ask(), group="columns", exclusive=True, exit_on_error=False)
+        if self._store.analysis is not None and not plain and self.asked.lacking():
+            self.run_worker(self.asked.ask(), group="columns", exclusive=True, exit_on_error=False)
 
     # the mouse, and the cursor
 

@@ -32,7 +32,7 @@ SHOWN = (
 )
 """Columns that are shown unless others are chosen: as many as fit."""
 
-_NAME, _LONG_NAME = 15, 34
+_NAME, _LONG_NAME = 15, 28
 """Cells that a name keeps where there is more than one column, and in a wide table."""
 _SHORT = 8
 """Cells that it keeps beside the only one."""

@@ -16,5 +16,7 @@ class ColumnsCommand(ScreenCommand):
         def answered(columns: tuple[str, ...] | None) -> None:
             if columns is not None:
                 self.panes.rearrange(lambda model: model.set_columns(columns))
+                for complaint in filter(None, map(self.panes.asked.complaint, columns)):
+                    self.store.say(complaint)
 
         self.context.ask(ColumnsDialog(self.tree.model.columns, columns_of(self.tree.model)), answered)
