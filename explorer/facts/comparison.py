@@ -415,7 +415,7 @@ class TreeDiff(Struct, frozen=True):
         before, after: What the user calls them.
         rows: In pre-order, as `before` has them; what was added stands where it does in `after`.
         graph: What differs in no row: inputs, outputs, operator sets.
-        counts: How many layers (rows without rows in them) are in which state.
+        counts: How many layers are in which state, and groups that differ of themselves.
         equal: Nothing but names differs.
         form: Of what the trees are: 'graph', of ONNX graphs as they are; 'exported', of the ONNX form of a
             module; 'rows', of modules or tensors as they are opened.

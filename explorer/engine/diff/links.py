@@ -6,6 +6,7 @@ and the edges between them are handed to the same diff as a graph.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +19,7 @@ from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
 from explorer.facts import Info, Layer, NodeDiff, TensorInfo
 
-__all__ = ["RowLinks", "graph_links", "row_graph", "row_links"]
+__all__ = ["RowLinks", "TreePlaces", "graph_links", "row_graph", "row_links"]
 
 
 class RowLinks(Struct, eq=False):
@@ -29,6 +30,7 @@ class RowLinks(Struct, eq=False):
         said: Row of the first tree to the state of the pair, and what differs.
         known: Rows of either tree of which the diff has spoken: one without a partner has none.
         alone: Rows of either tree without a partner to what is said of them.
+        sites: Rows of the first tree that are a tiled site, or stand beside one.
         graph: What differs in no row.
     """
 
@@ -36,23 +38,46 @@ class RowLinks(Struct, eq=False):
     said: dict[int, tuple[str, str]] = field(default_factory=dict)
     known: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     alone: tuple[dict[int, str], dict[int, str]] = field(default_factory=lambda: ({}, {}))
+    sites: set[int | None] = field(default_factory=set)
     graph: Sequence[NodeDiff] = ()
 
-    def join(self, a: int | None, b: int | None, status: str, what: str) -> None:
-        """Links two rows, if both are there and free."""
+    def join(self, a: int | None, b: int | None, status: str, what: str) -> bool:
+        """Links two rows, if both are there and free; whether they were."""
         if a is not None and b is not None and a not in self.partner and b not in self.known[1]:
             self.partner[a] = b
             self.said[a] = status, what
             self.known[0].add(a)
             self.known[1].add(b)
+            return True
+        return False
 
 
-Places = Mapping[str, tuple[int, str]]
-"""By path the row and its kind."""
+class TreePlaces(Struct, frozen=True, eq=False):
+    """Where the rows of a tree are.
+
+    Attributes:
+        rows: By path the row and its kind.
+        parent: Of each row; -1 at the top.
+        end: The row behind the last one in each.
+    """
+
+    rows: Mapping[str, tuple[int, str]]
+    parent: Sequence[int]
+    end: Sequence[int]
+
+    def around(self, own: Sequence[int], every: Sequence[int]) -> int | None:
+        """The group that holds the rows `own` and no other of `every`, which are in order; None for none."""
+        if not own:
+            return None
+        at, last = self.parent[min(own)], max(own)
+        while at >= 0 and self.end[at] <= last:
+            at = self.parent[at]
+        held = bisect_left(every, self.end[at]) - bisect_right(every, at)
+        return at if at >= 0 and held == len(own) else None
 
 
 def graph_links(
-    before: Model, after: Model, places: tuple[Places, Places], tell: Tell, cancel: Cancel
+    before: Model, after: Model, places: tuple[TreePlaces, TreePlaces], tell: Tell, cancel: Cancel
 ) -> RowLinks:
     """Links of the rows of two ONNX graphs.
 
@@ -64,15 +89,16 @@ def graph_links(
         cancel: Asked between steps.
     """
     found = pair_nodes(before, after, tell, cancel)
-    rows = _rows_of(before.graph.nodes, places[0]), _rows_of(after.graph.nodes, places[1])
+    rows = _rows_of(before.graph.nodes, places[0].rows), _rows_of(after.graph.nodes, places[1].rows)
+    every = sorted(rows[0].values()), sorted(rows[1].values())
     links = RowLinks(graph=around(found))
     for pair in found.sites:
-        site = pair.row.after if len(pair.after) > 1 else pair.row.before
-        groups = [
-            rows[side].get(nodes[0]) if len(nodes) == 1 else places[side].get(site or "", (None, ""))[0]
-            for side, nodes in enumerate((pair.before, pair.after))
-        ]
-        links.join(groups[0], groups[1], pair.row.status, pair.row.what)
+        ends: list[int | None] = []
+        for side, nodes in enumerate((pair.before, pair.after)):
+            own = [row for i in nodes if (row := rows[side].get(i)) is not None]
+            ends.append(own[0] if len(nodes) == len(own) == 1 else places[side].around(own, every[side]))
+        if links.join(ends[0], ends[1], pair.row.status, pair.row.what):
+            links.sites.add(ends[0])
     _link(links, found, (rows[0].get, rows[1].get))
     return links
 
@@ -105,7 +131,7 @@ def _link(
                 links.alone[side][place] = FOLDED[side] if i in idle else ""
 
 
-def _rows_of(nodes: Sequence[Node], places: Places) -> dict[int, int]:
+def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:
     """Nodes of a graph to their rows; the path of a row is its node's label, with '#2' behind one taken."""
     seen: Counter[str] = Counter()
     taken: set[int] = set()

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from explorer.base.units import shape_text
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.engine.diff.links import RowLinks, graph_links, row_graph, row_links
+from explorer.engine.diff.links import RowLinks, TreePlaces, graph_links, row_graph, row_links
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts import Analysis, Layer
@@ -67,7 +67,7 @@ def tree_diff(
     merged.pair_groups()
     merged.pair_rest()
     pairs = merged.rows()
-    counts = Counter(row.status for row in pairs if merged.is_layer(row))
+    counts = Counter(row.status for row in pairs if merged.counts(row))
     return TreeDiff(
         before=before.info.model.source,
         after=after.info.model.source,
@@ -109,9 +109,10 @@ class _Tree:
         for inside in self.children.values():
             inside.reverse()
 
-    def places(self) -> dict[str, tuple[int, str]]:
-        """By path the row and its kind."""
-        return {side.path: (at, side.kind) for at, side in enumerate(self.sides)}
+    def places(self) -> TreePlaces:
+        """Where the rows are."""
+        rows = {side.path: (at, side.kind) for at, side in enumerate(self.sides)}
+        return TreePlaces(rows, self.parent, self.end)
 
 
 class _Merge:
@@ -195,11 +196,15 @@ class _Merge:
 
     # the list
 
-    def is_layer(self, row: RowPair) -> bool:
-        """Whether a row counts as a layer: no group, but one that stands for a layer of the other side."""
-        if row.before is not None and not self.before.group[row.before.id]:
-            return row.status != "part"
-        return row.after is not None and not self.after.group[row.after.id] and row.status != "part"
+    def counts(self, row: RowPair) -> bool:
+        """Whether a row is counted: a layer, and a group that is on both sides and differs of itself."""
+        if row.status == "part":
+            return False
+        one, other = row.before, row.after
+        if one is not None and other is not None and row.status not in SAME:
+            return True
+        of_one = one is not None and not self.before.group[one.id]
+        return of_one or (other is not None and not self.after.group[other.id])
 
     def rows(self) -> list[RowPair]:
         """Every row of either tree once, in pre-order."""
@@ -237,11 +242,12 @@ class _Merge:
         """The rows with their states: from the last to the first, so that a group knows what is in it."""
         states = [self._state(a, b) for a, b, _ in order]
         open_until = 0  # the depth of the row around that is made of tiles, plus one
-        for at, (_, _, depth) in enumerate(order):
+        for at, (a, _, depth) in enumerate(order):
             if open_until and depth >= open_until:
                 states[at] = "part", states[at][1]
             else:
-                open_until = depth + 1 if states[at][0] in ("tiled", "merged") else 0
+                whole = states[at][0] in ("tiled", "merged") or (a is not None and a in self.links.sites)
+                open_until = depth + 1 if whole else 0
         rows: list[RowPair] = []
         ends: dict[int, int] = {}  # by depth: behind the last row that lies deeper
         inside: Counter[int] = Counter()

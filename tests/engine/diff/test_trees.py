@@ -76,6 +76,27 @@ def test_a_tiled_layer_stands_beside_the_one_that_it_was(sample: Sample) -> None
         )
 
 
+def test_an_operator_that_was_taken_apart_is_one_row_and_so_is_one_tiled_otherwise(
+    sample: Sample, tmp_path: Path
+) -> None:
+    lstm = sample("lstm_tiny")
+    with Session(lstm, dims={"batch": 1, "sequence": 4}) as session:
+        session.tile(TileSpec(tile=(8, 8, 8), form="scan"), output=str(tmp_path / "a.onnx"), verify=False)
+        fact = session.tree_diff()
+        (apart,) = (row for row in fact.rows if row.before is not None and row.before.kind == "LSTM")
+        assert apart.status == "tiled"
+        assert {row.status for row in fact.rows} == {"same", "tiled", "part"}
+        assert dict(fact.counts)["tiled"] == 2
+    with Session(sample("lenet")) as session:
+        for form in ("scan", "lab"):
+            session.go(0)
+            spec = TileSpec(tile=(16, 16, 16), form=form, sites=("*fc1*",))
+            session.tile(spec, output=str(tmp_path / f"{form}.onnx"), verify=False)
+    fact = tree_diff_files(tmp_path / "scan.onnx", tmp_path / "lab.onnx")
+    assert dict(fact.counts) == {"same": 11, "changed": 1}
+    assert {row.status for row in fact.rows} == {"same", "changed", "part"}
+
+
 def test_models_with_nothing_in_common_stand_one_below_the_other(sample: Sample) -> None:
     lstm, lenet = sample("lstm_tiny"), sample("lenet")
     fact = tree_diff_files(lstm, lenet)
