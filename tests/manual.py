@@ -108,8 +108,20 @@ def columns() -> str:
     return "\n".join(["| column | what it is |", "|---|---|", *rows])
 
 
+def glossary() -> str:
+    """The words behind the figures."""
+    from explorer.report.glossary import GLOSSARY
+
+    rows = []
+    for term in GLOSSARY:
+        labels = f" ({', '.join(term.labels)})" if term.labels else ""
+        rows.append(f"| {term.word}{labels} | {_cell(term.meaning)} |")
+    return "\n".join(["| word | what it means |", "|---|---|", *rows])
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "keys": keys,
+    "glossary": glossary,
     "filter": columns,
     "formats": formats,
     "verbs": verbs,

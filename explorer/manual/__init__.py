@@ -27,7 +27,7 @@ TOPICS = (
         "ssh",
         "cluster",
     ),
-    *("verbs", "options", "keys", "json", "speed", "changes"),
+    *("glossary", "verbs", "options", "keys", "json", "speed", "changes"),
 )
 """The pages, in the order in which one would read them."""
 

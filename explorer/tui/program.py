@@ -217,7 +217,7 @@ class ExplorerApp(App[int]):
         """All keys."""
         from explorer.tui.commands.help import help_dialog  # with the dialogs, after the first paint
 
-        self.push_screen(help_dialog())
+        self.push_screen(help_dialog(self.screen))
 
     async def action_picture(self) -> None:
         """A picture of whatever is on top."""

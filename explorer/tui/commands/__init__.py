@@ -177,7 +177,8 @@ COMMANDS: tuple[CommandKey, ...] = (
         "look.search.SearchCommand"),
     CommandKey("theme", ("T",), "T", "Light or dark", "For a terminal with a light background", PROGRAM,
         "app"),
-    CommandKey("help", ("question_mark",), "?", "Help", "All keys", PROGRAM, "app", footer="help"),
+    CommandKey("help", ("question_mark",), "?", "Help",
+        "What the words in the pane mean, and all keys", PROGRAM, "app", footer="help"),
     CommandKey("quit", ("q",), "q", "Quit", "Leave; asks if a changed model is not saved", PROGRAM,
         "program.QuitCommand", footer="quit"),
 )

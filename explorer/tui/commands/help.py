@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from explorer.tui.commands import COMMANDS
+from explorer.tui.commands.copy import text_of
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
@@ -17,9 +20,12 @@ from explorer.tui.plots.decode_view import DECODE_KEYS
 from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
-from explorer.tui.widgets.line_view import LIST_KEYS
+from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
 from explorer.tui.widgets.plot_view import PLOT_KEYS
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
 
 KEYS: tuple[Key, ...] = (
     *LIST_KEYS,
@@ -48,9 +54,13 @@ def key_table() -> list[tuple[str, str]]:
     return [(k.shown, f"{k.title}: {k.tip}") for k in ordered]
 
 
-def help_dialog() -> HelpDialog:
-    """All keys, and the way to the manual."""
-    return HelpDialog(help_lines)
+def help_dialog(screen: Screen[Any]) -> HelpDialog:
+    """The words in the pane in use, or of a dialog on top; all keys, and the way to the manual."""
+    panes = [*screen.query(LineView), *screen.query(LineList)]
+    if screen.query("#tree"):
+        # on the main screen the words of the tab, and only when somebody is in it
+        panes = [pane for pane in panes if pane.has_focus and pane.id != "tree"]
+    return HelpDialog(help_lines, [text_of(pane) for pane in panes])
 
 
 def help_lines(width: int) -> list[Line]:

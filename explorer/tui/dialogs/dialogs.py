@@ -40,6 +40,7 @@ class Dialog(ModalScreen[T], Generic[T]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", show=False),
         Binding("o", "app.reopen", show=False),
+        Binding("question_mark", "app.help", show=False),
     ]
     TITLE_TEXT = ""
     HINT = "Esc close"

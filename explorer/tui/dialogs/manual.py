@@ -9,17 +9,37 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from explorer.manual import page, titles
+from explorer.report.glossary import Term, terms_in
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog, PickDialog
-from explorer.tui.text.lines import BLANK, Line, cut, head, text, wrap
+from explorer.tui.text.lines import BLANK, Line, cut, fit, head, text, wrap
 
 
 class HelpDialog(PageDialog):
-    """All keys; m opens the manual, a page of it over another."""
+    """The words in the pane in use, then all keys; w opens the glossary, m the manual, a page over another.
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "manual", show=False)]
+    Args:
+        keys: All keys.
+        shown: What stands in the pane whose words are explained; none for the keys alone.
+    """
 
-    def __init__(self, keys: Callable[[int], Sequence[Line]]) -> None:
-        super().__init__("Keys", keys, hint="m manual · ↑↓ scroll · Esc close")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("m", "manual", show=False),
+        Binding("w", "glossary", show=False),
+        Binding("question_mark", "accept", show=False),
+    ]
+
+    def __init__(self, keys: Callable[[int], Sequence[Line]], shown: Sequence[str] = ()) -> None:
+        terms = terms_in(shown)
+
+        def lines(width: int) -> list[Line]:
+            return [*term_lines(terms, width), *([BLANK] if terms else []), *keys(width)]
+
+        title = "Words and keys" if terms else "Keys"
+        super().__init__(title, lines, hint="w glossary · m manual · ↑↓ scroll · Esc close")
+
+    def action_glossary(self) -> None:
+        """All words."""
+        self._show("glossary")
 
     def action_manual(self) -> None:
         """Choose a page of the manual."""
@@ -29,6 +49,17 @@ class HelpDialog(PageDialog):
     def _show(self, topic: str | None) -> None:
         if topic:
             self.app.push_screen(PageDialog(titles()[topic], lambda width: manual_lines(topic, width)))
+
+
+def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
+    """Words and what they mean, under a heading."""
+    if not terms:
+        return []
+    room = min(24, max(len(term.word) for term in terms) + 4)
+    lines: list[Line] = [head("Words on this page")]
+    for term in terms:
+        lines += wrap(((fit(f"  {term.word}", room), "key"), (term.meaning, "text")), width - 1, room)
+    return lines
 
 
 def manual_lines(topic: str, width: int) -> list[Line]:

@@ -1,0 +1,85 @@
+"""Behind every label stands a word of the glossary."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from explorer.facts import TileSpec
+from explorer.manual import page
+from explorer.report.blocks import Field, Fields, Heading
+from explorer.report.glossary import GLOSSARY, term_of, terms_in
+from explorer.report.present.compare.verify import key_facts
+from explorer.report.present.look.layers import layer_blocks, layer_parts
+from explorer.report.present.tiling.tile import how_tiled
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import alexnet, plan, proof
+
+
+def labels_of_the_layer_page() -> set[str]:
+    analysis = alexnet()
+    labels: set[str] = set()
+    for layer in analysis.layers:
+        # with every figure that a layer may have
+        full = replace(layer, kv_cache_bytes=1, shared_with=("other",), elementwise_ops=1)
+        for block in (*layer_blocks(full, analysis.info.totals), *layer_parts(full)):
+            if isinstance(block, Fields):
+                for field in block.rows:
+                    labels |= {str(field.label), *filter(None, [field.short])}
+            elif isinstance(block, Heading):
+                labels.add(block.text)
+    return labels
+
+
+@pytest.mark.parametrize("label", sorted(labels_of_the_layer_page()))
+def test_every_label_of_a_layers_page_has_a_term(label: str) -> None:
+    assert term_of(label) is not None
+
+
+def test_the_page_has_more_than_a_few_labels() -> None:
+    assert {
+        "MACs",
+        "params",
+        "Key-value cache",
+        "Attributes",
+        "Inputs",
+        "intensity",
+    } <= labels_of_the_layer_page()
+
+
+def test_what_a_tiling_and_a_proof_are_called_has_terms_too() -> None:
+    fields: list[Field] = [*how_tiled(plan(TileSpec()).sites[0])]
+    assert all(term_of(str(field.label)) is not None for field in fields)
+    said = [str(field.remark) + str(field.figure) for field in key_facts(proof()).rows]
+    assert any(term.word == "bit-equal" for term in terms_in(said))
+
+
+def test_a_word_or_label_stands_for_one_term_and_is_found_as_a_word_alone() -> None:
+    labels = [label.casefold() for term in GLOSSARY for label in (term.word, *term.labels)]
+    assert len(labels) == len(set(labels))
+    assert [term.word for term in terms_in(["the peak, KV cache"])] == ["key-value cache", "peak"]
+    assert not terms_in(["speaking of us: uptime"])
+
+
+def test_the_manual_has_every_word() -> None:
+    text = page("glossary")
+    assert all(f"| {term.word}" in text for term in GLOSSARY)
+
+
+async def dialog(hands: Hands, *keys: str) -> str:
+    await hands.press(*keys)
+    return hands.dialog()
+
+
+async def test_the_question_mark_explains_the_words_of_the_pane_in_use() -> None:
+    async with screen(size=(120, 40)) as hands:
+        assert (await dialog(hands, "question_mark")).startswith("Keys\n"), "of the tree the keys, as ever"
+        await hands.press("escape", "down", "tab")
+        text = await dialog(hands, "question_mark")
+        assert text.startswith("Words and keys\nWords on this page\n")
+        assert "two FLOPs" in text
+        assert "Filter the layers" in text, "and the keys"
+        text = await dialog(hands, "w")
+        assert text.startswith("Glossary\n")
+        await hands.press("escape", "escape", "t")
+        assert "tile utilization" in await dialog(hands, "question_mark")
