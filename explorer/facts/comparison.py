@@ -82,6 +82,12 @@ TABLE_FIGURES: Mapping[str, tuple[Unit, Better]] = {
 
 _OF_TILES = ("products", "utilisation", "padded_share", "traffic", "buffer", "cycles", "tile_seconds")
 """Figures of what is tiled alone: who tiles less has less of them, and is not better for that."""
+_OF_FORM = (
+    *("params", "weight_bytes", "elementwise_ops", "activation_bytes_sum", "bytes_read", "weight_bytes_read"),
+    *("activation_bytes_read", "bytes_written", "nodes", "least_seconds"),
+)
+"""Figures in which a module and its export differ though they are the same: buffers are parameters of a
+file, constants are nodes, functional operators are no leaf modules."""
 _WEAKEST_FIRST: tuple[VerdictKind, ...] = ("different", "unproven", "evidence", "equal")
 
 
@@ -221,7 +227,12 @@ def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
 
 
 def figure_table(
-    names: Sequence[str], columns: Sequence[Figures], machine: str = "", notes: Sequence[str] = ()
+    names: Sequence[str],
+    columns: Sequence[Figures],
+    machine: str = "",
+    notes: Sequence[str] = (),
+    *,
+    alike: bool = True,
 ) -> FigureTable:
     """Figures beside each other; what is known of none is left out.
 
@@ -230,6 +241,7 @@ def figure_table(
         columns: From `model_figures` or `sweep_figures`.
         machine: What times and cycles are for.
         notes: See `FigureTable`.
+        alike: Whether all are graphs, or all modules.
     """
     tiled = [column["tiled_macs"].value for column in columns if "tiled_macs" in column]
     rows = []
@@ -237,11 +249,13 @@ def figure_table(
         values = tuple(column.get(name) for column in columns)
         if all(one is None or one.value is None for one in values):
             continue
+        why = ""
         if name in _OF_TILES and (len(set(tiled)) > 1 or None in tiled):
             why = "not the same MACs run on tiles"
-            rows.append(FigureRow(name, unit, better, values, _ratios(values), unranked=why))
-        else:
-            rows.append(FigureRow(name, unit, better, values, _ratios(values), _best(values, better)))
+        elif name in _OF_FORM and not alike:
+            why = "a module and a graph count them differently"
+        best = () if why else _best(values, better)
+        rows.append(FigureRow(name, unit, better, values, _ratios(values), best, why))
     return FigureTable(tuple(names), tuple(rows), machine, tuple(notes))
 
 

@@ -63,6 +63,14 @@ def test_who_tiles_less_is_not_better_for_having_fewer_cycles() -> None:
     assert unfair.ratios == (1, 0.5)
 
 
+def test_a_module_has_not_fewer_nodes_than_its_export_because_they_are_counted_otherwise() -> None:
+    columns = [{"nodes": FigureValue(n), "macs": FigureValue(m)} for n, m in ((153, 9), (222, 8))]
+    nodes, macs = sorted(figure_table(["a", "b"], columns, alike=False).rows, key=lambda r: -len(r.name))
+    assert (nodes.best, nodes.unranked) == ((), "a module and a graph count them differently")
+    assert macs.best == (1,), "work is work"
+    assert figure_table(["a", "b"], columns).rows[1].best == (0,)
+
+
 def test_changes_are_from_the_first_and_of_figures_that_are_known_exactly() -> None:
     assert row("macs", 4, 5, (5, ">= "), None, (None,)).ratios == (1, 1.25, None, None, None)
     assert row("macs", 0, 5).ratios == (None, None), "nothing is a multiple of nothing"

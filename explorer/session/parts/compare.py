@@ -145,7 +145,8 @@ class Comparer:
         if prove is None and any(proofs):
             notes.append("proof and largest error: of the step that made a state, against the one before")
         machine = "" if hardware is None else hardware.name or "the machine that was given"
-        return figure_table(names, columns, machine, notes)
+        alike = len({info.model.is_graph for info in infos}) == 1
+        return figure_table(names, columns, machine, notes, alike=alike)
 
 
 Prove = Callable[[State], Verification]

@@ -79,9 +79,9 @@ def said(fact: FigureTable) -> list[Block]:
     notes = [f"'{BEST}': no other has less (of utilization: more); changes are from {fact.names[0]}."]
     notes += [f"Times and cycles are for {fact.machine}."] if fact.machine else []
     notes += [f"{note[0].upper()}{note[1:]}." for note in fact.notes]
-    if unranked:
-        labels = ", ".join(_LABELS[row.name].strip().lower() for row in unranked)
-        notes.append(f"No best of {labels}: {unranked[0].unranked}.")
+    for why in dict.fromkeys(row.unranked for row in unranked):
+        labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == why]
+        notes.append(f"No best of {'; '.join(labels).lower()}: {why}.")
     return [Paragraph(note, "quiet") for note in notes]
 
 
@@ -125,13 +125,14 @@ def _figure(row: FigureRow, one: FigureValue) -> Span:
 
 def _change(row: FigureRow, at: int) -> str:
     """How far a figure is from the first one's: '=', '+12.5 %', 'x 24.0'."""
-    ratio = row.ratios[at]
-    if ratio is None or row.unit == "verdict":
-        return ""
-    if ratio == 1:
+    ratio, one = row.ratios[at], row.values[at]
+    if one is not None and one.value is not None and not one.sign and one == row.values[0]:
         return "="
+    if ratio is None:
+        return ""
     if ratio >= _PERCENT:
         return f"x {ratio:,.1f}"
     change = abs(ratio - 1)
     said = f"{change:.0%}".replace("%", " %") if change >= 1 else percent_text(change, 1)
-    return f"{'+' if ratio > 1 else '-'}{said if said != '0.0 %' else '<0.1 %'}"
+    sign = "+" if ratio > 1 else "-"
+    return f"{sign}{said}" if said != "0.0 %" else f"<{sign}0.1 %"
