@@ -61,7 +61,9 @@ class Chooser:
             await self.rest()
 
     async def type(self, text: str) -> None:
-        await self.press(*({"/": "slash", ".": "full_stop", "_": "underscore"}.get(c, c) for c in text))
+        """All at once, as a paste or a quick hand."""
+        await self.pilot.press(*({"/": "slash", ".": "full_stop", "_": "underscore"}.get(c, c) for c in text))
+        await self.rest()
 
     def rows(self) -> list[str]:
         rows = self.app.screen.query_one(ChoiceList)
