@@ -27,6 +27,7 @@ from explorer.facts import (
     training,
     values,
 )
+from explorer.facts.beside import overlay, placement
 from explorer.facts.models import listing
 from explorer.facts.sizes import curves, decode
 from explorer.host.cache_folder import CacheUsage
@@ -59,7 +60,7 @@ OPTIONAL = {
         "activation_bytes_functional",
     ),
     *("kv_cache_bytes", "tiled", "torchinfo", "differences", "columns", "table", "table_total", "found"),
-    *("tree_of", "tree_counts", "tree", "values_compared"),
+    *("tree_of", "tree_counts", "tree", "values_compared", "overlay", "placement"),
 }
 """Keys that are absent where they make no sense."""
 
@@ -174,6 +175,9 @@ SizeForm = record(
 DecodeFigures = record(decode.Decode, fields(decode.Decode, leave=("rows",)), "DecodeFigures")
 Training = record(training.Training, fields(training.Training, leave=("layers",)))
 
+Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
+Placement = record(placement.Placement, fields(placement.Placement, leave=("providers",)))
+
 
 def at_site(fact: type) -> type:
     """A record of one site among those of all."""
@@ -190,6 +194,8 @@ DOCUMENTS: dict[str, Fields] = {
         "table": list[dict[str, Any]],
         "table_total": dict[str, Any],
         "found": int,
+        "overlay": Overlay,
+        "placement": Placement,
         "differences": list[comparison.TorchinfoDifference],
     },
     "ops": {**INFO, "ops": list[OpStat]},
@@ -341,6 +347,8 @@ ABOUT = {
     "table": "Beside them: of each of `layers` where it stands, and what it has in the columns.",
     "table_total": "What they add up to.",
     "found": "With `--filter`: how many layers it found, and groups without any of their layers.",
+    "overlay": "With `--overlay`: its figures are among the columns.",
+    "placement": "With `--provider`: that of each layer is a column.",
     "differences": "With `--compare`: where torchinfo's numbers are not ours.",
     "summary": "By operator; empty with `--tree`.",
     "nodes": "What differs; with `--tree` in no row: inputs, outputs, operator sets.",

@@ -66,6 +66,7 @@ __all__ = [
     "memory",
     "of_fact",
     "ops",
+    "overlay",
     "plan",
     "plan_cost",
     "roofline",
@@ -183,12 +184,12 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
         "table": rows,
         "table_total": dict(zip(fact.columns, to_json(fact.totals), strict=True)),
         **({} if fact.found is None else {"found": fact.found}),
-        **({} if fact.overlay is None else {"overlay": _overlay(fact.overlay)}),
+        **({} if fact.overlay is None else {"overlay": overlay(fact.overlay)}),
         **({} if fact.placement is None else {"placement": _placement(fact.placement)}),
     }
 
 
-def _overlay(fact: Overlay) -> Document:
+def overlay(fact: Overlay) -> Document:
     """Where figures from outside come from, and what of them is of this model; the figures are columns."""
     names = ("sources", "columns", "rows", "matched", "layers", "unmatched", "ambiguous", "notes")
     return {name: to_json(getattr(fact, name)) for name in names}

@@ -12,24 +12,37 @@ from explorer.base.version import __version__
 from explorer.host.output_files import atomic_write
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers as layers_document
+from explorer.report.document import overlay
 from explorer.report.document import sweep as sweep_document
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis
+    from explorer.facts.beside.overlay import Overlay
     from explorer.facts.sweep import Sweep
 
 __all__ = ["write_layers", "write_sweep"]
 
 
-def write_layers(analysis: Analysis, path: str) -> None:
+def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) -> None:
     """Write every layer to `path`: .csv or .json, as `explorer layers --csv` or `--json` prints it.
+
+    Figures from outside are columns behind the others.
 
     The file appears when it is complete.
 
     Raises:
         Misuse: Another ending, or the file cannot be written.
     """
-    _write(path, lambda: layers_document(analysis, _tool()), "layers")
+
+    def document() -> dict[str, Any]:
+        made = layers_document(analysis, _tool())
+        if outside is None:
+            return made
+        figures = outside.figures.items()
+        rows = [{**row, **{name: f.get(row["id"]) for name, f in figures}} for row in made["layers"]]
+        return {**made, "layers": rows, "overlay": overlay(outside)}
+
+    _write(path, document, "layers")
 
 
 def write_sweep(fact: Sweep, path: str) -> None:

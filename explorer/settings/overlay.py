@@ -230,7 +230,7 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
                 percent = any(str(cells.get(head, "")).strip().endswith("%") for _, cells in rows)
                 column, factor = _column(head, percent, [column.name for column in columns])
                 columns.append(column)
-                numbers.append([None if number is None else number * factor for number in found])
+                numbers.append([None if number is None else _times(number, factor) for number in found])
     if not columns:
         said = notes[0] if notes else "no column holds numbers"
         raise Misuse(f"the overlay has no figures: {said}", where=path)
@@ -259,6 +259,11 @@ def _number(cell: Any) -> float | None:
     if len(text) > 60 or not _NUMBER.fullmatch(text) or not any(letter.isdigit() for letter in text):
         return _WORDS
     return _finite(float(text.rstrip("%").replace(",", "")))
+
+
+def _times(number: float, factor: float) -> float:
+    """A figure in the unit that it is converted to, without what the conversion adds behind its digits."""
+    return number if factor == 1 else float(f"{number * factor:.15g}")
 
 
 def _finite(value: float) -> float:

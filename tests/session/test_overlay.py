@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
 import explorer
 from explorer.cli.main import main
 from explorer.facts import LayerTable
+from tests.documents import schema
 
 LENET = "sample_models/lenet.onnx"
 BERT = "sample_models/bert_tiny.onnx"
@@ -193,6 +195,7 @@ def test_the_command_says_what_matched_and_json_has_it_all(
     assert "'remark' is left out: 'slow' is no number." in text
     assert main(["layers", LENET, "--overlay", path, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema("layers"))
     assert document["table"][0]["latency"] == pytest.approx(12.5e-6)
     assert document["overlay"]["unmatched"] == ["nobody"]
     assert document["overlay"]["columns"] == [

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import onnx
 import onnx.helper as h
 import onnxruntime
@@ -17,6 +18,7 @@ from onnx import TensorProto
 import explorer
 from explorer.cli.main import main
 from explorer.facts.beside.placement import Placement
+from tests.documents import schema
 
 LENET = "sample_models/lenet.onnx"
 BERT = "sample_models/bert_tiny.onnx"
@@ -193,6 +195,7 @@ def test_the_command_has_a_column_a_filter_and_the_partitions(
     assert "1 CUDA 1 /conv1/Conv" in text
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema("layers"))
     assert [row["provider"] for row in document["table"]] == ["CUDA", "CUDA"]
     assert document["placement"]["layers"] == {CPU: 10, CUDA: 2}
     assert len(document["placement"]["partitions"]) == 4

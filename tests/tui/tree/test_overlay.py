@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.tui.scripted import blocks
 @pytest.fixture
 def profile(tmp_path: Path) -> str:
     path = tmp_path / "p.csv"
-    path.write_text("layer,latency (us)\nfeatures.0,12.5\nfeatures.3,100\nnobody,1\n", encoding="utf-8")
+    path.write_text("layer,latency (us)\nfeatures.0,12.5\nfeatures.3,101\nnobody,1\n", encoding="utf-8")
     return str(path)
 
 
@@ -34,7 +35,7 @@ def line(hands: Hands, name: str) -> str:
 async def test_a_file_named_on_the_command_line_is_a_column_that_sums_sorts_and_filters(profile: str) -> None:
     async with screen(size=(160, 40), overlays=(profile,)) as hands:
         assert "2 of 3 rows matched: latency; no layer is nobody" in hands.strip(Status)
-        assert "112 µs" in line(hands, "features")
+        assert "114 µs" in line(hands, "features")
         assert "12.5 µs" in line(hands, "0")
         tree = hands.main.query_one(LayerTree)
         hands.main.panes.sort_by("latency")
@@ -45,7 +46,9 @@ async def test_a_file_named_on_the_command_line_is_a_column_that_sums_sorts_and_
         assert {tree.model.layers[at].path for at in tree.model.matches or ()} == {"features.3"}
 
 
-async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it_away(profile: str) -> None:
+async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it_away(
+    profile: str, tmp_path: Path
+) -> None:
     async with screen(size=(160, 40)) as hands:
         tree = hands.main.query_one(LayerTree)
         await hands.press("X")
@@ -59,6 +62,10 @@ async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it
         assert chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
         assert hands.main.store.overlays == (profile,)
         assert tree.model.overlay is not None
+        await hands.press("x")
+        await hands.press(*("backspace",) * 40, *str(tmp_path / "out.csv"), "enter")
+        rows = csv.DictReader((tmp_path / "out.csv").read_text(encoding="utf-8").splitlines())
+        assert {row["path"]: row["latency"] for row in rows}["features.0"] == "1.25e-05"
         await hands.press("X", "enter")
         assert tree.model.overlay is None
         assert "latency" not in chosen_columns(tree.model)

@@ -53,7 +53,7 @@ class ExportCommand(ScreenCommand):
     async def _export(self, path: str, overwrite: bool) -> None:
         analysis = self.store.analysis
         assert analysis is not None
-        await asyncio.to_thread(write_layers, analysis, path)
+        await asyncio.to_thread(write_layers, analysis, path, self.tree.model.overlay)
         self.store.say(f"{len(analysis.layers):,} layers written to {path}")
 
 
