@@ -172,8 +172,10 @@ async def test_plus_unfolds_a_box_in_its_place_and_minus_folds_it() -> None:
         await hands.press("plus")
         assert boxes(hands)[-1] == "classifier"
         assert chosen(hands) == boxes(hands)[0] == "features.0"
-        await hands.press("down", "plus")
         opened = boxes(hands)
+        await hands.press("down", "plus")
+        assert "nothing stands in it" in status(hands)
+        assert boxes(hands) == opened
         await hands.press("minus")
         assert boxes(hands) == ["features", "classifier"]
         assert chosen(hands) == "features"

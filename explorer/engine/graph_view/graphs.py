@@ -105,11 +105,14 @@ class ModelGraphs:
         return self._last[1]
 
 
+_OF_NODES = frozenset({"macs", "params", "activations", "weights", "ops"})
+
+
 def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
     """A figure of the nodes of a torch.export program, which is what Model Explorer shows of PyTorch."""
-    if figure in ("read", "written"):
+    if figure not in _OF_NODES:
         raise Misuse(
-            f"bytes {figure} are known of layers, and not of the nodes of a program",
+            f"'{printable(figure)}' is known of layers, and not of the nodes of a program",
             where="--color",
             hint="macs, params, activations, weights and ops are",
         )

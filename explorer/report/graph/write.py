@@ -13,10 +13,11 @@ from explorer.report.graph.page import page
 from explorer.report.graph.svg import svg
 from explorer.report.json_text import pieces
 
-__all__ = ["NODE_DATA", "check", "write"]
+__all__ = ["NODE_DATA", "TEXT", "check", "write"]
 
 _WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}
-NODE_DATA = ".json"
+NODE_DATA, TEXT = ".json", ".txt"
+"""Node data; and text, which is drawn as the screen draws it."""
 
 
 def check(path: str) -> str:
@@ -26,8 +27,8 @@ def check(path: str) -> str:
         Misuse: The ending is no format of ours.
     """
     ending = os.path.splitext(path)[1].lower()
-    if ending not in _WRITERS and ending != NODE_DATA:
-        raise Misuse("the ending says the format", where=path, hint="use .svg, .dot, .html or .json")
+    if ending not in (*_WRITERS, NODE_DATA, TEXT):
+        raise Misuse("the ending says the format", where=path, hint="use .svg, .html, .txt, .dot or .json")
     return ending
 
 

@@ -227,6 +227,8 @@ class GraphView(SubScreen[int]):
         if box is not None and box.unfolds is not None:
             unfold = (*self.drawing.unfolded, box.unfolds)
             self._go(self.request._replace(unfold=unfold), box.row, kept=True)
+        elif box is not None:
+            self._say("nothing stands in it: it is one operator" if box.layers else "it stands outside")
 
     def action_graph_fold(self) -> None:
         """The smallest group on show that the chosen box stands in is a box again."""

@@ -6,17 +6,17 @@ drawing, and the part of it that a pane has room for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
-from explorer.report.graph.words import box_lines, cut, figure_text, notes, tensor_text
-from explorer.tui.text.lines import Line, ending, fit, safe
+from explorer.report.graph.words import box_lines, cut, figure_text, heading, notes, tensor_text
+from explorer.tui.text.lines import Line, ending, fit, line_text, safe
 
-__all__ = ["GraphCanvas", "box_line", "keys_line", "neighbour", "title_lines"]
+__all__ = ["GraphCanvas", "box_line", "keys_line", "neighbour", "plain", "title_lines"]
 
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
@@ -143,6 +143,13 @@ def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
                 lines[a, b] = lines.get((a, b), 0) | way
                 a, b = a + step[0], b + step[1]
                 lines[a, b] = lines.get((a, b), 0) | back
+
+
+def plain(drawing: GraphDrawing) -> Iterator[str]:
+    """The drawing as a text, a line at a time."""
+    yield from (f"{line}\n" for line in (heading(drawing), *notes(drawing), ""))
+    for line in GraphCanvas(drawing).lines(None, 0, 0, drawing.width, drawing.height):
+        yield f"{line_text(line).rstrip()}\n"
 
 
 def neighbour(drawing: GraphDrawing, at: int, way: str) -> int | None:

@@ -410,7 +410,7 @@ def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-o", "m.png"], "use .svg, .dot, .html or .json"),
+        (["-o", "m.png"], "use .svg, .html, .txt, .dot or .json"),
         (["-o", "m.svg", "--layer", "relu99"], "the model has no layer 'relu99'"),
         (["-o", "m.svg", "--depth", "0"], "--depth"),
         (["-o", "m.json", "--layer", "relu1"], "node data is of the whole model"),
@@ -483,7 +483,7 @@ def test_node_data_of_a_pytorch_model_goes_by_the_nodes_that_model_explorer_make
         # what runs twice reads its parameters twice
         twice = sum(p.numel() for p in module.layer.parameters())
         assert sum(found["params"].values()) == totals.params + twice
-        with pytest.raises(Misuse, match="bytes read are known of layers"):
+        with pytest.raises(Misuse, match="'read' is known of layers"):
             session.node_figures("read")
     torch.export.save(program, tmp_path / "m.pt2")
     with Session(str(tmp_path / "m.pt2")) as session:

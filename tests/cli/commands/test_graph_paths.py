@@ -189,6 +189,20 @@ def test_a_path_is_lit_in_the_picture_and_counted_under_its_name(tmp_path: Path)
     assert edges(drawing)
 
 
+def test_a_text_has_the_boxes_and_heavy_lines_along_the_path(tmp_path: Path) -> None:
+    out = tmp_path / "m.txt"
+    words = ["--from", "blocks.2.Tanh", "--to", "blocks.3.Relu", "-o", str(out), "--quiet"]
+    assert main(["graph", str(blocks(tmp_path / "m.onnx", 6)), *words]) == 0
+    said = out.read_text(encoding="utf-8")
+    assert said.startswith(
+        "m.onnx\n1 path from /blocks/blocks.2/Tanh to /blocks/blocks.3/Relu, 0 layers on it"
+    )
+    assert [line.strip("┃ ") for line in said.splitlines() if "┃" in line and "blocks." in line] == [
+        "blocks.2.Tanh",
+        "blocks.3.Relu",
+    ]
+
+
 def test_the_page_lights_the_path_and_finds_a_layer_in_what_is_folded(tmp_path: Path) -> None:
     path, page = blocks(tmp_path / "m.onnx", 6), tmp_path / "m.html"
     with Session(str(path)) as session:

@@ -53,7 +53,16 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
 
-    return output_file(given, progress, ask, lambda info, fact, path: write.write(fact, color, format, path))
+    def save(info: Info, fact: Any, path: str) -> None:
+        if format != write.TEXT:
+            write.write(fact, color, format, path)
+            return
+        from explorer.tui.pages.graph import plain  # with rich, for this kind of file alone
+
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(plain(fact))
+
+    return output_file(given, progress, ask, save)
 
 
 COMMAND = Command(
@@ -112,13 +121,13 @@ COMMAND = Command(
         "explorer graph resnet50 -o resnet50.svg",
         "explorer graph model.onnx -o model.html --color macs",
         "explorer graph resnet50 --layer layer1.0 -o block.dot",
-        "explorer graph resnet50 --from conv1 --to layer2.0 -o path.svg",
+        "explorer graph resnet50 --from conv1 --to layer2.0 -o path.txt",
         "explorer graph resnet50 --layer layer3.0.add --steps 2 -o around.svg",
         "explorer graph model.onnx -o model.svg --overlay profile.csv --color latency",
     ),
     _run,
     usage="graph MODEL -o FILE.html",
-    manual="which layer feeds which: `.svg`, Graphviz's `.dot`, a page that folds (`.html`), or node data for"
-    " Model Explorer (`.json`)",
+    manual="which layer feeds which: `.svg`, Graphviz's `.dot`, a page that folds (`.html`), text (`.txt`),"
+    " or node data for Model Explorer (`.json`)",
     needs=("--output",),
 )
