@@ -84,3 +84,18 @@ async def test_in_a_browser_a_picture_goes_into_the_folder_served_or_nowhere(
         await hands.press("enter")
         assert "outside the folder" in " ".join(hands.dialog().split())
         assert not (tmp_path / "out.svg").exists()
+
+
+async def test_dialogs_begin_at_one_place_in_one_width_and_lists_have_heads() -> None:
+    async with screen(size=(120, 40)) as hands:
+        places = set()
+        for key in ("a", "Y", "m", "t", "b", "question_mark"):
+            await hands.press(key)
+            box = hands.pilot.app.screen.query_one("#box").region
+            places.add((box.x, box.y, box.width))
+            if key in "aY":
+                assert "key" in hands.dialog().splitlines()[1]
+            await hands.press("escape")
+        assert len(places) == 1
+        await hands.press("a", "equals_sign")
+        assert "Actions" not in hands.dialog(), "a sign chooses as a letter does"

@@ -49,7 +49,7 @@ class CopyAsCommand(ScreenCommand):
             ),
             MenuItem("command", "c", "The command", "that does or prints it"),
         )
-        self.context.ask(PickDialog("Copy", items), self._copy)
+        self.context.ask(PickDialog("Copy", items, heads=("key", "what", "as what")), self._copy)
 
     def _copy(self, chosen: str | None) -> None:
         made: Mapping[str, Callable[[], str]] = {

@@ -18,8 +18,10 @@ class ActionsCommand(ScreenCommand):
 
     def run(self) -> None:
         """Show it."""
-        choices = [MenuItem(c.id, c.keys[0], c.title, c.tip) for c in COMMANDS if c.menu]
-        self.context.ask(PickDialog("Actions", choices), self._run_picked)
+        choices = [MenuItem(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.menu]
+        self.context.ask(
+            PickDialog("Actions", choices, heads=("key", "action", "what it does")), self._run_picked
+        )
 
     def _run_picked(self, id: str | None) -> None:
         """Run the command that was chosen."""

@@ -316,12 +316,20 @@ class _Choices(LineList):
     """The rows of a `Pick`."""
 
     rows: Sequence[MenuItem] = ()
+    heads: Sequence[str] = ()
+
+    def head_line(self, width: int) -> Line:
+        """What stands above the columns."""
+        return self._line(MenuItem("", *self.heads), width)
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        choice = self.rows[index]
-        key = max((len(c.key) for c in self.rows), default=0)
-        name = min(28, max((len(c.title) for c in self.rows), default=0))
+        return self._line(self.rows[index], width)
+
+    def _line(self, choice: MenuItem, width: int) -> Line:
+        every = [*self.rows, *([MenuItem("", *self.heads)] if self.heads else [])]
+        key = max((len(c.key) for c in every), default=0)
+        name = min(28, max((len(c.title) for c in every), default=0))
         if not choice.tip:
             room = max(0, width - key - 4)
             title = fit(middle(safe(choice.title), room), room)
@@ -342,10 +350,16 @@ class PickDialog(Dialog[str]):
     ]
 
     def __init__(
-        self, title: str, choices: Sequence[MenuItem], *, typed: bool = False, blink: bool = False
+        self,
+        title: str,
+        choices: Sequence[MenuItem],
+        *,
+        heads: tuple[str, str, str] | None = None,
+        typed: bool = False,
+        blink: bool = False,
     ) -> None:
         super().__init__()
-        self.TITLE_TEXT = title
+        self.TITLE_TEXT, self._heads = title, heads
         self.HINT = "↑↓ Enter · Esc close"
         self.choices, self._typed, self._blink = tuple(choices), typed, blink
 
@@ -353,7 +367,11 @@ class PickDialog(Dialog[str]):
         """What is in the box."""
         if self._typed:
             yield text_input(placeholder="type part of a name", blink=self._blink)
-        yield _Choices()
+        rows = _Choices()
+        if self._heads is not None:
+            rows.heads = self._heads
+            yield LineView(id="pick-head", focusable=False)
+        yield rows
 
     def on_mount(self) -> None:
         """Show all choices."""
@@ -374,6 +392,10 @@ class PickDialog(Dialog[str]):
         rows = self.query_one(_Choices)
         rows.rows = choices
         rows.rows_changed(keep_cursor=False)
+        if self._heads is not None:
+            self.query_one("#pick-head", LineView).show(
+                lambda width: [tuple((piece, "dim") for piece, _ in rows.head_line(width))]
+            )
 
     def action_move(self, step: int) -> None:
         """Move the cursor while the entry has the focus."""

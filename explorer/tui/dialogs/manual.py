@@ -44,7 +44,7 @@ class HelpDialog(PageDialog):
     def action_manual(self) -> None:
         """Choose a page of the manual."""
         choices = [MenuItem(topic, "", title, f"explorer help {topic}") for topic, title in titles().items()]
-        self.app.push_screen(PickDialog("Manual", choices), self._show)
+        self.app.push_screen(PickDialog("Manual", choices, heads=("", "page", "in a terminal")), self._show)
 
     def _show(self, topic: str | None) -> None:
         if topic:
@@ -55,7 +55,7 @@ def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
     """Words and what they mean, under a heading."""
     if not terms:
         return []
-    room = min(24, max(len(term.word) for term in terms) + 4)
+    room = min(28, max(len(term.word) for term in terms) + 4)
     lines: list[Line] = [head("Words on this page")]
     for term in terms:
         lines += wrap(((fit(f"  {term.word}", room), "key"), (term.meaning, "text")), width - 1, room)
