@@ -8,6 +8,7 @@ from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
 from explorer.tui.models.open_models import ModelChoice
+from explorer.tui.state.hardware import known_machine
 
 
 class OpenCommand(ScreenCommand):
@@ -49,7 +50,7 @@ class OpenModelsCommand(ScreenCommand):
 
     async def _figures(self, others: list[str]) -> None:
         store = self.store
-        store.known_machine()
+        known_machine(store)
         here = [store.history_place]
         table = await self.jobs.run("comparing", "beside", here, others=others, hardware=store.hardware)
         self.context.ask(FigureScreen(table, "models", exact=store.exact), lambda _: self.run())

@@ -303,15 +303,18 @@ def block_page(
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
     if step is not None:
-        spare = height - len(lines)
-        # a few lines of products stay where there is room for both
-        lines += step(width, spare - 4 if spare > FULL + 4 else 3 if spare > 7 else 1)
-        lines += [BLANK] * (spare > FULL + 4)
+        lines += _of_step(step, width, height - len(lines))
     room = height - len(lines) - 1
     if room < 1:
         shown = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
         return [cut(line, width) for line in shown]
     return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
+
+
+def _of_step(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
+    """The step of the loops; a few lines of products stay where there is room for both."""
+    full = spare > FULL + 4
+    return [*step(width, spare - 4 if full else 3 if spare > 7 else 1), *[BLANK] * full]
 
 
 def product_text(site: SitePlan, place: TilePlace) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.tui.state.store import ScreenStore
 
-__all__ = ["machine_again", "take_only", "use_hardware"]
+__all__ = ["known_machine", "machine_again", "use_hardware"]
 
 
 def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
@@ -34,9 +34,11 @@ def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machin
         use_hardware(store, hardware)
 
 
-def take_only(store: ScreenStore) -> None:
-    """Take the machine of the configuration file if it has no other; the dialog tells what is wrong."""
-    with suppress(ExplorerError):
-        own = list(machines.hardware_profiles().values())
-        if len(own) == 1:
-            use_hardware(store, own[0])
+def known_machine(store: ScreenStore) -> Machine | None:
+    """The one that was chosen, or that of the configuration file if it has no other."""
+    if store.hardware is None:
+        with suppress(ExplorerError):  # the dialog tells what is wrong
+            own = list(machines.hardware_profiles().values())
+            if len(own) == 1:
+                use_hardware(store, own[0])
+    return store.machine

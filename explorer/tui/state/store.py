@@ -159,14 +159,6 @@ class ScreenStore:
         """What files made of the model are called."""
         return os.path.basename(self.source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
 
-    def known_machine(self) -> Machine | None:
-        """The one that was chosen, or that of the configuration file, if it has one and no other."""
-        if self.hardware is None:
-            from explorer.tui.state.hardware import take_only  # with its file, when somebody asks for times
-
-            take_only(self)
-        return self.machine
-
     def use_machine(self, machine: Machine | None) -> None:
         """What was found for another machine holds no more."""
         self.machine = machine

@@ -16,6 +16,7 @@ from rich.cells import cell_len
 
 from explorer.report.blocks import Table
 from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
+from explorer.tui.state.hardware import known_machine
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
 from explorer.tui.text.lines import BLANK, Line, cut, ending, fit, safe, wrap
@@ -33,7 +34,7 @@ class RooflineTab(PlotTab):
 
     def request(self) -> tuple[Any, ...] | None:
         """The machine, if one is known."""
-        machine = self.store.known_machine()
+        machine = known_machine(self.store)
         return None if machine is None else (machine,)
 
     def prepare(self, answer: Any) -> Any:

@@ -65,7 +65,11 @@ class AskedColumns:
         """What the figures of a column follow from; None while that is not chosen."""
         needs = self._column(name).needs
         if needs == "seconds":
-            return self._store.known_machine()
+            from explorer.tui.state.hardware import (
+                known_machine,  # with the settings, when times are asked for
+            )
+
+            return known_machine(self._store)
         return self._store.tile_spec if needs == "utilization" else needs
 
     async def ask(self) -> None:

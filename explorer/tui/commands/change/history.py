@@ -11,6 +11,7 @@ from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.states.history import DiffScreen, HistoryRequest, HistoryScreen
+from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class HistoryCommand(ScreenCommand):
         self.context.ask(DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(wish.at))
 
     async def _figures(self, wish: HistoryRequest) -> None:
-        self.store.known_machine()
+        known_machine(self.store)
         hardware = self.store.hardware
         table: FigureTable = await self.jobs.run("comparing", "beside", wish.marked, hardware=hardware)
         self.context.ask(FigureScreen(table, "states", exact=self.store.exact), lambda _: self.run(wish.at))

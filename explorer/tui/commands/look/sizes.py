@@ -13,7 +13,7 @@ from explorer.tui.dialogs.machine import MachineDialog
 from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.plots.decode_view import DecodeView
 from explorer.tui.plots.sizes_view import SizeChoice, SizesView
-from explorer.tui.state.hardware import use_hardware
+from explorer.tui.state.hardware import known_machine, use_hardware
 
 if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
@@ -35,7 +35,7 @@ class SizesCommand(ScreenCommand):
 
     async def _count(self) -> None:
         try:
-            fact = await self.jobs.run("counting over sizes", "sizes", machine=self.store.known_machine())
+            fact = await self.jobs.run("counting over sizes", "sizes", machine=known_machine(self.store))
         except Cancelled:
             raise
         except ExplorerError as error:
