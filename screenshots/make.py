@@ -1,19 +1,27 @@
-"""Make the README's pictures: the real screen on a real model, driven key by key.
+"""Make the pictures of the README and the manual: the real screen on real models, driven key by key.
 
     python screenshots/make.py [MODEL]
+    python screenshots/make.py tasks
 
-MODEL is torchvision's AlexNet unless another is given; the pictures are written beside this file.
+MODEL is torchvision's AlexNet unless another is given; `tasks` are the ten questions of the manual, each
+played in a terminal. The pictures are written beside this file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
+import itertools
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyte
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
 from textual.pilot import Pilot
 
 from explorer.process.client import EngineProcess
@@ -82,8 +90,51 @@ buffer = "512 KiB"
 """
 
 
+def make_tasks() -> None:
+    """Play the tasks of the manual, and keep what is then on the screen."""
+    sys.path.insert(0, str(HERE.parent))
+    from tests import tasks
+
+    with tempfile.TemporaryDirectory() as folder:
+        tasks.prepare(Path(folder))
+        for task in tasks.tasks():
+            with tasks.play(task, Path(folder)) as terminal:
+                picture = svg(terminal.screen, task.command)
+            (HERE / task.picture).write_text(picture, encoding="utf-8")
+            print(HERE / task.picture)
+
+
+def svg(screen: pyte.Screen, title: str) -> str:
+    """What stands on a terminal, as a picture."""
+    console = Console(record=True, width=screen.columns, file=io.StringIO(), force_terminal=True)
+    for y in range(screen.lines):
+        cells = [screen.buffer[y][x] for x in range(screen.columns)]
+        runs = itertools.groupby(cells, key=lambda cell: cell._replace(data=""))
+        line = [("".join(cell.data for cell in run), _style(look)) for look, run in runs]
+        console.print(Text.assemble(*line), soft_wrap=True)
+    return console.export_svg(title=title)
+
+
+def _style(look: Any) -> Style:
+    """How a cell of pyte's looks."""
+    ground, letter = _colour(look.bg), _colour(look.fg)
+    return Style(
+        color=letter, bgcolor=ground, bold=look.bold, underline=look.underscore, reverse=look.reverse
+    )
+
+
+def _colour(name: str) -> str | None:
+    """A colour of pyte's in the words of rich: a name, or six digits."""
+    if name == "default":
+        return None
+    return f"#{name}" if len(name) == 6 and not set(name.lower()) - set("0123456789abcdef") else name
+
+
 def main(source: str) -> None:
     """Makes the pictures with a machine of our own in a folder of its own, and nothing of the user's."""
+    if source == "tasks":
+        make_tasks()
+        return
     source = str(Path(source).resolve()) if Path(source).exists() else source
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

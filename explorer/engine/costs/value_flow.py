@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from explorer.engine.costs.layer_rows import end_of
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import Layer, Shape, TensorInfo
 from explorer.facts.graph.connections import (
     Connections,
     InputConnection,
@@ -55,10 +55,12 @@ class ValueFlow:
 
     Attributes:
         made, read: Values by row.
+        declared: Shapes with open sizes as the model's file declares them, by the names of tensors.
         constants: Rows in which are constants and shape arithmetic only; None until somebody has looked.
     """
 
     def __init__(self) -> None:
+        self.declared: dict[str, Shape] = {}
         self.constants: frozenset[int] | None = None
         self.made: dict[int, list[FlowingValue]] = {}
         self.read: dict[int, list[FlowingValue]] = {}
@@ -104,7 +106,7 @@ def record_of(flow: ValueFlow) -> FlowRecord:
     records = [
         ValueRecord(v.info(), v.source, v.maker, tuple(v.readers), v.is_output) for v in values.values()
     ]
-    return FlowRecord(tuple(records), made, read)
+    return FlowRecord(tuple(records), made, read, flow.declared)
 
 
 def flow_of(record: FlowRecord) -> ValueFlow:
@@ -114,6 +116,7 @@ def flow_of(record: FlowRecord) -> ValueFlow:
         for v in record.values
     ]
     flow = ValueFlow()
+    flow.declared = record.declared
     for of_rows, found in ((record.made, flow.made), (record.read, flow.read)):
         found.update({row: [values[place] for place in places] for row, places in of_rows.items()})
     return flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from explorer.facts import TensorInfo
+from explorer.facts import Shape, TensorInfo
 from explorer.facts.graph.connections import InputSource
 
 __all__ = ["FlowRecord", "ValueRecord"]
@@ -21,8 +21,9 @@ class ValueRecord(Struct, frozen=True):
 
 
 class FlowRecord(Struct, frozen=True):
-    """Values, and by row the places of those that it makes and reads."""
+    """Values; by row the places of those that it makes and reads; open shapes as the file declares them."""
 
     values: tuple[ValueRecord, ...]
     made: dict[int, tuple[int, ...]]
     read: dict[int, tuple[int, ...]]
+    declared: dict[str, Shape] = {}

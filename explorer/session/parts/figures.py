@@ -87,7 +87,7 @@ class ModelFigures:
         found = connections(flow, layers, at, _no_edges(examined) if flow is None else "")
         if not examined.info.assumptions.get("dims"):
             return found  # no shape is of another size than the file says
-        return replace(found, declared=declared_shapes(self._models.opened(self._models.at(index)), found))
+        return replace(found, declared={} if flow is None else _declared(flow, found))
 
     def edges(self, index: int | None) -> RowEdges:
         """Which rows feed which."""
@@ -208,23 +208,12 @@ def _constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
     return flow.constants
 
 
-def declared_shapes(opened: Any, found: Connections) -> dict[str, Shape]:
-    """What the graph of a model declares of tensors that a layer has with other sizes."""
-    graph = opened.model.graph if opened.is_graph else None
-    if graph is None:
-        return {}
+def _declared(flow: ValueFlow, found: Connections) -> dict[str, Shape]:
+    """What the file declares of tensors that a layer has with other sizes."""
     tensors = [*(one.tensor for one in found.inputs), *(one.tensor for one in found.outputs)]
     shapes = {tensor.name: tensor.shape for tensor in (*tensors, *found.layer.inputs, *found.layer.outputs)}
-    said = {value.name: value.shape for value in (*graph.values, *graph.outputs, *graph.inputs)}
-    return {
-        name: said[name]
-        for name, shape in shapes.items()
-        if said.get(name) is not None and said[name] != shape and _is_open(said[name])
-    }
-
-
-def _is_open(shape: Shape) -> bool:
-    return not all(isinstance(size, int) for size in shape)
+    known = flow.declared
+    return {name: known[name] for name, shape in shapes.items() if name in known and known[name] != shape}
 
 
 def _no_edges(examined: AnalysisResult) -> str:

@@ -218,6 +218,9 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
     name = f"{first} … {last}"
     if cell_len(name) > room:
         name = f"{first} … {last[_shared(first, last) :]}"
+    closer = name.replace(" … ", "…")
+    if cell_len(name) > room >= cell_len(closer):
+        return closer
     return middle(name, room)
 
 

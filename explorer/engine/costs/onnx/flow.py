@@ -56,6 +56,9 @@ def value_flow(
             flow.take(_row(around, groups), key, partial(_same, _NOTHING))
     for value in graph.outputs:
         flow.put_out(context.key(value.name))
+    for value in (*graph.values, *graph.outputs, *graph.inputs):
+        if value.shape is not None and not all(isinstance(size, int) for size in value.shape):
+            flow.declared[value.name] = value.shape
     return flow
 
 
