@@ -62,8 +62,8 @@ async def make(source: str) -> None:
             await press("m", "4", "T", "down", *"100GB", "enter")
             picture("roofline.svg")
             await press("1", "tab")
-            # tiles as they are proposed, on the machine of the fifth field
-            await press("S", *["tab"] * 4, "ctrl+u", *"npu", "full_stop", *"toml", "enter")
+            # tiles as they are proposed, on the last machine of the list
+            await press("S", *["down"] * 5, "left", "enter")
             picture("sweep.svg")
             await press("escape")
             await press("t")
@@ -80,14 +80,6 @@ async def make(source: str) -> None:
             picture("history.svg")
     finally:
         engine.close()
-
-
-MACHINE = """
-macs_per_cycle = 4096
-bytes_per_cycle = 64
-clock = "1 GHz"
-buffer = "512 KiB"
-"""
 
 
 def make_tasks() -> None:
@@ -131,15 +123,15 @@ def _colour(name: str) -> str | None:
 
 
 def main(source: str) -> None:
-    """Makes the pictures with a machine of our own in a folder of its own, and nothing of the user's."""
+    """Makes the pictures in all colours and a folder of its own, with nothing of the user's."""
     if source == "tasks":
         make_tasks()
         return
     source = str(Path(source).resolve()) if Path(source).exists() else source
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        Path("npu.toml").write_text(MACHINE, encoding="utf-8")
-        os.environ["EXPLORER_CONFIG"] = "no.toml"
+        os.environ |= {"EXPLORER_CONFIG": "no.toml", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        os.environ |= {"XDG_STATE_HOME": folder, "XDG_CONFIG_HOME": folder}
         asyncio.run(make(source))
         os.chdir(HERE)
 
