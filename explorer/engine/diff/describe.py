@@ -148,7 +148,8 @@ class Describer(Struct):
             if self.same_value(va, vb):
                 agreeing += 1
             else:
-                links.append(f"input {slot}: {va or 'none'} -> {vb or 'none'}")
+                another = "another " * (va == vb)  # of the same name, and given by something else
+                links.append(f"input {slot}: {va or 'none'} -> {another}{vb or 'none'}")
         for slot in range(min(len(self.before.nodes[a].outputs), len(self.after.nodes[b].outputs))):
             users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
             others = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}

@@ -173,10 +173,10 @@ def row_graph(
         return names[id(value)]
 
     for at, end in enumerate(ends):
-        if end > at + 1:
+        outputs = [name(value) for value in (flow.made.get(at, ()) if flow else ())]
+        if end > at + 1 and not outputs:  # a group; a loop or a branch holds layers and gives values, too
             continue
         layer = layers[at]
-        outputs = [name(value) for value in (flow.made.get(at, ()) if flow else ())]
         takes = [name(v) for v in (flow.read.get(at, ()) if flow else ()) if v.source != "unknown"]
         weights = [_store(stored, w, f"{layer.path}.{w.name}") for w in layer.weights]
         attributes = dict(layer.attributes)

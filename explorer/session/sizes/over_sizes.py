@@ -116,12 +116,18 @@ class OverSizes:
             for size in (tokens,) if tokens else _TOKENS:
                 try:
                     return prefill.decode(step, text, size)
-                except Misuse:
+                except Misuse as error:
                     if size == (tokens or _TOKENS[-1]):
-                        raise
+                        raise self._no_step(error) from None
             raise AssertionError
 
     # inside
+
+    def _no_step(self, error: Misuse) -> Misuse:
+        """Why there is no step, to somebody who did not ask for it by an option."""
+        where = self._models.source if error.where == "--past" else error.where
+        hint = "info tells its whole pass" if "--decode" in error.hint else error.hint
+        return Misuse(error.what, where=where, hint=hint)
 
     @contextmanager
     def _sizes(

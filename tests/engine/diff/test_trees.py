@@ -61,6 +61,22 @@ def test_a_model_beside_itself_is_the_same_in_every_row(sample: Sample) -> None:
     assert dict(fact.counts) == {"same": 12}
 
 
+@pytest.mark.parametrize("name", ["flow", "lstm"])
+def test_a_loop_that_gives_values_is_the_same_beside_itself(name: str) -> None:
+    path = Path(__file__).parents[1] / f"formats/tflite/models/{name}.tflite"
+    with Session(path) as before, Session(path) as after:
+        fact = before.tree_diff(other=path)
+        is_whole(fact, before, after)
+    assert fact.equal
+    assert {row.status for row in fact.rows} == {"same"}
+
+
+def test_an_input_of_the_same_name_that_something_else_gives_is_told_as_another(build: Build) -> None:
+    before = build(["Relu:x:t:first", "Neg:t:y:end"], "a.onnx")
+    after = build(["Relu:x:u:first", "Tanh:u:t:inserted", "Neg:t:y:end"], "b.onnx")
+    assert rows(tree_diff_files(before, after))["end"].what == "input 0: t -> another t"
+
+
 def test_a_tiled_layer_stands_beside_the_one_that_it_was(sample: Sample) -> None:
     with Session(sample("lenet")) as session:
         session.tile(TileSpec(tile=(32, 32, 32), sites=("*fc*",)), verify=False)

@@ -135,10 +135,31 @@ def test_a_model_without_a_text_has_no_step_and_a_text_has_a_token(sample: Sampl
     with Session(sample("lenet")) as session:
         with pytest.raises(Misuse, match="leaves no size open"):
             session.sizes()
-        with pytest.raises(Misuse, match="takes neither a text nor a cache"):
+        with pytest.raises(Misuse, match=r"lenet\.onnx: it takes neither a text nor a cache; info tells"):
             session.decode()
     with decoder() as session, pytest.raises(Misuse, match="one token at least"):
         session.decode(0)
+
+
+def test_a_text_that_is_cut_at_a_length_has_curves_without_a_cache(tmp_path: Path) -> None:
+    starts = [
+        helper.make_tensor(n, TensorProto.INT64, [1], [v])
+        for n, v in (("zero", 0), ("most", 100), ("axis", 1))
+    ]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [8, 8], [0.1] * 64)
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "most", "axis"], ["cut"], name="cut"),
+        helper.make_node("MatMul", ["cut", "w"], ["y"], name="mm"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "sequence", 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    path = tmp_path / "cut.onnx"
+    graph = helper.make_graph(nodes, "g", [x], [y], [*starts, weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    with Session(path) as session:
+        fact = session.sizes("sequence")
+    held_to_analyses(fact, lambda n: Session(path, dims={"sequence": n}), 1, 64, 128, 32768)
+    assert "kv_cache" not in {curve.name for curve in fact.curves}
 
 
 def strided(tmp_path: Path) -> Path:

@@ -134,9 +134,13 @@ class _Curves:
         low, high = max(1, self.over.low), self.over.high // 2
         if self.cached is None or high - low < 3:
             return None
-        first, middle, last = low, (low + high) // 2, high
-        line = fitted((first, last), (self.cached(first), self.cached(last)))
-        return line if line.above(middle) == self.cached(middle) * line.over else None
+        sizes = low, (low + high) // 2, high
+        try:
+            first, middle, last = (self.cached(size) for size in sizes)
+        except ExplorerError:  # a text that is cut at a length has a step only below it
+            return None
+        line = fitted((low, high), (first, last))
+        return line if line.above(sizes[1]) == middle * line.over else None
 
     # values
 
