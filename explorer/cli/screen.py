@@ -13,6 +13,7 @@ from explorer.cli.commands import VERBS
 from explorer.cli.output.printing import print_pieces
 from explorer.process import signals
 from explorer.session import headers
+from explorer.tui import app
 
 
 def run(given: ParsedArgs) -> int:
@@ -31,9 +32,7 @@ def run(given: ParsedArgs) -> int:
 def _show(source: str, options: dict[str, Any], **how: Any) -> int:
     gc.disable()  # until the first paint is out: a tenth of the start went into looking through what stays
     try:
-        from explorer.tui.app import run  # brings textual: whatever can be said without it has been said
-
-        return run(source, options, **how)
+        return app.run(source, options, **how)
     finally:
         gc.enable()
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from explorer.base.errors import ExplorerError
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
+from explorer.session import headers
 from explorer.session.kept.rows import GROUP, PAGE, UNKNOWN, Structure, close, messages, narrow, pieces
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
     header, or a broken one, ends early: opening it says why. `after_first` is called whenever there is
     something on show.
     """
-    from explorer.session import headers
-
     try:
         outline = headers.outline(source)
         facts = tuple((str(key), str(text)) for key, text in outline.facts)

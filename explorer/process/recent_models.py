@@ -10,15 +10,17 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.facts import Info
 from explorer.facts.models.listing import RecentModel
 from explorer.process.saved_sessions import Opening, home, own_bytes
 
-__all__ = ["RecentOpening", "add", "forget", "listed", "openings"]
+__all__ = ["RecentOpening", "add", "forget", "listed", "openings", "remember"]
 
 MOST = 40
 _FILE = "recent.msgpack"
@@ -79,6 +81,12 @@ def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(data)
         os.replace(new, path)
+
+
+def remember(source: str, options: Mapping[str, Any], info: Info, environment: Mapping[str, str]) -> None:
+    """The same of a model that was opened with `options`, and of which `info` is known."""
+    known = RecentModel(source, 0, info.model.format, info.totals.params)
+    add(source, Opening(**options), known, environment)
 
 
 def forget(source: str, environment: Mapping[str, str]) -> None:

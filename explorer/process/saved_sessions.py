@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -36,6 +36,7 @@ from explorer.facts import History, HistoryEntry
 from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
+from explorer.host import scratch
 from explorer.process.screen_choices import state_folder
 from explorer.settings import machines
 
@@ -155,6 +156,22 @@ class SessionStore:
         except (OSError, OverflowError, TypeError, ValueError):
             return False
         return True
+
+    def keep(
+        self,
+        source: str,
+        cwd: str,
+        options: Mapping[str, Any],
+        history: History | None,
+        view: ScreenState | None,
+        memory: int | None,
+    ) -> None:
+        """Saves a session whose model was opened with `options`; the rest as in `SavedSession`."""
+        self.save(SavedSession(source, cwd, Opening(**options), history, view or ScreenState(), memory))
+
+    def others_wait(self, source: str, environment: Mapping[str, str], cwd: str) -> bool:
+        """See `waiting`; this one, which is locked, does not."""
+        return waiting(source, environment, cwd)
 
     def remove(self) -> None:
         """Clears the session away: it was closed properly."""
@@ -297,6 +314,12 @@ def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
             lock = _take(folder)
             if lock is not None:
                 SessionStore(folder, lock).remove()
+
+
+def clear_left(environment: Mapping[str, str]) -> None:
+    """Removes what nobody resumes, and what killed processes left among the temporary files."""
+    clear_old(environment)
+    scratch.clear_temporary()
 
 
 # inside

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from explorer.base.errors import Misuse
+from explorer.engine.models import registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ def outline(source: str) -> Outline:
         BadModel: It is no model, or broken; also while the rows are iterated.
         Misuse: It is a model that is no file.
     """
-    from explorer.engine.models.registry import recognise
-
-    format = recognise(source)
+    format = registry.recognise(source)
     if format.outline is None:
         raise Misuse(
             "this is no file whose header could be read",
@@ -48,19 +47,16 @@ def outline(source: str) -> Outline:
 def formats() -> KnownFormats:
     """Every format that can be opened, in the order in which they are asked, and what it can be made into."""
     from explorer.engine.convert import CONVERTERS
-    from explorer.engine.models import registry as known
 
     return tuple(
         (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
-        for format in known.formats()
+        for format in registry.formats()
     )
 
 
 def label(name: str) -> str:
     """What a person calls the format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
-    from explorer.engine.models import registry as known
-
-    return next((format.label or name for format in known.formats() if format.name == name), name)
+    return next((format.label or name for format in registry.formats() if format.name == name), name)
 
 
 def check(source: str) -> None:
@@ -69,10 +65,8 @@ def check(source: str) -> None:
     Raises:
         BadModel: There is no such file; or this can be no name either.
     """
-    from explorer.engine.models.registry import recognise
-
     if not os.path.exists(source):
-        recognise(source)
+        registry.recognise(source)
 
 
 def choices(source: str) -> Outline | None:
@@ -81,9 +75,7 @@ def choices(source: str) -> Outline | None:
     Raises:
         BadModel: No model is in it.
     """
-    from explorer.engine.models.registry import recognise
-
-    format = recognise(source)
+    format = registry.recognise(source)
     return format.outline(source) if format.chooses and format.outline is not None else None
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine import sweep as engine
 from explorer.engine.sweep.fingerprint import files_of
+from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.host import input_files
 from explorer.session.parts.models import Models, OnProgress
-from explorer.settings.parse import opening_words
+from explorer.settings.parse import opening_words, parse_tiles
 
 _MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
@@ -71,6 +72,26 @@ def results(path: str) -> Sweep:
 def sorted_by(fact: Sweep, by: str) -> Sweep:
     """A sweep with its rows by one of `facts.sweep.SORTS`."""
     return replace(fact, rows=ordered(fact.rows, by))
+
+
+def beside(fact: Sweep, chosen: str) -> FigureTable:
+    """Tilings of a sweep beside each other.
+
+    Args:
+        fact: It.
+        chosen: 'all', 'front' (those that none beats), or tiles: '64,128x32x64'.
+
+    Raises:
+        Misuse: No tiling has such a tile, or they are no two to be compared.
+    """
+    if chosen in ("all", "front"):
+        return tilings_table([row for row in fact.rows if chosen == "all" or row.pareto])
+    wanted = parse_tiles(chosen, "--beside")
+    missing = [tile for tile in wanted if all(row.tile != tile for row in fact.rows)]
+    if missing:
+        said = "x".join(map(str, missing[0]))
+        raise Misuse(f"no tiling has the tile {said}", where="--beside", hint="name one that --tile has")
+    return tilings_table([row for tile in wanted for row in fact.rows if row.tile == tile])
 
 
 def _subject(

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.facts.cost import Hardware
+from explorer.facts.roofline import Machines, NamedMachine
 from explorer.host import input_files, output_files
-from explorer.settings.machines import Unit, complete, config_path, parse_rate, parse_setting
+from explorer.settings.machines import Unit, complete, config_path, hardware, parse_rate, parse_setting
 
-__all__ = ["SETTINGS", "changed", "machine_of", "save_machine", "settings_text"]
+__all__ = ["SETTINGS", "add_machine", "changed", "machine_of", "save_machine", "settings_text"]
 
 SETTINGS = (
     *("peak_macs", "bandwidth", "macs_per_cycle", "bytes_per_cycle", "clock", "buffer", "array"),
@@ -135,6 +136,19 @@ def save_machine(
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(content)
     return replace(machine_of(settings, name), origin=path)
+
+
+def add_machine(
+    name: str, start: str | None, typed: Mapping[str, str], *, overwrite: bool = False
+) -> Machines:
+    """Writes the machine called `start`, or none, with other settings into the user's config file, as `name`.
+
+    Raises:
+        Misuse: See `save_machine`; or there is no `start`.
+    """
+    machine = changed(None if start is None else hardware(start), typed)
+    kept = save_machine(name, machine, overwrite=overwrite)
+    return Machines(kept.origin, (NamedMachine(kept.name, "", "", kept, kept.origin),))
 
 
 def _text(path: str) -> str:

@@ -261,22 +261,6 @@ def config_path(environment: Mapping[str, str] | None = None) -> str:
     return os.path.join(base, "explorer", "config.toml")
 
 
-def profiles(config: str | None = None) -> dict[str, Machine]:
-    """The machines of the config file by name, as a roofline sees them; none if there is no such file.
-
-    A machine of which only cycles are told, without a clock, is in `hardware_profiles` alone.
-
-    Args:
-        config: Its path; None for the user's own.
-
-    Raises:
-        Misuse: It is not readable or says something impossible.
-    """
-    found = hardware_profiles(config).items()
-    rates = {name: (each.peak_macs, each.bandwidth) for name, each in found}
-    return {name: _machine(each) for name, each in found if None not in rates[name] or not _has_cycles(each)}
-
-
 @functools.cache
 def presets() -> Mapping[str, Hardware]:
     """The machines that are known without a config file, complete."""
@@ -290,12 +274,6 @@ def known_hardware(config: str | None = None) -> dict[str, Hardware]:
     """All that `--machine` takes by name: the user's own, then the presets; his win where names are alike."""
     own = hardware_profiles(config)
     return {**own, **{name: one for name, one in presets().items() if name not in own}}
-
-
-def known_machines(config: str | None = None) -> dict[str, Machine]:
-    """The same as a roofline sees them."""
-    own, named = profiles(config), hardware_profiles(config)
-    return {**own, **{name: _machine(one) for name, one in presets().items() if name not in named}}
 
 
 def listed(config: str | None = None) -> Machines:
@@ -323,7 +301,14 @@ def as_hardware(machine: Machine) -> Hardware:
 
 
 def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
-    """The same with all that is known of each machine, and complete."""
+    """The machines of the config file by name, complete; none if there is no such file.
+
+    Args:
+        config: Its path; None for the user's own.
+
+    Raises:
+        Misuse: It is not readable or says something impossible.
+    """
     path = config or config_path()
     try:
         return _machines(_content(path, own=config is None), path)

@@ -17,6 +17,7 @@ from textual.worker import active_worker
 from explorer.base.errors import Misuse
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
+from explorer.tui.terminal import clipboard
 from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
 from explorer.tui.widgets.line_view import ROLE_CLASSES
@@ -102,9 +103,7 @@ class ExplorerApp(App[int]):
         """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""
         self._clipboard = text
         if self._driver is not None:
-            from explorer.tui.terminal.clipboard import send
-
-            send(text, os.environ, self._driver.write)
+            clipboard.send(text, os.environ, self._driver.write)
 
     async def on_event(self, event: events.Event) -> None:
         """A key goes before whatever else is to be done."""

@@ -15,6 +15,7 @@ from explorer.base.exit_codes import BAD_INPUT
 from explorer.host import child, confinement
 from explorer.process.saved_sessions import Opening
 from explorer.session import headers
+from explorer.tui.app import run
 
 
 def command(source: str, opening: Opening) -> list[str]:
@@ -35,7 +36,5 @@ def _show(source: str, opening: Opening) -> int:
     if os.path.exists(source):
         confinement.check(source)
     models = headers.choices(source) if os.path.isdir(source) else None
-    from explorer.tui.app import run
-
     options = msgspec.structs.asdict(opening)
     return run(source, options) if models is None else run("", options, folder=source)

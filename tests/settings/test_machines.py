@@ -99,7 +99,7 @@ def test_a_mistyped_name_names_the_nearest(config: str, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "none.toml")
     with pytest.raises(Misuse, match=r"write one into .*none.toml"):
         machines.find("npu", config=nowhere)
-    assert machines.profiles(nowhere) == {}
+    assert machines.hardware_profiles(nowhere) == {}
 
 
 def test_half_a_machine_says_what_is_missing() -> None:
@@ -142,7 +142,7 @@ def test_a_bad_config_file_is_one_clear_line_that_names_it(tmp_path: Path, text:
 
 def test_a_folder_is_no_config_file(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="cannot be read"):
-        machines.profiles(str(tmp_path))
+        machines.hardware_profiles(str(tmp_path))
 
 
 def test_the_config_file_lies_where_the_desktop_says() -> None:
@@ -210,8 +210,7 @@ def test_what_follows_from_what_is_said_of_a_machine_is_filled_in() -> None:
 def test_a_machine_of_cycles_and_a_clock_has_a_roofline(tmp_path: Path, npu: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(f"[machine.npu]\n{PROFILE}[machine.bare]\nmacs_per_cycle = 16\nbytes_per_cycle = 4\n")
-    assert machines.profiles(str(path)) == {"npu": Machine("npu", 4096e9, 64e9, str(path))}
-    assert machines.find("npu", config=str(path)).peak_macs == 4096e9
+    assert machines.find("npu", config=str(path)) == Machine("npu", 4096e9, 64e9, str(path))
     with pytest.raises(Misuse, match=r"\[machine.bare\]: 'peak_macs' is missing; .*or the clock"):
         machines.find("bare", config=str(path))
     assert set(machines.hardware_profiles(str(path))) == {"npu", "bare"}

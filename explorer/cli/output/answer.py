@@ -56,6 +56,13 @@ def head() -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "tool": tool()}
 
 
+def plain(fact: Any) -> dict[str, Any]:
+    """The document of a fact whose fields stand as they are."""
+    from explorer.facts import to_json
+
+    return {**head(), **to_json(fact)}
+
+
 def tool() -> str:
     """The program and its version, as JSON names it."""
     return f"explorer {explorer.__version__}"

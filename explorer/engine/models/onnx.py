@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened import dims_of
 from explorer.engine.progress import Cancel, OnProgress
+from explorer.engine.shapes.onnx_pass import DIED
 from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
@@ -104,9 +106,6 @@ class OnnxModel:
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
-        from explorer.engine.formats.onnx.file_reads import model_reads
-        from explorer.engine.shapes.onnx_pass import DIED
-
         return None if DIED in info.model.notes else model_reads(self.model)
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:

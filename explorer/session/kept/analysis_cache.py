@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -28,13 +28,11 @@ from msgspec.structs import force_setattr
 
 from explorer.facts import Info, OpStat
 from explorer.facts.graph.flow import FlowRecord
+from explorer.facts.memory import Memory
 from explorer.host import file_reads, memory_limit
 from explorer.host.cache_folder import SWITCH, CacheFolder, CacheUsage, home
 from explorer.host.file_reads import FileRead
 from explorer.session.kept.rows import Piece, RowPages, tupled
-
-if TYPE_CHECKING:
-    from explorer.facts.memory import Memory
 
 _VERSION = 1
 _PACKAGES = (
@@ -97,8 +95,6 @@ class AnalysisCache:
 
     def memory(self) -> Memory | None:
         """Activation memory."""
-        from explorer.facts.memory import Memory  # for the screen's first answers nobody needs it
-
         found: Memory | None = self._decoded("memory", Memory, lambda fact: fact)
         return found
 

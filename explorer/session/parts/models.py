@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.engine.costs import value_flow
+from explorer.engine.costs.layer_tree import said_of_bounds
+from explorer.engine.costs.memory import liveness
+from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
+from explorer.engine.costs.value_flow import ValueFlow
+from explorer.engine.models import registry
 from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
@@ -24,8 +30,6 @@ from explorer.session.kept.rows import packed
 from explorer.session.parts import history as states
 
 if TYPE_CHECKING:
-    from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
-    from explorer.engine.costs.value_flow import ValueFlow
     from explorer.engine.graph.model import Model
     from explorer.engine.models.onnx import OnnxModel
     from explorer.engine.operators.call import Rules
@@ -281,9 +285,7 @@ class Models:
         """Liveness and the arena of a model."""
         found = None if at or self.cache is None else self.cache.memory()
         if found is None:
-            from explorer.engine.costs.memory.liveness import memory  # not where it is kept
-
-            found = memory(self.ordered(at))
+            found = liveness.memory(self.ordered(at))
             self._keep(at, "memory", lambda: found)
         return found
 
@@ -350,8 +352,6 @@ class Models:
         info = None if cache is None else cache.info()
         if cache is None or info is None:
             return None
-        from explorer.engine.costs.memory.liveness import AnalysisResult
-
         again = functools.cache(lambda: self._analysed(0, None, None))
 
         def rows() -> MadeRows:
@@ -364,15 +364,12 @@ class Models:
             kept = cache.flow()
             if kept is None:
                 return again().flow
-            from explorer.engine.costs.value_flow import flow_of  # not before somebody wants to see edges
-
-            return flow_of(kept)
+            return value_flow.flow_of(kept)
 
         return AnalysisResult(info, rows)
 
     def _keeping_flow(self, examined: AnalysisResult) -> AnalysisResult:
         """The analysis of the original, whose edges are kept as soon as they are made."""
-        from explorer.engine.costs.value_flow import record_of
 
         def rows() -> MadeRows:
             layers, order, made = examined.rows()
@@ -380,7 +377,7 @@ class Models:
             def flow() -> ValueFlow | None:
                 found = made()
                 if found is not None and len(found.made) <= _FEW:
-                    self._keep(0, "flow", lambda: record_of(found))
+                    self._keep(0, "flow", lambda: value_flow.record_of(found))
                 return found
 
             return layers, order, functools.cache(flow)
@@ -430,9 +427,7 @@ class Models:
             on_progress(Progress("opening"))
         options = self._open_options()
         if self.module is None:
-            from explorer.engine.models.registry import open_model
-
-            opened = open_model(self.source, options)
+            opened = registry.open_model(self.source, options)
         else:
             from explorer.engine.models.torch.module import ModuleObject  # torch
 
@@ -481,12 +476,8 @@ def _onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxMo
 
 
 def _said_of_bounds(examined: AnalysisResult) -> Info:
-    """Totals with a word on what is not exact; where nothing is, without what makes the word."""
-    if not examined.bounds[0]:
-        return examined.info
-    from explorer.engine.costs.layer_tree import said_of_bounds
-
-    return said_of_bounds(examined.info, examined.bounds)
+    """Totals with a word on what is not exact."""
+    return said_of_bounds(examined.info, examined.bounds) if examined.bounds[0] else examined.info
 
 
 def stem(source: str) -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from explorer.host import memory_limit, scratch
+from explorer.host import memory_limit
 from explorer.process import screen_choices
 from explorer.process.client import EngineProcess
 
@@ -57,28 +57,19 @@ class ResumableSession:
         if self._kept is None:
             self._kept = saved_sessions.begin(os.environ)
             self.keep(None)
-            threading.Thread(target=_clear_left, daemon=True).start()
+            threading.Thread(target=saved_sessions.clear_left, args=(os.environ,), daemon=True).start()
         return self._kept.folder if self._kept is not None else ""
 
     def keep(self, view: ScreenState | None) -> None:
         """Write down where the user is; any thread may."""
         self._view = view
-        if self._kept is None:
-            return
-        from explorer.process.saved_sessions import Opening, SavedSession, ScreenState
-
-        opening, history = Opening(**self._options), self.engine.history
-        self._kept.save(
-            SavedSession(self._source, self._cwd, opening, history, view or ScreenState(), self._memory)
-        )
+        if self._kept is not None:
+            history, memory = self.engine.history, self._memory
+            self._kept.keep(self._source, self._cwd, self._options, history, view, memory)
 
     def has_resumable(self) -> bool:
         """Whether another session of this model waits to be resumed; reads files."""
-        if self._kept is None:
-            return False
-        from explorer.process import saved_sessions
-
-        return saved_sessions.waiting(self._source, os.environ, self._cwd)
+        return self._kept is not None and self._kept.others_wait(self._source, os.environ, self._cwd)
 
     def choices(self) -> ScreenChoices:
         """How its user wants the screen; reads a small file."""
@@ -92,12 +83,9 @@ class ResumableSession:
         """The model is open: it goes to the head of the recent ones; writes a file."""
         if self._kept is None:
             return
-        from explorer.facts.models.listing import RecentModel
         from explorer.process import recent_models
-        from explorer.process.saved_sessions import Opening
 
-        known = RecentModel(self._source, 0, info.model.format, info.totals.params)
-        recent_models.add(self._source, Opening(**self._options), known, os.environ)
+        recent_models.remember(self._source, self._options, info, os.environ)
 
     def keep_on_hangup(self, view: ScreenState | None) -> bool:
         """The line is gone: keep what there is and end the engine at once; whether anything is kept."""
@@ -111,11 +99,3 @@ class ResumableSession:
         self.engine.close()
         if self._kept is not None:
             (self._kept.remove if properly else self._kept.release)()
-
-
-def _clear_left() -> None:
-    """Removes what nobody resumes, and what killed processes left among the temporary files."""
-    from explorer.process import saved_sessions
-
-    saved_sessions.clear_old(os.environ)
-    scratch.clear_temporary()

@@ -8,6 +8,7 @@ from explorer.tui.text.lines import BLANK, Line, Span, fit, line_width, middle, 
 
 if TYPE_CHECKING:
     from explorer.facts import Info
+    from explorer.report.blocks import Fields
 
 __all__ = ["header_lines", "short_name"]
 
@@ -24,7 +25,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     title: list[Span] = [(" ", "text")]
     if info is None:
         return ((*title, (middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
-    from explorer.report.present.look.info import sizes_of  # with the answer, after the first paint
+    from explorer.report.present.look.info import headline, sizes_of  # with the answer, after the first paint
 
     about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
     about += [f"{name}={'?' if size is None else size}" for name, size in sizes_of(info).items()]
@@ -37,13 +38,12 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
     title += [(" " * gap, "text"), (right, role)]
-    return tuple(title), _totals(info, exact, width)
+    return tuple(title), _totals(headline(info), exact, width)
 
 
-def _totals(info: Info, exact: bool, width: int) -> Line:
+def _totals(figures: Fields, exact: bool, width: int) -> Line:
     """The totals beside each other, as many as there is room for."""
-    from explorer.report.present.look.info import headline
     from explorer.tui.text.drawing import side_by_side
 
-    lines = [side_by_side(headline(info), width, exact, gap) for gap in (3, 2, 1)]
+    lines = [side_by_side(figures, width, exact, gap) for gap in (3, 2, 1)]
     return next((found for found in lines if len(found) == 1), lines[-1])[0]

@@ -29,6 +29,7 @@ from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.link_view import LinkView
+from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import PaneHead
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ class TabPane(Vertical):
         found = self.query(f"#{tab}")
         if found:
             return found.first()
-        from explorer.tui.widgets.plot_view import PlotView  # not before the first paint
-
         made = PlotView(id=tab)
         self.mount(made)
         return made

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.settings.columns import LayerColumn
+from explorer.tui.state.hardware import known_machine
 from explorer.tui.tree.rows import columns_of
 
 if TYPE_CHECKING:
@@ -65,10 +66,6 @@ class AskedColumns:
         """What the figures of a column follow from; None while that is not chosen."""
         needs = self._column(name).needs
         if needs == "seconds":
-            from explorer.tui.state.hardware import (
-                known_machine,  # with the settings, when times are asked for
-            )
-
             return known_machine(self._store)
         return self._store.tile_spec if needs == "utilization" else needs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
+from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.output.answer import Answer, document, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
@@ -42,8 +43,6 @@ def _table(given: ParsedArgs, session: Session) -> LayerTable:
     """The rows and columns that were asked for."""
     machine = spec = None
     if given.explicit & {"machine", "peak_macs", "bandwidth"}:
-        from explorer.cli.arguments.records import roofline_machine
-
         machine = roofline_machine(given)
     if given.tile is not None:
         from explorer.facts import TileSpec

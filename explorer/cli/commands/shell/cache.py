@@ -5,17 +5,16 @@ from __future__ import annotations
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING, Option
-from explorer.cli.output.answer import Answer, head, present
+from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
-    from explorer.facts import to_json
     from explorer.session.kept.analysis_cache import cache_usage, clear_cache
 
     fact = clear_cache() if given.clear else cache_usage()
-    return Answer(DONE, lambda: {**head(), **to_json(fact)}, lambda: present("shell.cache").cache(fact))
+    return Answer(DONE, lambda: plain(fact), lambda: present("shell.cache").cache(fact))
 
 
 COMMAND = Command(

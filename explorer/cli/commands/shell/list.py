@@ -7,19 +7,16 @@ import os
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
-from explorer.cli.output.answer import Answer, head, present
+from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
-    from explorer.facts import to_json
     from explorer.process import choices
 
     fact = choices.in_folder(given.models[0]) if given.models else choices.everything(os.environ)
-    return Answer(
-        DONE, lambda: {**head(), **to_json(fact)}, lambda: present("shell.list").listing(fact), rows="models"
-    )
+    return Answer(DONE, lambda: plain(fact), lambda: present("shell.list").listing(fact), rows="models")
 
 
 COMMAND = Command(

@@ -6,37 +6,24 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, PRINTING
-from explorer.cli.output.answer import Answer, head, present
+from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from explorer.facts.roofline import Machines
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
-    from explorer.facts import to_json
-    from explorer.settings.machines import listed
-
-    fact = listed() if given.save is None else _saved(given)
-    if given.save is None:
-        _only_with_save(given)
-    return Answer(
-        DONE,
-        lambda: {**head(), **to_json(fact)},
-        lambda: present("shell.machines").machines(fact, saved=given.save is not None),
-    )
-
-
-def _saved(given: ParsedArgs) -> Machines:
-    from explorer.facts.roofline import Machines, NamedMachine
     from explorer.settings import machine_file, machines
 
-    start = None if given.machine is None else machines.hardware(given.machine)
-    made = machine_file.changed(start, _typed(given))
-    kept = machine_file.save_machine(given.save, made, overwrite=given.force)
-    return Machines(kept.origin, (NamedMachine(kept.name, "", "", kept, kept.origin),))
+    if given.save is None:
+        fact = machines.listed()
+        _only_with_save(given)
+    else:
+        fact = machine_file.add_machine(given.save, given.machine, _typed(given), overwrite=given.force)
+    return Answer(
+        DONE,
+        lambda: plain(fact),
+        lambda: present("shell.machines").machines(fact, saved=given.save is not None),
+    )
 
 
 def _typed(given: ParsedArgs) -> dict[str, str]:

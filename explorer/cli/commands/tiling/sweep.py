@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from explorer.facts.comparison import FigureTable
     from explorer.facts.sweep import Sweep, SweepSpec
 
 
@@ -61,7 +60,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         bad = fact.failed
     if given.sort is not None:
         fact = sweep.sorted_by(fact, given.sort)
-    figures = None if given.beside is None else _compared(given.beside, fact)
+    figures = None if given.beside is None else sweep.beside(fact, given.beside)
     if given.scalesim is not None:
         text = present("tiling.sweep")
         written = {
@@ -93,21 +92,6 @@ def _without(fact: Sweep, bad: Mapping[str, str]) -> str:
 
 _OF_RESULTS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
 """Options that mean something for the rows of an earlier sweep."""
-
-
-def _compared(chosen: str, fact: Sweep) -> FigureTable:
-    """The tilings that were named, beside each other."""
-    from explorer.facts.comparison import tilings_table
-    from explorer.settings.parse import parse_tiles
-
-    if chosen in ("all", "front"):
-        return tilings_table([row for row in fact.rows if chosen == "all" or row.pareto])
-    wanted = parse_tiles(chosen, "--beside")
-    missing = [tile for tile in wanted if all(row.tile != tile for row in fact.rows)]
-    if missing:
-        said = "x".join(map(str, missing[0]))
-        raise Misuse(f"no tiling has the tile {said}", where="--beside", hint="name one that --tile has")
-    return tilings_table([row for tile in wanted for row in fact.rows if row.tile == tile])
 
 
 def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:

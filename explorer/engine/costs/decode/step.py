@@ -8,7 +8,7 @@ over whole texts (`derived`), and every row that is derived says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -20,10 +20,6 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext, parameter_places, traffic
 from explorer.engine.graph.model import Model, Node
 from explorer.facts import Dim, TensorInfo
-
-if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
 Look = Callable[[Sequence[OperatorLeaf], Mapping[int, int]], None]
@@ -52,7 +48,7 @@ def step_of_graph(
     Raises:
         Misuse: It has no step of one token, or a size has to be given.
     """
-    _check(past)
+    check_past(past)
     cache = kv_cache.find(model)
     if cache.slots:
         step = kv_cache.bind(model, cache, past, dims, input_shapes)
@@ -70,7 +66,7 @@ def step_of_graph(
         found = examine(dims=dims, input_shapes=shapes, look=lambda seen, _: leaves.extend(seen))
         return _detailed(found, leaves)
 
-    return _step(of, past)
+    return step_behind(of, past)
 
 
 def prefill_of_graph(
@@ -89,12 +85,17 @@ def prefill_of_graph(
     return examine(dims=dims, input_shapes=shapes)
 
 
-def _check(past: int) -> None:
+def check_past(past: int) -> None:
+    """Refuses a cache that cannot be.
+
+    Raises:
+        Misuse: Of fewer tokens than none.
+    """
     if past < 0:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
 
 
-def _step(of: Callable[[int], AnalysisResult], past: int) -> AnalysisResult:
+def step_behind(of: Callable[[int], AnalysisResult], past: int) -> AnalysisResult:
     """The step behind `past` tokens of a model that `of` analyses over a text of some length."""
     tokens = past + 1
     if past:
@@ -110,61 +111,6 @@ def _step(of: Callable[[int], AnalysisResult], past: int) -> AnalysisResult:
         assumptions={**info.assumptions, "decode": decode},
     )
     return found.with_info(info)
-
-
-def step_of_module(
-    loaded: LoadedModule,
-    past: int,
-    dims: Mapping[str, int],
-    input_shapes: Inputs,
-    **told: Any,
-) -> AnalysisResult:
-    """Everything known of one decode step of an nn.Module that runs over whole texts.
-
-    Args:
-        loaded: From `torch_module.load`.
-        past: Tokens before the new one.
-        dims: Sizes of dimensions, where the user gave them.
-        input_shapes: Inputs, where the user gave them; the length of the text in them does not matter.
-        **told: `on_progress` and `cancel`.
-
-    Raises:
-        Misuse: No decode step can be derived from it.
-    """
-    from explorer.engine.costs.torch import analyse
-    from explorer.engine.costs.torch.signature import bind
-
-    _check(past)
-    bound = bind(loaded, input_shapes, dims)
-    inputs = bound.inputs
-
-    def of(tokens: int) -> AnalysisResult:
-        return analyse.examine(loaded, input_shapes=text_shapes(inputs, tokens), detailed=True, **told)
-
-    found = _step(of, past)
-    # who runs or exports the model later does so with the inputs that were asked for
-    loaded.bound = bound
-    first = inputs[0].shape or ()
-    batch = {"batch": first[0]} if len(first) > 1 else {}
-    info = replace(found.info, assumptions={**found.info.assumptions, "dims": batch})
-    return found.with_info(info)
-
-
-def prefill_of_module(
-    loaded: LoadedModule, tokens: int, dims: Mapping[str, int], input_shapes: Inputs, **told: Any
-) -> AnalysisResult:
-    """A pass of an nn.Module over a whole text.
-
-    Raises:
-        Misuse: It takes no text.
-    """
-    from explorer.engine.costs.torch import analyse
-    from explorer.engine.costs.torch.signature import bind
-
-    bound = bind(loaded, input_shapes, dims)
-    found = analyse.examine(loaded, input_shapes=text_shapes(bound.inputs, tokens), **told)
-    loaded.bound = bound
-    return found
 
 
 def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode.step import prefill_of_module, step_of_module
+from explorer.engine.costs.decode.module_step import prefill_of_module, step_of_module
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
@@ -23,6 +23,7 @@ from explorer.engine.costs.training.step import StepGradients
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.torch.program_nodes import program_nodes
 from explorer.engine.models.torch.run import run
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values import torch_tensors
@@ -117,8 +118,6 @@ class TorchModel:
 
     def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
         """Figures of the nodes that torch.export makes of the module, by their names."""
-        from explorer.engine.models.torch.program_nodes import program_nodes  # torch.export
-
         return program_nodes(self.loaded, self.options)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:

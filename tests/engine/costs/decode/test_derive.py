@@ -435,7 +435,7 @@ def step_of(
     make: Callable[[Any], Any], past: int, *, batch: int = 1, length: int = 8, dtype: str = "float32"
 ) -> AnalysisResult:
     torch = pytest.importorskip("torch")
-    from explorer.engine.costs.decode.step import step_of_module
+    from explorer.engine.costs.decode.module_step import step_of_module
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
     def build() -> Any:
@@ -673,7 +673,7 @@ def test_torch_s_own_encoder_layer_with_a_causal_mask() -> None:
 def test_the_cache_of_the_llama_of_70_billion_by_hand() -> None:
     """80 layers, 8 shared heads of 128, two bytes: 327,680 bytes a token; a step reads all weights once."""
     torch = pytest.importorskip("torch")
-    from explorer.engine.costs.decode.step import step_of_module
+    from explorer.engine.costs.decode.module_step import step_of_module
     from explorer.engine.formats.torch_module.loaded import LoadedModule
 
     nn, width, inner, d, shared, layers, words = torch.nn, 8192, 28_672, 128, 8, 80, 128_256
