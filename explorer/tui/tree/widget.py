@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
@@ -20,6 +20,7 @@ from explorer.tui.text.lines import (
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.table import Places, TableLook
+from explorer.tui.widgets.cut_text import ROOM
 from explorer.tui.widgets.line_view import LineList
 
 if TYPE_CHECKING:
@@ -141,6 +142,13 @@ class LayerTree(LineList):
         row, laid, taken = self.model.rows[index], self.places(width), line_width(strip)
         assert laid is not None
         return (*strip, *table_line(self.model, row, laid, self._looks(), taken=taken))
+
+    def uncut(self, y: int) -> Iterable[Line]:
+        """Its columns are narrow whatever room there is: name, path and kinds of the row stand apart."""
+        row = self.model.rows[y + self.scroll_offset.y]
+        layer = self.model.layers[self.model.first(row)]
+        yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
+        yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def places(self, width: int) -> Places | None:
         """Where the columns stand; None before there are rows."""

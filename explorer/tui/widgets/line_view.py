@@ -7,11 +7,12 @@ and the few lines of the page that differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
@@ -22,6 +23,7 @@ from textual.widget import Widget
 
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
+from explorer.tui.widgets.cut_text import ROOM, told
 
 # fmt: off
 LIST_KEYS = (
@@ -84,6 +86,20 @@ class RoleLines(Widget):
 
 class _Scrolled(RoleLines, ScrollView):
     """Lines that scroll when there are more than fit."""
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """What is cut under the mouse is told whole."""
+        at = event.get_content_offset(self)
+        found = "" if at is None else told(self.under_mouse(at.y), at.x, self.uncut(at.y))
+        self.tooltip = Text(found) if found else None
+
+    def under_mouse(self, y: int) -> Line:
+        """The line in row `y` of the widget."""
+        return self.line_at(y)
+
+    def uncut(self, y: int) -> Iterable[Line]:
+        """Lines as wide as they would be, among them that in row `y` of the widget."""
+        return ()
 
     def measure(self, height: int) -> None:
         """There are `height` lines now."""
@@ -164,6 +180,10 @@ class LineView(_Scrolled, can_focus=True):
         y += self.scroll_offset.y
         return self._lines[y] if y < len(self._lines) else BLANK
 
+    def uncut(self, y: int) -> Iterable[Line]:
+        """The whole page: with more room its lines may be others."""
+        return self._page(ROOM)
+
     def reveal(self, title: str) -> None:
         """Scroll to the heading that begins with `title`, unless it stands in the upper half already.
 
@@ -201,6 +221,10 @@ class PanelView(LineView):
     def __init__(self, draw: Callable[[int, int], Sequence[Line]], *, id: str) -> None:
         super().__init__(id=id, focusable=False)
         self._draw = draw
+
+    def uncut(self, y: int) -> Iterable[Line]:
+        """A drawing is not wider where there is more room."""
+        return ()
 
     def again(self) -> None:
         """Draw what has changed."""
@@ -263,6 +287,15 @@ class LineList(_Scrolled, can_focus=True):
         return None
 
     # drawing
+
+    def under_mouse(self, y: int) -> Line:
+        """The row there, if there is one."""
+        index = y + self.scroll_offset.y
+        return self.row_line(index, self.size.width) if index < self.row_count else BLANK
+
+    def uncut(self, y: int) -> Iterable[Line]:
+        """The row with more room."""
+        return (self.row_line(y + self.scroll_offset.y, ROOM),)
 
     def render_line(self, y: int) -> Strip:
         """Row `y`, drawn."""
