@@ -8,30 +8,37 @@ nn.Module, trainable parameters of an ONNX file) is absent.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from explorer.facts import (
-    SCHEMA_VERSION,
     Analysis,
     Diff,
     History,
     Info,
-    Layer,
     LayerTable,
     ModelInfo,
     NodeDiff,
     OpStat,
     Plan,
-    Range,
-    TensorInfo,
     TileResult,
     Totals,
     Verification,
     to_json,
 )
 from explorer.facts.comparison import FIGURES, TABLE_FIGURES
+from explorer.report.json_records import (
+    Document,
+    envelope,
+    layer_record,
+    model_record,
+    picked,
+    range_record,
+    record_of,
+    stats_record,
+    tensor_record,
+    totals_record,
+)
 from explorer.report.json_text import Records
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ if TYPE_CHECKING:
     from explorer.facts.sizes.decode import Decode
     from explorer.facts.sweep import Sweep
     from explorer.facts.training import Training
-    from explorer.facts.values import Activations, TensorStats, Weights
+    from explorer.facts.values import Activations, Weights
 
 __all__ = [
     "activations",
@@ -82,9 +89,6 @@ __all__ = [
     "output_file",
 ]
 
-Document = dict[str, Any]
-
-_OPTIONAL_TOTALS = ("trainable_params", "activation_bytes_functional", "kv_cache_bytes")
 _SITE = (
     "name",
     "op",
@@ -108,32 +112,6 @@ _SITE = (
     "place",
     "calls",
 )
-_LAYER = (
-    "id",
-    "parent",
-    "path",
-    "name",
-    "kind",
-    "depth",
-    "group",
-    "calls",
-    "params",
-    "weight_bytes",
-    "macs",
-    "formula",
-    "elementwise_ops",
-    "bytes_read",
-    "weight_bytes_read",
-    "bytes_written",
-    "activation_bytes",
-    "attributes",
-    "counted",
-    "status",
-    "reason",
-    "shared_with",
-    "repeat",
-)
-_of_layer = operator.attrgetter(*_LAYER)
 
 
 def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
@@ -146,10 +124,10 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
     """
     assumptions = {"dims": {}, **to_json(fact.assumptions)}
     return {
-        **_envelope(tool),
-        "model": _model(fact.model, sha256),
+        **envelope(tool),
+        "model": model_record(fact.model, sha256),
         "assumptions": assumptions,
-        "totals": _totals(fact.totals),
+        "totals": totals_record(fact.totals),
         **({} if fact.tiled is None else {"tiled": to_json(fact.tiled)}),
     }
 
@@ -158,14 +136,14 @@ def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer layers`: that of `info` and every row of the tree."""
     rows = fact.layers
     # very many rows are no tuple: each is there when it is looked at
-    found = [_layer(row) for row in rows] if isinstance(rows, tuple) else Records(_layer, rows)
+    found = [layer_record(row) for row in rows] if isinstance(rows, tuple) else Records(layer_record, rows)
     return {**info(fact.info, tool, sha256), "layers": found}
 
 
 def layer(about: Info, fact: Connections, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer layers --layer`: one row, who makes what it reads and reads what it makes."""
     document = {**info(about, tool, sha256), **to_json(fact)}
-    return {**document, "layer": _layer(fact.layer)}
+    return {**document, "layer": layer_record(fact.layer)}
 
 
 def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
@@ -175,7 +153,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
     """
     where = ("id", "parent", "path", "name", "depth", "group")
     rows = [
-        {**_picked(row, where), **dict(zip(fact.columns, to_json(values), strict=True))}
+        {**picked(row, where), **dict(zip(fact.columns, to_json(values), strict=True))}
         for row, values in zip(fact.layers, fact.values, strict=True)
     ]
     return {
@@ -209,7 +187,7 @@ def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = Non
             "macs": stat.macs,
             "params": stat.params,
             "elementwise_ops": stat.elementwise_ops,
-            "attributes": {name: _range(span) for name, span in stat.attributes.items()},
+            "attributes": {name: range_record(span) for name, span in stat.attributes.items()},
         }
         for stat in stats
     ]
@@ -228,13 +206,13 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
         "reason",
     )
     tensors = [
-        {**_tensor(life.tensor), **_picked(life, ("bytes", "born", "dies", "offset"))}
+        {**tensor_record(life.tensor), **picked(life, ("bytes", "born", "dies", "offset"))}
         for life in fact.lifetimes
     ]
-    steps = [{"step": at, **_record(step)} for at, step in enumerate(fact.steps)]
+    steps = [{"step": at, **record_of(step)} for at, step in enumerate(fact.steps)]
     return {
         **info(about, tool, sha256),
-        "memory": _picked(fact, figures),
+        "memory": picked(fact, figures),
         "steps": steps,
         "tensors": tensors,
     }
@@ -242,7 +220,7 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
 
 def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer roofline`: that of `info`, the machine, the sums, every layer's limit."""
-    document = _record(fact)
+    document = record_of(fact)
     machine, points = document.pop("machine"), document.pop("points")
     return {**info(about, tool, sha256), "machine": machine, "roofline": document, "layers": points}
 
@@ -253,13 +231,13 @@ def plan_cost(about: Info, fact: PlanCost, tool: str, sha256: str | None = None)
     A row of `sites` has the figures of the site's chosen order beside its own; those of all six are in
     `orders`.
     """
-    document = _record(fact)
+    document = record_of(fact)
     machine = document.pop("hardware")
     rows: dict[str, list[Document]] = {"sites": [], "orders": [], "systolic": [], "formulas": []}
     for site, record in zip(fact.sites, document.pop("sites"), strict=True):
         for key in ("orders", "systolic", "formulas"):
             rows[key] += [{"site": site.name, **row} for row in record.pop(key)]
-        rows["sites"].append({**record, **_record(site.chosen)})
+        rows["sites"].append({**record, **record_of(site.chosen)})
     return {**info(about, tool, sha256), "machine": machine, "cost": document, **rows}
 
 
@@ -267,15 +245,15 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
     """The document of `explorer sweep`: a row for every tiling of every model."""
     rows = []
     for row in fact.rows:
-        record = _record(row)
+        record = record_of(row)
         tile = dict(zip(("tile_m", "tile_k", "tile_n"), record.pop("tile"), strict=True))
         about = {name: record.pop(name) for name in ("model", "opening")}
         about["machine"] = record.pop("hardware")
         rows.append({**about, **tile, **record, "share": to_json(row.share)})
     return {
-        **_envelope(tool),
-        "machine": _record(fact.hardware),
-        **_picked(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
+        **envelope(tool),
+        "machine": record_of(fact.hardware),
+        **picked(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
         **_compared(figures),
@@ -284,17 +262,17 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
 
 def training(about: Info, fact: Training, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer training`: that of `info`, the sums of one step, every layer."""
-    document = _record(fact)
+    document = record_of(fact)
     rows = document.pop("layers")
     return {**info(about, tool, sha256), "training": document, "layers": rows}
 
 
 def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer sizes`: that of `info`, the range, forms, every size, crossings."""
-    document = _record(fact)
+    document = record_of(fact)
     document.pop("curves")
     document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
-    document["curves"] = [_picked(curve, ("name", "form")) for curve in fact.curves]
+    document["curves"] = [picked(curve, ("name", "form")) for curve in fact.curves]
     document["sizes"] = [
         {"size": size, **{curve.name: curve.values[at] for curve in fact.curves}}
         for at, size in enumerate(fact.sizes)
@@ -304,7 +282,7 @@ def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -
 
 def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer decode`: that of `info`, the figures, every layer."""
-    document = _record(fact)
+    document = record_of(fact)
     rows = document.pop("rows")
     return {**info(about, tool, sha256), "decode": document, "layers": rows}
 
@@ -313,7 +291,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
     """The document of `explorer weights`: that of `info`, the tensors' values, what is stored twice."""
     return {
         **info(about, tool, sha256),
-        "tensors": [_stats(stats) for stats in fact.tensors],
+        "tensors": [stats_record(stats) for stats in fact.tensors],
         "tied": to_json(fact.tied),
         "duplicates": to_json(fact.duplicates),
         "notes": list(fact.notes),
@@ -325,7 +303,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
     return {
         **info(about, tool, sha256),
         "inputs": list(fact.inputs),
-        "tensors": [_stats(stats) for stats in fact.tensors],
+        "tensors": [stats_record(stats) for stats in fact.tensors],
         "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
         "output": fact.output or None,
         "seconds": fact.seconds,
@@ -336,20 +314,20 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
 def compare(fact: Comparison, tool: str) -> Document:
     """The document of `explorer compare`: every model's totals, and the differences explained."""
     return {
-        **_envelope(tool),
+        **envelope(tool),
         "agree": fact.agree,
         "models": [
             {
                 "source": one.model.source,
                 "format": one.model.format,
-                **_totals(one.totals),
+                **totals_record(one.totals),
                 **{name: value for name, value in beside.items() if name not in _OF_TOTALS},
             }
             for one, beside in zip(fact.models, _beside(fact.figures), strict=True)
         ],
         "operators": [{"op": op, "counts": list(counts)} for op, counts in fact.operators],
-        "differences": [_record(difference) for difference in fact.differences],
-        "figures": _record(fact.figures),
+        "differences": [record_of(difference) for difference in fact.differences],
+        "figures": record_of(fact.figures),
     }
 
 
@@ -373,7 +351,7 @@ def _beside(fact: FigureTable) -> list[Document]:
 
 def _compared(fact: FigureTable | None) -> Document:
     """What `--beside` adds to a document."""
-    return {} if fact is None else {"figures": _record(fact), "compared": _beside(fact)}
+    return {} if fact is None else {"figures": record_of(fact), "compared": _beside(fact)}
 
 
 def torchinfo(
@@ -397,7 +375,7 @@ def torchinfo(
     document = layers(analysis, tool, sha256) if analysis else info(about, tool, sha256)
     document["torchinfo"] = {"version": fact.version, "text": fact.text}
     if compared:
-        document["differences"] = [_record(difference) for difference in fact.differences]
+        document["differences"] = [record_of(difference) for difference in fact.differences]
     return document
 
 
@@ -409,11 +387,11 @@ def output_file(about: Info, output: str, tool: str) -> Document:
 def tile(fact: TileResult, model: ModelInfo, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer tile`; `output` is null when nothing was written."""
     return {
-        **_envelope(tool),
-        "model": _model(model, sha256),
+        **envelope(tool),
+        "model": model_record(model, sha256),
         "plan": plan(fact.plan),
         "output": fact.output or None,
-        "verification": None if fact.verification is None else _evidence(fact.verification),
+        "verification": None if fact.verification is None else record_of(fact.verification),
         "command": fact.command,
         "seconds": to_json(fact.seconds),
     }
@@ -425,7 +403,7 @@ def plan(fact: Plan) -> Document:
         "tile": list(fact.tile),
         "edges": fact.edges,
         "form": fact.form,
-        "sites": [_picked(site, _SITE) for site in fact.sites],
+        "sites": [picked(site, _SITE) for site in fact.sites],
         "products": fact.products,
         "macs": fact.macs,
         "macs_total": fact.macs_total,
@@ -458,7 +436,7 @@ def history(
         for at, entry in enumerate(fact.entries)
     ]
     return {
-        **_envelope(tool),
+        **envelope(tool),
         "source": source,
         "current": fact.current,
         "states": states,
@@ -470,59 +448,59 @@ def history(
 def conversion(fact: Conversion, tool: str) -> Document:
     """The document of `explorer convert`; `output` is null when nothing was kept."""
     return {
-        **_envelope(tool),
+        **envelope(tool),
         "source": fact.source,
         "from": fact.source_format,
         "to": fact.format,
         "output": fact.output or None,
-        **_picked(fact, ("file_bytes", "how", "opset")),
-        "inputs": [_tensor(t) for t in fact.inputs],
-        "outputs": [_tensor(t) for t in fact.outputs],
-        "verification": None if fact.verification is None else _evidence(fact.verification),
-        **_picked(fact, ("stored", "notes", "command", "seconds")),
+        **picked(fact, ("file_bytes", "how", "opset")),
+        "inputs": [tensor_record(t) for t in fact.inputs],
+        "outputs": [tensor_record(t) for t in fact.outputs],
+        "verification": None if fact.verification is None else record_of(fact.verification),
+        **picked(fact, ("stored", "notes", "command", "seconds")),
     }
 
 
 def verification(fact: Verification, tool: str) -> Document:
     """The document of `explorer verify`: the evidence per site and per output."""
-    return {**_envelope(tool), **_evidence(fact)}
+    return {**envelope(tool), **record_of(fact)}
 
 
 def blame(fact: Blame, tool: str) -> Document:
     """The document of `explorer blame`: the verdict, and every value that both models have."""
     unpaired = [{"value": value, "reason": reason} for value, reason in fact.unpaired]
-    return {**_envelope(tool), **_record(fact), "unpaired": unpaired}
+    return {**envelope(tool), **record_of(fact), "unpaired": unpaired}
 
 
 def diff(fact: Diff, tool: str) -> Document:
     """The document of `explorer diff`: by operator, row by row, and the totals of both sides."""
     return {
-        **_envelope(tool),
+        **envelope(tool),
         "before": fact.before,
         "after": fact.after,
         "equal": fact.equal,
         "summary": to_json(fact.summary),
         "nodes": [_node(row) for row in fact.nodes],
-        "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+        "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
     }
 
 
 def _node(row: NodeDiff) -> Document:
     names = ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
     children = [{"op": op, "count": count} for op, count in row.children]
-    return {**_picked(row, names), "children": children}
+    return {**picked(row, names), "children": children}
 
 
 def tree_diff(fact: TreeDiff, tool: str) -> Document:
     """The document of `explorer diff --tree`: both trees row by row; `nodes` is what differs in no row."""
     return {
-        **_envelope(tool),
+        **envelope(tool),
         "before": fact.before,
         "after": fact.after,
         "equal": fact.equal,
         "summary": [],
         "nodes": [_node(row) for row in fact.graph],
-        "totals": {"before": _totals(fact.totals_before), "after": _totals(fact.totals_after)},
+        "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
         "tree_of": fact.form,
         "values_compared": fact.values_compared,
         "tree_counts": dict(fact.counts),
@@ -532,87 +510,6 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
 
 def _pair(row: RowPair) -> Document:
     return {
-        **_picked(row, ("depth", "status", "what", "inside", "before", "after")),
+        **picked(row, ("depth", "status", "what", "inside", "before", "after")),
         "delta": {figure: row.delta(figure) for figure in FIGURES},
     }
-
-
-def _envelope(tool: str) -> Document:
-    return {"schema_version": SCHEMA_VERSION, "tool": tool}
-
-
-def _picked(fact: Any, names: Sequence[str]) -> Document:
-    return {name: to_json(getattr(fact, name)) for name in names}
-
-
-def _record(fact: Any) -> Document:
-    document: Document = to_json(fact)
-    return document
-
-
-def _stats(fact: TensorStats) -> Document:
-    """The values of a tensor, with its name, dtype and shape beside them."""
-    document = _record(fact)
-    del document["tensor"]
-    document["quantiles"] = [{"q": q, "value": to_json(value)} for q, value in fact.quantiles]
-    return {**_tensor(fact.tensor), **document}
-
-
-def _tensor(fact: TensorInfo) -> Document:
-    shape = None if fact.shape is None else list(fact.shape)
-    document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
-    if fact.origin != "inferred":
-        document["origin"] = fact.origin
-    if fact.conflict:
-        document["conflict"] = fact.conflict
-    return document
-
-
-def _model(fact: ModelInfo, sha256: str | None) -> Document:
-    document: Document = {
-        "source": fact.source,
-        "format": fact.format,
-        "inputs": [_tensor(t) for t in fact.inputs],
-        "outputs": [_tensor(t) for t in fact.outputs],
-        "producer": fact.producer,
-        "notes": list(fact.notes),
-    }
-    known = {"sha256": sha256 or fact.sha256, "opset": fact.opset, "file_bytes": fact.file_bytes}
-    return {**document, **{name: value for name, value in known.items() if value is not None}}
-
-
-def _totals(fact: Totals) -> Document:
-    document: Document = to_json(fact)
-    document["peak_tensors"] = [_tensor(t) for t in fact.peak_tensors]
-    return {k: v for k, v in document.items() if v is not None or k not in _OPTIONAL_TOTALS}
-
-
-def _layer(fact: Layer) -> Document:
-    # a file has very many: only what is no plain value is looked into
-    record: Document = dict(zip(_LAYER, _of_layer(fact), strict=True))
-    record["attributes"] = to_json(fact.attributes) if fact.attributes else {}
-    record["shared_with"] = list(fact.shared_with)
-    if fact.kv_cache_bytes is not None:
-        record["kv_cache_bytes"] = fact.kv_cache_bytes
-    if fact.trainable_params is not None:
-        record["trainable_params"] = fact.trainable_params
-    if fact.tiled:
-        record["tiled"] = True
-    record["inputs"] = [_tensor(t) for t in fact.inputs]
-    record["outputs"] = [_tensor(t) for t in fact.outputs]
-    record["weights"] = [_tensor(t) for t in fact.weights]
-    return record
-
-
-def _range(fact: Range) -> Document:
-    return {
-        "min": to_json(fact.minimum),
-        "max": to_json(fact.maximum),
-        "distinct": fact.distinct,
-        "values": [{"value": to_json(value), "count": count} for value, count in fact.values],
-    }
-
-
-def _evidence(fact: Verification) -> Document:
-    document: Document = to_json(fact)
-    return document

@@ -17,7 +17,7 @@ from explorer.report.present.tiling.tile import how_tiled
 from explorer.tui.pages.loop_nest import FULL
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
-from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace
+from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace, TileProduct
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
@@ -285,20 +285,8 @@ def block_page(
     lines.append(_field("util.", (share, filled, track, (_idle(site, block.used), "dim")), width))
     if height >= 14:
         lines.append(BLANK)
-    names = given or {}
-    left = names.get("A", "")
-    right = site.weight or names.get("B", "")
     lines.append(((f" Tile matmul k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
-    for letter, first, second, name, role in (
-        ("A", product.rows, product.depth, left, "patches of" if "Conv" in site.op else "activation"),
-        ("B", product.depth, product.cols, right, "initializer" if site.weight else "activation"),
-    ):
-        where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
-        lines.append(_field(letter, where, width))
-        if height >= 11:
-            said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
-            nameless = f"{role} the input" if role.endswith(" of") else f"an {role}"
-            lines.append((("   ", "text"), (said, "text") if name else (nameless, "dim")))
+    lines += _multiplied(site, product, given or {}, width, named=height >= 11)
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
         lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
@@ -309,6 +297,26 @@ def block_page(
         shown = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
         return [cut(line, width) for line in shown]
     return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
+
+
+def _multiplied(
+    site: SitePlan, product: TileProduct, names: Mapping[str, str], width: int, *, named: bool
+) -> list[Line]:
+    """What a tile matmul multiplies, and with `named` what that is called."""
+    lines: list[Line] = []
+    left, right = names.get("A", ""), site.weight or names.get("B", "")
+    fed = "patches of" if "Conv" in site.op else "activation"
+    for letter, first, second, name, role in (
+        ("A", product.rows, product.depth, left, fed),
+        ("B", product.depth, product.cols, right, "initializer" if site.weight else "activation"),
+    ):
+        where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
+        lines.append(_field(letter, where, width))
+        if named:
+            said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
+            nameless = f"{role} the input" if role.endswith(" of") else f"an {role}"
+            lines.append((("   ", "text"), (said, "text") if name else (nameless, "dim")))
+    return lines
 
 
 def _of_step(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:

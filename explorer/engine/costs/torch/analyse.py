@@ -159,11 +159,6 @@ def examine_module(
         notes = (*notes, f"{failed}{seen.failed[1]}")
     given = inputs if inputs is not None else described(list(args), "input")
     made = described(seen.result, "output")
-
-    def flow() -> ValueFlow | None:
-        at = {id(row): rows_of[place] for place, row in enumerate(rows)}
-        return None if gradients is not None else value_flow(seen, at, given)
-
     info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
@@ -171,8 +166,15 @@ def examine_module(
             steps, seen.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
         ),
         layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
-        cache(flow),
+        (lambda: None) if gradients is not None else _flow(seen, rows, rows_of, given),
     )
+
+
+def _flow(
+    seen: Trace, rows: Sequence[Row], rows_of: Sequence[int], given: Sequence[TensorInfo]
+) -> Callable[[], ValueFlow]:
+    """What makes the edges between the rows of a tree, once; `rows_of` are the rows in it of those traced."""
+    return cache(lambda: value_flow(seen, {id(row): rows_of[at] for at, row in enumerate(rows)}, given))
 
 
 def _check(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:

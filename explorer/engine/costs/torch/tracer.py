@@ -664,16 +664,7 @@ def trace(
         watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
     )
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
-    source = Row("input", "input", "input", "")
-    made = tuple(
-        (
-            t.untyped_storage()._cdata,
-            TensorInfo("input", dtype_name(t.dtype), tuple(t.shape), "declared"),
-            t.untyped_storage().nbytes(),
-        )
-        for t in given
-    )
-    watch.events.append(OperatorEvent(source, (), made))
+    watch.events.append(_feeding(given))
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
@@ -692,6 +683,19 @@ def trace(
     seen.given, seen.trail = given, watch.trail or seen.trail
     seen.kept = tuple(t.untyped_storage()._cdata for _, t in tensors(seen.result))
     return seen
+
+
+def _feeding(given: Sequence[torch.Tensor]) -> OperatorEvent:
+    """The event that makes the tensors which a model is called with."""
+    made = tuple(
+        (
+            t.untyped_storage()._cdata,
+            TensorInfo("input", dtype_name(t.dtype), tuple(t.shape), "declared"),
+            t.untyped_storage().nbytes(),
+        )
+        for t in given
+    )
+    return OperatorEvent(Row("input", "input", "input", ""), (), made)
 
 
 def _is_raised(error: BaseException) -> bool:
