@@ -5,6 +5,7 @@ Everything here is of the plan, not of a graph: it holds for every form. Sizes a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -289,6 +290,7 @@ class TileSteps(Struct, frozen=True):
         count: Steps in all: the tile matmuls of the site.
         traffic: After the last of them: as `SiteCost` counts it for the order.
         steps: Those that were asked for.
+        dims: Sizes of open dimensions that the site was counted for, where they are known.
     """
 
     site: str
@@ -297,3 +299,4 @@ class TileSteps(Struct, frozen=True):
     count: int
     traffic: int
     steps: tuple[TileStep, ...]
+    dims: Mapping[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -245,3 +246,11 @@ def test_a_tiled_model_and_a_call_whose_nodes_run_on_several_providers(
         found = session.placement()
         assert set(found.providers[0].split(", ")) == {"CPU", "CUDA"}
     assert found.notes == ("calls of functions on several providers, each in the partition of one: 1",)
+
+
+def test_a_graph_without_nodes_runs_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    onnx.save(h.make_model(h.make_graph([], "g", [], []), opset_imports=[h.make_opsetid("", 17)]), path)
+    with explorer.Session(path) as session:
+        told = session.placement()
+    assert (dict(told.layers), list(told.partitions), list(told.boundaries)) == ({}, [], [])

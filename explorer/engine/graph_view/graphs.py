@@ -77,8 +77,8 @@ class ModelGraphs:
     ) -> NodeFigures:
         """A figure of every node, by the names that other programs know nodes by."""
         field = FIGURES.get(figure)
-        column = {} if outside is None else outside.figures.get(figure)
-        if field is None and not column:
+        column = None if outside is None else outside.figures.get(figure)
+        if field is None and column is None:
             there = [*FIGURES, *(outside.figures if outside is not None else ())]
             raise Misuse(f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(there)}")
         model: Any = opened

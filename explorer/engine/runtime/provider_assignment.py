@@ -102,6 +102,8 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
             f"onnxruntime {onnxruntime.__version__} does not tell which provider runs what",
             hint="pip install 'onnxruntime>=1.24'",
         )
+    if not model.graph.nodes:  # onnxruntime loads no graph without a value
+        return Assignment({}, (), (), True, ())
     nodes = tuple([_named(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
     named = replace(model, graph=replace(model.graph, nodes=nodes))
     folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()

@@ -529,3 +529,15 @@ def test_node_data_of_tensorflow_lite_goes_by_the_tensors_that_model_explorer_kn
         if attribute["key"] == "tensor_name"
     }
     assert {named[name] for name in values} == {"fully_connected", "relu"}
+
+
+def test_node_data_says_of_how_many_nodes_the_figure_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, profile, out = chain(tmp_path / "m.onnx", 3), tmp_path / "profile.csv", tmp_path / "m.json"
+    for rows, known in (("relu1,4\n", 1), ("elsewhere,4\n", 0)):
+        profile.write_text("layer,latency\n" + rows)
+        words = ["--overlay", str(profile), "--color", "latency", "--force", "--quiet"]
+        assert main(["graph", str(path), "-o", str(out), *words]) == 0
+        assert f"latency of {3 - known} of 3 nodes is not known" in capsys.readouterr().err
+        assert len(json.loads(out.read_text())["results"]) == known

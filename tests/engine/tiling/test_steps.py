@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
+from explorer.cli.main import main
 from explorer.engine.tiling.cost import site_cost
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import SitePlan
@@ -103,3 +106,18 @@ def test_a_step_that_is_not_there_is_refused() -> None:
             tile_steps(plan, "best", first, count)
     with pytest.raises(Misuse, match="there is no loop order"):
         tile_steps(plan, "mmm")
+
+
+def test_steps_of_a_matmul_of_open_sizes_say_for_which_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    model = "sample_models/bert_tiny.onnx"
+    assert main(["plan", model, "--steps", "2", "--dim", "batch=1", "--json"]) == 0
+    dims = json.loads(capsys.readouterr().out)["dims"]
+    with Session(model, dims={"batch": 1}) as session:
+        assert dims == session.plan(TileSpec(tile=(64, 64, 64))).dims
+    assert main(["plan", model, "--steps", "2", "--dim", "batch=1"]) == 0
+    told = capsys.readouterr().out
+    assert f"For batch=1, sequence={dims['sequence']}." in told
+    assert "bind them" not in told
+    for more in (["--formulas"], ["--machine", "nosuch"]):
+        assert main(["plan", model, "--steps", "2", *more]) == 2
+        assert more[0] in capsys.readouterr().err

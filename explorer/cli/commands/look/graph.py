@@ -36,9 +36,16 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 raise Misuse("node data is of the whole model", where=flag, hint="leave it out")
         color = "macs" if color == "family" else color
 
+    warning = ""
+
     def ask(session: Session, info: Info) -> Any:
+        nonlocal warning
         if format == write.NODE_DATA:
-            return session.node_figures(color, overlay=outside, on_progress=progress)
+            told = session.node_figures(color, overlay=outside, on_progress=progress)
+            if told.missing:
+                every = told.missing + len(told.values)
+                warning = f"{color} of {told.missing:,} of {every:,} nodes is not known, and not in the file"
+            return told
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
             check_coloring(color, [column.name for column in figures.columns])
@@ -62,7 +69,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(plain(fact))
 
-    return output_file(given, progress, ask, save)
+    answer = output_file(given, progress, ask, save)
+    answer.warning = warning
+    return answer
 
 
 COMMAND = Command(

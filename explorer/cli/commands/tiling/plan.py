@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, TILING, Option
@@ -38,13 +40,17 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 def _steps(given: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     """What the buffer holds, tile matmul by tile matmul, of the largest matmul that is tiled."""
     first, count = _range(given.steps)
+    if given.formulas:
+        raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
+    hardware(given)  # refused like everywhere; no step depends on it
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
-        sites = session.plan(spec, on_progress=progress).sites
-        if not sites:
+        plan = session.plan(spec, on_progress=progress)
+        if not plan.sites:
             raise Misuse("no matmul here can be tiled", where="--steps")
-        largest = max(sites, key=lambda site: site.batch * site.M * site.K * site.N)
-        return info, session.tile_steps(largest, order=given.order, first=first, count=count)
+        largest = max(plan.sites, key=lambda site: site.batch * site.M * site.K * site.N)
+        told = session.tile_steps(largest, order=given.order, first=first, count=count)
+        return info, replace(told, dims=plan.dims)
 
     return about(given, progress, ask, "steps", "tiling.steps", "steps")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from explorer.base.units import exact_text
+from explorer.base.units import dims_text, exact_text
 from explorer.facts import Info
 from explorer.facts.cost import TileStep, TileSteps
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Rows, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import plain, share_text, size
-from explorer.report.present.look.info import answer
+from explorer.report.present.look.info import title
 
 __all__ = ["buffer_fields", "steps", "traffic_fields"]
 
@@ -45,7 +45,9 @@ def steps(about: Info, fact: TileSteps) -> list[Block]:
         Line(),
         Line((Span("all steps move ", "quiet"), size(fact.traffic), Span(", as the plan counts", "quiet"))),
     ]
-    return answer(about, said)
+    if fact.dims:
+        said += [Line(), Paragraph(f"For {dims_text(fact.dims)}.", "quiet")]
+    return [*title(about.model), Line(), *said]
 
 
 def _moved(amount: int) -> Cell:
