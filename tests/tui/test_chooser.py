@@ -131,6 +131,18 @@ async def test_typing_narrows_and_tab_sorts(folder: Path) -> None:
     assert (hands.chosen, hands.app.return_code) == ([], 0)
 
 
+async def test_what_nothing_is_called_is_said_and_a_whole_name_is_what_enter_opens(folder: Path) -> None:
+    async with chooser(folder) as hands:
+        await hands.type("nope")
+        assert hands.rows() == []
+        assert "none is called so" in hands.strip(Status)
+        await hands.press("escape")
+        await hands.type("resnet18")
+        assert any(row.startswith("quantized_resnet18 ") for row in hands.rows())
+        await hands.press("enter")
+        assert [one.source for one in hands.chosen] == ["resnet18"]
+
+
 async def test_names_of_torchvision_are_listed_with_their_parameters(folder: Path) -> None:
     async with chooser(folder) as hands:
         await hands.type("resnet50")

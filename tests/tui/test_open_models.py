@@ -18,7 +18,7 @@ from explorer.tui.models.open_models import MOST, ModelChoice, OpenModel, OpenMo
 from explorer.tui.program import ExplorerApp
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.line_view import LineList
-from explorer.tui.widgets.strips import TitleBar
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands
 from tests.tui.scripted import ScriptedEngine
 
@@ -81,6 +81,15 @@ async def test_a_model_is_closed_from_the_list_and_behind_the_last_the_chooser_c
         assert hands.engine.closed
         await hands.pilot.press("escape")
     assert app.return_code == 0
+
+
+async def test_the_model_on_show_has_nothing_to_stand_beside_and_it_is_said() -> None:
+    async with two() as (hands, app):
+        await hands.press("L", "space", "t")
+        assert "mark one that is not on show" in line_text(app.screen.query_one(Status).lines[0])
+        await hands.press("equals_sign")
+        assert "this one is on show: choose another" in line_text(app.screen.query_one(Status).lines[0])
+        assert isinstance(app.screen, OpenListScreen)
 
 
 async def test_closing_asks_if_something_is_not_saved() -> None:

@@ -272,6 +272,28 @@ async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> Non
         assert any(line.strip().startswith("Time") and " ms" in line for line in figures(hands))
 
 
+async def test_enter_on_an_empty_machine_says_once_what_is_needed() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("m", "enter")
+        assert hands.dialog().count("what the machine computes and what it moves are needed") == 1
+
+
+@pytest.mark.parametrize("width", [60, 120])
+async def test_more_machines_than_there_is_room_for_have_a_sign_where_they_go_on(width: int) -> None:
+    async with screen(size=(width, 40)) as hands:
+        await hands.press("m")
+        field = option(hands, "profile")
+        field.focus()
+        for step in range(len(field.words)):
+            line = line_text(field.line_at(0))
+            shown = [word for word in field.words if f" {word} " in f"{line} "]
+            assert line_width(field.line_at(0)) <= field.size.width
+            assert field.value in shown, "the chosen one is whole"
+            assert line.endswith("…") == (field.words[-1] not in shown)
+            assert ("…" in line[:12]) == (step > 0 and field.words[0] not in shown)
+            await hands.press("right")
+
+
 async def test_where_there_is_no_machine_to_choose_a_key_types_one_and_it_holds_everywhere() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")

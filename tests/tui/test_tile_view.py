@@ -22,11 +22,12 @@ from explorer.tui.pages.blocks import (
     block_at,
     block_page,
     grid_page,
-    keys_line,
     product_text,
     site_lines,
+    tile_footer,
 )
 from explorer.tui.tabs.model import model_page
+from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.tree.tile_blocks import Scale, TileAxis, TileGrid, TilePlace
 from explorer.tui.widgets.line_view import PanelView
@@ -123,7 +124,7 @@ def test_no_page_leaves_its_pane_whichever_block_is_chosen(shown: SitePlan, widt
         chosen = [role for line in pages[0] for _, role in line if role == "mark"]
         assert len(chosen) >= 2, "one block, one slice of the depth, and a tile of each operand"
         assert all(line_width(line) <= width for line in site_lines([shown, shown], 1, width))
-    assert line_text(keys_line(True, True, width)).endswith("Esc back")
+    assert line_text(keys_line(tile_footer(True, True), width)).endswith("Esc back")
 
 
 def test_a_cell_that_stands_for_several_blocks_says_so() -> None:

@@ -12,7 +12,7 @@ from explorer.report.present.compare.blame import grounds, unpaired
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import fit
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -20,7 +20,10 @@ from explorer.tui.widgets.strips import Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
 
-_KEYS = " ←→ value · n p at fault · w worst · Enter layer · i how · Esc back"
+_FOOTER = (
+    *(("←→", "value"), ("n p", "at fault"), ("w", "worst"), ("Enter", "layer"), ("i", "how")),
+    ("Esc", "back"),
+)
 
 
 # fmt: off
@@ -59,7 +62,7 @@ class BlameScreen(SubScreen[str]):
         """Show the plot, the cursor on the first layer that introduces error."""
         fact, shown = self.fact, self._shown
         self.query_one(TitleBar).show(lambda width: blame_head(fact, width))
-        self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
         begin = fact.first if fact.first is not None else fact.worst or 0
         self.plot.show_plot(
             lambda at, width, height: growth_page(shown, at, width, height),

@@ -148,9 +148,11 @@ class MachineDialog(FormDialog[Hardware]):
             lines.append((_in_words(machine), "dim"))
         except ExplorerError as error:
             empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
-            lines.append((str(error), "dim" if empty else "bad"))
-        if self._failed or self._field.complaint:
-            lines.append((self._failed or self._field.complaint, "warn"))
+            tried = self._failed == str(error)
+            lines.append((str(error), "dim" if empty and not tried else "bad"))
+        if failed := self._failed or self._field.complaint:
+            # what Enter was refused for stands there already
+            lines += [(failed, "warn")] if failed != lines[0][0] else []
         elif name := self.text_of("save").strip():
             there = any(own.name == name for own in self._field.own)
             said = "replaces the machine of that name in" if there else "is written into"

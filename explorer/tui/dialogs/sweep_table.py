@@ -35,7 +35,7 @@ from explorer.tui.pages.sweep import (
     sweep_line,
 )
 from explorer.tui.state.jobs import Jobs
-from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList, LineView, PanelView
 from explorer.tui.widgets.marked_list import MarkedList
@@ -51,7 +51,10 @@ _TALL = 19
 """Rows under which only one of both is shown."""
 _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
 """Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
-_KEYS = " Enter tiles  Space mark  t table  s sort  f front  x axes  p plot  n more  w write  Esc  ? keys"
+_FOOTER = (
+    *(("Enter", "tiles"), ("Space", "mark"), ("t", "table"), ("s", "sort"), ("f", "front"), ("x", "axes")),
+    *(("p", "plot"), ("n", "more"), ("w", "write"), ("?", "keys"), ("Esc", "")),
+)
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 
 
@@ -161,7 +164,7 @@ class SweepScreen(SubScreen[TileSpec]):
 
     def on_mount(self) -> None:
         """Show what there is; ask where there is nothing."""
-        self.query_one("#sweep-keys", Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        self.query_one("#sweep-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
         self._lay_out()
         self._show()
         if self._found.request is None:

@@ -19,12 +19,12 @@ from explorer.tui.pages.blocks import (
     block_at,
     block_page,
     grid_page,
-    keys_line,
     product_text,
     site_lines,
+    tile_footer,
 )
 from explorer.tui.pages.loop_nest import step_lines
-from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, safe
 from explorer.tui.tree.tile_blocks import TileGrid, TilePlace
 from explorer.tui.widgets.line_view import PanelView
@@ -159,7 +159,7 @@ class TileView(SubScreen[None]):
     def on_mount(self) -> None:
         """Show the first block."""
         many, batch = len(self._sites) > 1, any(site.batch > 1 for site in self._sites)
-        self.query_one("#tile-keys", Status).show(lambda width: (keys_line(many, batch, width),))
+        self.query_one("#tile-keys", Status).show(lambda width: (keys_line(tile_footer(many, batch), width),))
         self._show_site()
 
     def _show_site(self) -> None:

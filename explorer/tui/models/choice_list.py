@@ -111,7 +111,7 @@ class ChoiceList(LineList, can_focus=False):
         self._moved = self._moved and keep
         before = self.chosen if self._moved else None
         name = choice_name(before) if before is not None else ""
-        kind = type(before)
+        kind: Any = type(before)
         self._rows, self._at = [], []
         shown: list[Choice] = []
         for title, choices in self.parts.items():
@@ -122,12 +122,12 @@ class ChoiceList(LineList, can_focus=False):
                 shown += found
         self._table = choice_table(shown, "models", short=self.size.width < _ROOMY)
         rows = enumerate(self._rows)
-        same = (
-            at
-            for at, row in rows
-            if isinstance(row, kind) and not isinstance(row, str) and choice_name(row) == name
-        )
-        self.cursor = next(same, 0) if name else 0
+        if name:
+            same = (at for at, row in rows if isinstance(row, kind) and choice_name(row) == name)
+        else:  # what is called just so goes before what has it in its name
+            typed = " ".join(self.words)
+            same = (at for at, row in rows if not isinstance(row, str) and choice_name(row).lower() == typed)
+        self.cursor = next(same, 0)
         self._leave_heading(1)
         self.rows_changed()
 

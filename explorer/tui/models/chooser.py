@@ -221,6 +221,8 @@ class ChooserScreen(Screen[None]):
         chosen = rows.chosen
         note = chosen.note if isinstance(chosen, (ModelFile, KeptSession)) else ""
         state = safe(note) or ("reading…" if self._busy else safe(self._note))
+        if rows.words and not rows.shown:
+            state = "none is called so"
         said = " · ".join(filter(None, (f"{count:,} model{'s' * (count != 1)}", order, state)))
 
         def line(width: int) -> tuple[Line, ...]:

@@ -14,7 +14,7 @@ from explorer.report.blocks import Cell, Column, Rows, Span, Table
 from explorer.tui.dialogs.dialogs import ConfirmDialog, SubScreen
 from explorer.tui.models.open_models import ModelHost, OpenModel
 from explorer.tui.text.drawing import row_line, title_line
-from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.marked_list import MarkedList
@@ -34,6 +34,10 @@ OPEN_KEYS = key_group(
 )
 # fmt: on
 
+_FOOTER = (
+    *(("Enter", "show"), ("x", "close"), ("O", "another"), ("=", "side by side")),
+    *(("Space", "mark"), ("t", "figures"), ("Esc", "back")),
+)
 _COLUMNS = (
     Column("model", shrink=True, role="strong"),
     Column("format", drop=2, role="kind"),
@@ -122,8 +126,18 @@ class OpenListScreen(SubScreen[OpenListRequest]):
             )
         )
         self.query_one("#open-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
-        keys = " Enter show · x close · O another · = side by side · Space mark · t figures · Esc"
-        self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
+        self._say("")
+
+    def _say(self, said: str) -> None:
+        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
+
+    def _refuse(self, said: str) -> None:
+        self.app.bell()
+        self._say(said)
+
+    @on(LineList.RowHighlighted)
+    def _moved(self) -> None:
+        self._say("")
 
     @property
     def _chosen_model(self) -> OpenModel:
@@ -146,7 +160,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
     def action_pair(self) -> None:
         """Set the model under the cursor beside the one on show."""
         if self._chosen_model is self._host.models.current:
-            self.app.bell()
+            self._refuse("this one is on show: choose another")
         else:
             self.dismiss(OpenListRequest("pair", (self._chosen_model,)))
 
@@ -158,7 +172,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         if marked:
             self.dismiss(OpenListRequest("figures", marked))
         else:
-            self.app.bell()
+            self._refuse("mark one that is not on show: Space")
 
     def action_close(self) -> None:
         """Close the model under the cursor; ask if something would be lost."""

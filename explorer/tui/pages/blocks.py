@@ -22,7 +22,7 @@ from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace, TileProduc
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
 
-__all__ = ["BESIDE", "block_at", "block_page", "grid_page", "keys_line", "product_text", "site_lines"]
+__all__ = ["BESIDE", "block_at", "block_page", "grid_page", "product_text", "site_lines", "tile_footer"]
 
 _SHADES: Sequence[tuple[float, str, str, str]] = (
     (1.0, "█", "good", "all"),
@@ -57,20 +57,13 @@ def site_lines(sites: Sequence[SitePlan], at: int, width: int) -> tuple[Line, Li
     return cut(first, width), side_by_side(Fields(how_tiled(site)), width)[0]
 
 
-def keys_line(many_sites: bool, batch: bool, width: int) -> Line:
-    """What the keys do here, as many as fit; the way back always."""
+def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
+    """The keys that do something here, those used most first."""
     words = [("←↑↓→", "block"), ("[ ]", "K")]
     words += [(", .", "batch")] if batch else []
     words += [("n p", "matmul")] if many_sites else []
     words += [("Space", "play"), ("s", "step"), ("+ -", "speed"), ("o", "order")]
-    words += [("PgUp PgDn Home End", "jump"), ("y", "copy")]
-    back: Line = (("Esc", "key"), (" back", "dim"))
-    spans: list[Span] = [(" ", "text")]
-    for key, word in words:
-        piece: Line = ((key, "key"), (f" {word}  ", "dim"))
-        if line_width((*spans, *piece, *back)) <= width:
-            spans += piece
-    return (*spans, *back)
+    return [*words, ("PgUp PgDn Home End", "jump"), ("y", "copy"), ("Esc", "back")]
 
 
 # the grid

@@ -16,7 +16,7 @@ from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.report.graph.words import box_lines, cut, figure_text, heading, notes, tensor_text
 from explorer.tui.text.lines import Line, ending, fit, line_text, safe
 
-__all__ = ["GraphCanvas", "box_line", "keys_line", "neighbour", "plain", "title_lines"]
+__all__ = ["GRAPH_FOOTER", "GraphCanvas", "box_line", "neighbour", "plain", "title_lines"]
 
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
@@ -222,23 +222,10 @@ def box_line(box: GraphBox, width: int) -> Line:
     return ((f" {path}", "strong"), ("  " + fit(said, max(0, width - len(path) - 3)), "dim"))
 
 
-def keys_line(width: int) -> Line:
-    """The keys, as many as there is room for."""
-    line: list[tuple[str, str]] = []
-    used = 0
-    for key, what in _KEYS:
-        if used + len(key) + len(what) + 4 > width:
-            break
-        line += [(f" {key}", "key"), (f" {what} ", "dim")]
-        used += len(key) + len(what) + 3
-    return tuple(line)
-
-
-_KEYS = (
+GRAPH_FOOTER = (
     ("↑↓", "along the edges"),
     ("+ -", "unfold, fold"),
     ("Enter", "to the tree"),
-    ("Esc", "back"),
     ("m f", "mark two, follow"),
     ("1-4", "around it"),
     ("/", "find"),
@@ -246,4 +233,6 @@ _KEYS = (
     ("0", "whole model"),
     ("i o", "into, out"),
     ("?", "all keys"),
+    ("Esc", "back"),
 )
+"""Its keys, those used most first."""

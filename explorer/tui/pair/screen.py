@@ -13,12 +13,15 @@ from textual.binding import BindingType
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.pair import page
 from explorer.tui.pair.rows import PairRows
-from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList, PanelView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
-_KEYS = " n N difference · o only those · d diff · B blame · c compare · v verify · Enter · Esc"
+_FOOTER = (
+    *(("n N", "difference"), ("o", "only those"), ("d", "diff"), ("B", "blame"), ("c", "compare")),
+    *(("v", "verify"), ("Enter", "layer"), ("Esc", "back")),
+)
 
 # fmt: off
 PAIR_KEYS = key_group(
@@ -132,8 +135,7 @@ class PairScreen(SubScreen[PairRequest]):
         self.query_one("#pair-about", PanelView).again()
 
     def _say(self, said: str) -> None:
-        text = f" {said} ·{_KEYS}" if said else _KEYS
-        self.query_one("#pair-keys", Status).show(lambda width: (((fit(text, width), "dim"),),))
+        self.query_one("#pair-keys", Status).show(lambda width: (keys_line(_FOOTER, width, said),))
 
     def _about(self, width: int, height: int) -> list[Line]:
         shown, cursor = self._shown, self.rows.cursor

@@ -12,8 +12,8 @@ from explorer.base.errors import ExplorerError
 from explorer.report.present.sizes.decode import decode_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut, flow, safe
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import Line, cut, safe
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -28,6 +28,7 @@ DECODE_KEYS = key_group(
     ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
 )
 # fmt: on
+_FOOTER = (("↑ ↓", "scroll"), ("← →", "half, twice the tokens"), ("e", "exact"), ("q", "back"))
 
 
 class DecodeView(SubScreen[None]):
@@ -54,7 +55,7 @@ class DecodeView(SubScreen[None]):
 
     def on_mount(self) -> None:
         """Show the first step."""
-        self.query_one("#decode-keys", Status).show(_keys)
+        self.query_one("#decode-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
         self._show("")
 
     def _show(self, said: str) -> None:
@@ -90,10 +91,3 @@ class DecodeView(SubScreen[None]):
 def decode_page(fact: Decode, width: int, exact: bool) -> list[Line]:
     """The page: what `explorer decode` tells, as wide as the screen."""
     return draw(decode_blocks(fact), width - 1, exact)
-
-
-def _keys(width: int) -> tuple[Line, ...]:
-    """The keys used most."""
-    words = (("↑ ↓", "scroll"), ("← →", "half, twice the tokens"), ("e", "exact"), ("q", "back"))
-    pieces = [((f"{key} ", "key"), (said, "dim")) for key, said in words]
-    return (cut(flow(pieces, max(width, 200))[0], width),)

@@ -11,8 +11,8 @@ from textual.binding import BindingType
 from explorer.base.errors import ExplorerError
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.plots.sizes_page import sizes_page, told_why
-from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut, flow, safe
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import Line, cut, safe
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -86,14 +86,27 @@ class SizesView(SubScreen[SizeChoice]):
 
     def on_mount(self) -> None:
         """Show the first curves."""
-        self.query_one("#sizes-keys", Status).show(_keys)
         self._show()
 
     def _show(self) -> None:
         self.query_one(TitleBar).show(lambda width: (_title(self.fact, width),))
         said = self._said or "; ".join(self.fact.notes)
         self.query_one("#sizes-note", Status).show(lambda width: (cut(((f" {safe(said)}", "warn"),), width),))
+        self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._footer(), width),))
         self.query_one("#sizes-plot", PanelView).again()
+
+    def _footer(self) -> list[tuple[str, str]]:
+        """The keys that do something here, those used most first."""
+        fact, bindable = self.fact, self._bindable
+        return [
+            *(("← →", "step"), ("↑ ↓", "x2")),
+            *([("n", "crossing")] if fact.crossings else []),
+            *([("Tab", "size")] if len(fact.names) > 1 else []),
+            ("m", "machine"),
+            *([("Enter", "take")] if fact.name in bindable else []),
+            *([("t", "type")] if bindable else []),
+            ("q", "back"),
+        ]
 
     def _page(self, width: int, height: int) -> list[Line]:
         if width < 16 or height < 4:
@@ -182,13 +195,3 @@ def _title(fact: SizeCurves, width: int) -> Line:
     how = f"closed forms, counted at {len(fact.counted):,} sizes" if fact.closed else "counted at each size"
     machine = f" · {safe(fact.machine.name or 'machine')}" if fact.machine is not None else ""
     return cut(((f" Over {safe(fact.name)}", "strong"), (f"  {how}{machine}", "dim")), width)
-
-
-def _keys(width: int) -> tuple[Line, ...]:
-    """The keys used most."""
-    words = (
-        *(("← →", "step"), ("↑ ↓", "x2"), ("n", "crossing"), ("Tab", "size"), ("m", "machine")),
-        *(("Enter", "take"), ("q", "back")),
-    )
-    pieces = [((f"{key} ", "key"), (said, "dim")) for key, said in words]
-    return (cut(flow(pieces, max(width, 200))[0], width),)

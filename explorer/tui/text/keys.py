@@ -8,10 +8,12 @@ multiplexers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from textual.binding import Binding, BindingType
+
+from explorer.tui.text.lines import Line, fit, line_width
 
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
 """Headings in the help."""
@@ -50,3 +52,22 @@ def key_group(group: str, *keys: tuple[str, tuple[str, ...], str, str, str]) -> 
 def bindings(keys: Iterable[Key]) -> list[BindingType]:
     """The keys as Textual wants them."""
     return [Binding(",".join(k.keys), k.action, k.title, show=False, tooltip=k.tip) for k in keys if k.keys]
+
+
+def keys_line(keys: Sequence[tuple[str, str]], width: int, said: str = "") -> Line:
+    """Keys and what they do, each whole, as many as there is room for; the last, the way back, always.
+
+    Args:
+        keys: They, those used most first.
+        width: In cells.
+        said: What stands before them.
+    """
+    *others, (key, label) = keys
+    back: Line = ((key, "key"), (f" {label}" if label else "", "dim"))
+    room = width - line_width(back)
+    line = [(f" {fit(said, min(line_width(((said, ''),)), max(room - 3, 0)))}  " if said else " ", "dim")]
+    for key, label in others:
+        piece = ((key, "key"), (f" {label}  ", "dim"))
+        if line_width((*line, *piece)) <= room:
+            line += piece
+    return (*line, *back)

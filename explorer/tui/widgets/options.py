@@ -54,20 +54,26 @@ class OptionField(RoleLines, can_focus=True):
 
     def line_at(self, y: int) -> Line:
         """The line in row `y`."""
-        spans: list[tuple[str, str]] = [(self.label, "dim")]
-        start = self._start()
-        for i, word in enumerate(self.words[start:], start):
+        start, stop = self._shown()
+        label = self.label[:-1] + "…" if start and self.label.endswith(" ") else self.label
+        spans: list[tuple[str, str]] = [(label, "dim")]
+        for i, word in enumerate(self.words[start:stop], start):
             chosen = "mark" if self.has_focus else "head"  # bold: without colours it must differ too
             spans += [(f" {word} ", chosen if i == self.index else "dim"), (" ", "text")]
-        return tuple(spans)
+        return (*spans[:-1], ("…" if stop < len(self.words) else "", "dim"))
 
-    def _start(self) -> int:
-        """The first word on show: of many, those before the chosen one that would push it out are not."""
-        room, start = self.size.width - self._room, self.index
-        # behind the last word there is no gap
-        while start and sum(len(w) + 3 for w in self.words[start - 1 : self.index + 1]) - 1 <= room:
+    def _shown(self) -> tuple[int, int]:
+        """The first word on show and the one behind the last: around the chosen one as many as fit whole."""
+        room, start, stop = self.size.width - self._room + 1, self.index, self.index + 1
+        while start and self._cells(start - 1, stop) <= room:
             start -= 1
-        return start
+        while stop < len(self.words) and self._cells(start, stop + 1) <= room:
+            stop += 1
+        return start, stop
+
+    def _cells(self, start: int, stop: int) -> int:
+        """Cells of these words; where there are more, a sign stands in the last gap."""
+        return sum(len(word) + 3 for word in self.words[start:stop]) - (stop == len(self.words))
 
     def action_step(self, step: int) -> None:
         """The word beside."""
@@ -76,8 +82,8 @@ class OptionField(RoleLines, can_focus=True):
         self.post_message(self.OptionChanged(self))
 
     async def _on_click(self, event: events.Click) -> None:
-        x, start = self._room - 1, self._start()
-        for i, word in enumerate(self.words[start:], start):
+        x, (start, stop) = self._room - 1, self._shown()
+        for i, word in enumerate(self.words[start:stop], start):
             if x <= event.x < x + len(word) + 2:
                 self.index = i
                 self.refresh()

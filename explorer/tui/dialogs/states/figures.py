@@ -12,8 +12,8 @@ from explorer.report.html.draw import markdown_text
 from explorer.report.present.compare.figures import figures
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import BLANK, Line, fit, safe
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import BLANK, Line, safe
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FIRST, _OTHER = 37, 27
 """Cells of the names of figures with the first column, and of each other one with its change."""
-_KEYS = " ↑↓ scroll · e exact · y copy as Markdown · Esc back"
+_FOOTER = (("↑↓", "scroll"), ("e", "exact"), ("y", "copy as Markdown"), ("Esc", "back"))
 
 # fmt: off
 FIGURE_KEYS = key_group(
@@ -63,7 +63,7 @@ class FigureScreen(SubScreen[None]):
         head = (((" Figures", "strong"), (machine, "dim")), ((said, "dim"),))
         self.query_one(TitleBar).show(lambda width: head)
         self.query_one("#figures", LineView).show(self._page)
-        self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
 
     def _page(self, width: int) -> Sequence[Line]:
         per = 1 + max(1, (width - _FIRST) // _OTHER)

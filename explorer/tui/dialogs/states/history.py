@@ -14,7 +14,7 @@ from explorer.report.present.tiling.history import state_blocks, state_name, sta
 from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.text.drawing import draw, row_line, title_line
-from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import BLANK, Line, fit, safe
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -24,7 +24,10 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
 
-_KEYS = " Enter go · Space mark · t table · c compare · v prove · n name · s script · Esc"
+_FOOTER = (
+    *(("Enter", "go"), ("Space", "mark"), ("t", "table"), ("c", "compare"), ("v", "prove")),
+    *(("n", "name"), ("s", "script"), ("Esc", "back")),
+)
 
 
 # fmt: off
@@ -166,7 +169,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
         page.show(lambda width: [BLANK, *draw(state_blocks(history, at), width - 1)], top=True)
-        self.query_one(Status).show(lambda width: (((fit(_KEYS, width), "dim"),),))
+        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
 
     @on(LineList.RowSelected)
     def _chosen(self) -> None:
@@ -291,6 +294,6 @@ class DiffScreen(SubScreen[None]):
         )
         changes = self.query_one(FoldList)
         changes.set_entries(diff_entries(self._changes, self._exact))
-        keys = f" ↑↓ Enter open a row · Esc back to {self._back}"
-        self.query_one(Status).show(lambda width: (((fit(keys, width), "dim"),),))
+        keys = (("↑↓ Enter", "open a row"), ("Esc", f"back to {self._back}"))
+        self.query_one(Status).show(lambda width: (keys_line(keys, width),))
         self.call_after_refresh(changes.to_first_foldable)

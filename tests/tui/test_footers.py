@@ -1,0 +1,33 @@
+"""Footers: a key stands there whole or not at all, and the way back always does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer.tui.text.keys import keys_line
+from explorer.tui.text.lines import line_text, line_width
+from explorer.tui.widgets.strips import Status
+from tests.tui.hands import screen
+
+KEYS = (("Enter", "go"), ("Space", "mark"), ("n N", "difference"), ("Esc", "back"))
+
+
+@given(st.integers(12, 90), st.text(st.sampled_from("ab é漢"), max_size=40))
+def test_keys_are_whole_at_any_width_and_the_way_back_is_there(width: int, said: str) -> None:
+    line = keys_line(KEYS, width, said)
+    text = line_text(line)
+    assert line_width(line) <= width
+    assert text.endswith("Esc back")
+    for key, label in KEYS:
+        assert f"{key} {label}" in text or f" {key} " not in text
+
+
+@pytest.mark.parametrize("keys", [("H",), ("L",)])
+async def test_the_way_back_stands_in_the_footer_of_a_narrow_terminal(keys: tuple[str, ...]) -> None:
+    async with screen(size=(60, 15)) as hands:
+        await hands.press(*keys)
+        footer = line_text(list(hands.pilot.app.screen.query(Status))[-1].lines[0])
+        assert footer.endswith("Esc back")
+        assert "…" not in footer
