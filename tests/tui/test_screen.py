@@ -484,7 +484,7 @@ async def test_help_shows_the_keys() -> None:
 
 async def test_help_leads_to_the_pages_of_the_manual() -> None:
     async with screen() as hands:
-        await hands.press("question_mark", "m", "down", "enter")
+        await hands.press("question_mark", "m", "down", "down", "enter")
         assert hands.pilot.app.screen.query_one("#box").border_title == "How numbers are counted"
         assert "one multiply-accumulate" in hands.dialog()
         await hands.press("escape", "escape")
