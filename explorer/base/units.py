@@ -59,6 +59,11 @@ def exact_text(value: int | None) -> str:
     return f"{value:,}" if value.bit_length() <= _LARGEST else _beyond(value)
 
 
+def many_text(count: int, noun: str) -> str:
+    """'1 tensor', '12 tensors'."""
+    return f"{exact_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def runs_text(calls: int | None) -> str:
     """How often a site runs in one pass; '' for once. What runs no time stands in a branch not counted."""
     return "? runs" if calls is None else {0: "not counted", 1: ""}.get(calls, f"{calls:,} runs")

@@ -347,7 +347,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     hostile = replace(some()[0], error="\x1b[2J[bold]" + "x" * 300)
     rows = (*some(hardware=Hardware()), hostile)
     columns = columns_for(rows, width)
-    lines = [sweep_head(columns, "traffic", False, width), *(sweep_line(one, columns, width) for one in rows)]
+    lines = [sweep_head(columns, "traffic", False), *(sweep_line(one, columns, width) for one in rows)]
     if width >= 60:  # below, what is on the right is cut off
         assert all(line_width(line) <= width for line in lines)
     for one in rows:

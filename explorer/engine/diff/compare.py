@@ -19,7 +19,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from explorer.base.units import shape_text
+from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
@@ -410,8 +410,7 @@ def _function_rows(
 
 
 def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
-    count = len(model.functions[key].nodes)
-    return f"{count:,} node{'' if count == 1 else 's'}"
+    return many_text(len(model.functions[key].nodes), "node")
 
 
 def _only_in_sites(model: Model, closed: set[int], held: bool) -> set[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.base.units import shape_text
+from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.side import Side
@@ -270,7 +270,7 @@ def _value_text(value: Any) -> str:
     if isinstance(value, Tensor):
         return _tensor_text(value)
     if isinstance(value, Graph):
-        return f"a graph of {len(value.nodes):,} node{'' if len(value.nodes) == 1 else 's'}"
+        return f"a graph of {many_text(len(value.nodes), 'node')}"
     if isinstance(value, AttributeRef):
         return f"@{value.name}"
     return str(value) if isinstance(value, (int, Mapping)) else "?"

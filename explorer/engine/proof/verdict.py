@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.proof.outputs.tolerance import tolerance_text
 from explorer.engine.proof.sites.exact import SATURATES
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind
@@ -67,7 +67,7 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
         names = _listed([f"'{printable(o.name)}'" for o in outputs])
         verdict = f"not proved: {names} the same whatever goes in, which shows nothing"
     else:
-        count = f"{_count(len(outputs), 'output')} over {_count(draws, 'draw')}"
+        count = f"{many_text(len(outputs), 'output')} over {many_text(draws, 'draw')}"
         verdict = f"within what was asked: {asked}; {count}, nothing else compared"
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
@@ -123,7 +123,7 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
     identical = all(e.equal for e in whole)
     parts = []
     if grounds.nodes is not None:
-        parts.append(f"{_count(grounds.nodes, 'node')} equal by construction")
+        parts.append(f"{many_text(grounds.nodes, 'node')} equal by construction")
     if sites:
         products = sum(s.tiles for s in sites)
         worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
@@ -131,17 +131,17 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
         if exact:
             error = "their sums are exact"
         parts.append(
-            f"{_count(len(sites), 'site')}, {_count(products, 'product')} checked bit for bit; {error}"
+            f"{many_text(len(sites), 'site')}, {many_text(products, 'product')} checked bit for bit; {error}"
         )
     if len(sites) < grounds.planned:
-        missing = _count(grounds.planned - len(sites), "site")
+        missing = many_text(grounds.planned - len(sites), "site")
         parts.append(f"{missing} of the plan not found by name as a product of both models")
     if tested:
         tries = sum(r.draws for r in tested)
         same = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"
         parts.append(
-            f"{_count(len(tested), 'changed region')} tested alone on {tries} sets of values, the model's own"
-            f" and dense random ones{same}"
+            f"{many_text(len(tested), 'changed region')} tested alone on {tries} sets of values,"
+            f" the model's own and dense random ones{same}"
         )
     if grounds.not_run:
         parts.append(f"the models were not run: {grounds.not_run}")
@@ -156,7 +156,7 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
 
 def _outputs(grounds: Grounds, identical: bool, exact: bool) -> str:
     """What the outputs of the whole models showed."""
-    times, count = _count(grounds.draws, "draw"), _count(len(grounds.whole), "output")
+    times, count = many_text(grounds.draws, "draw"), many_text(len(grounds.whole), "output")
     if identical:
         return f"{count} bit for bit the same over {times}"
     own = ", which is what its quantisers make of rounding" if grounds.sites and exact else ""
@@ -178,10 +178,6 @@ def _remarks(grounds: Grounds) -> Iterator[str]:
     if grounds.torch:
         gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
         yield f"torch's own outputs, which speak for the export, within {gap:.1e}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _accuracy(whole: Sequence[OutputEvidence]) -> str:

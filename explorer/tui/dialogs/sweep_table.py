@@ -208,7 +208,7 @@ class SweepScreen(SubScreen[TileSpec]):
         """The headings over the columns, as wide as the table is."""
         table, found = self.query_one(_Rows), self._found
         columns, by, reverse = table.columns(table.size.width), found.by, found.reverse
-        self.query_one("#sweep-head", PaneHead).show(lambda width: (sweep_head(columns, by, reverse, width),))
+        self.query_one("#sweep-head", PaneHead).show(lambda _: (sweep_head(columns, by, reverse),))
 
     @on(LineList.RowHighlighted)
     def _tell(self) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explorer.report.blocks import Field, Fields, Table
 from explorer.report.present.compare.blame import STATES, claim, decades, probe_figures, values
 from explorer.tui.text.drawing import ROLES, row_line, side_by_side, title_line
-from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, first_shown, fit, safe, wrap
 from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def probe_at(shown: Growth, at: int, row: int, width: int, height: int) -> int |
     above, rows = _above(shown, width - 1, height)
     before = len(above) + rows + _AROUND + (1 if height < _LOW else 2)
     room = _room(before, height)
-    found = _first(at, room, count) + row - before - 1
-    return found if row > before and found < min(count, _first(at, room, count) + room) else None
+    found = first_shown(at, room, count) + row - before - 1
+    return found if row > before and found < min(count, first_shown(at, room, count) + room) else None
 
 
 def _above(shown: Growth, width: int, height: int) -> tuple[list[Line], int]:
@@ -209,15 +209,11 @@ def _room(lines: int, height: int) -> int:
     return max(3, height - lines - 1)
 
 
-def _first(at: int, room: int, count: int) -> int:
-    return max(0, min(at - room // 2, count - room))
-
-
 def _list(shown: Growth, at: int, width: int, room: int) -> list[Line]:
     """A window on the values in execution order, around the cursor."""
     probes = shown.fact.probes
     lines = [title_line(shown.table, width)]
-    start = _first(at, room, len(probes))
+    start = first_shown(at, room, len(probes))
     for i in range(start, min(start + room, len(probes))):
         role = "accent" if i == at else ROLES[STATES[probes[i].state][1]]
         mark = (" ◆ " if i == at else " ● " if i in shown.guilty else "   ", role)

@@ -16,7 +16,20 @@ from explorer.report.present.figures import share_text
 from explorer.report.present.tiling.tile import how_tiled
 from explorer.tui.pages.loop_nest import FULL
 from explorer.tui.text.drawing import side_by_side
-from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, ending, fit, flow, line_width, safe, wrap
+from explorer.tui.text.lines import (
+    BLANK,
+    Line,
+    Span,
+    bar,
+    cut,
+    ending,
+    first_shown,
+    fit,
+    flow,
+    line_width,
+    safe,
+    wrap,
+)
 from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace, TileProduct
 
 if TYPE_CHECKING:
@@ -181,7 +194,7 @@ def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
 def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
     """The slices along K that are summed up, as a strip."""
     per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
-    said = f"{_many(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
+    said = f"{units.many_text(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
     title = [(" K ", "head"), (said, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
@@ -331,7 +344,7 @@ def product_text(site: SitePlan, place: TilePlace) -> str:
 def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
     """The products that are summed up in the block, around the chosen one."""
     count = blocks.k.count
-    start = max(0, min(place.depth - room // 2, count - room))
+    start = first_shown(place.depth, room, count)
     shown = [blocks.product(place, k) for k in range(start, min(count, start + room))]
     wide = width >= 58
     cells: list[tuple[str, ...]] = []
@@ -377,7 +390,3 @@ def _idle(site: SitePlan, used: float) -> str:
     if used >= 1:
         return ""
     return f" {share_text(1 - used, 1)} {'zeros' if site.edges == 'padded' else 'idle'}"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{units.exact_text(count)} {noun}{'' if count == 1 else 's'}"

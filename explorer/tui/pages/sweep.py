@@ -59,7 +59,7 @@ def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]
     return tuple(shown)
 
 
-def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool, width: int) -> Line:
+def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool) -> Line:
     """The columns' titles, that by which the rows are sorted lit."""
     spans: list[Span] = [("   ", "text")]
     for column, _ in columns:

@@ -177,7 +177,7 @@ def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> lis
         row(10.0 ** (power + of_one)): fit(words[power], margin, right=True) for power in reversed(ticks)
     }
     below = [(_column_of(fact, n, across), f"{n:,}") for n in _ticks(fact, across)]
-    return [_title(plot, unit, known, margin, width), *framed(lines_of(cells), labels, below, mark=here)]
+    return [_title(unit, known, margin, width), *framed(lines_of(cells), labels, below, mark=here)]
 
 
 def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
@@ -186,7 +186,7 @@ def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
     return fits[-1][0], math.log10(fits[-1][1])
 
 
-def _title(plot: _Plot, unit: str, known: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
+def _title(unit: str, known: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
     """What is drawn how, and in which unit."""
     spans: list[tuple[str, str]] = [(" " * (margin + 2) + unit + " " * bool(unit), "dim")]
     for _, (_, sign, role, name) in known:

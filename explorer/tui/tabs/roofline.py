@@ -19,7 +19,7 @@ from explorer.report.present.look.roofline import LIMITS, by_time, figures, slow
 from explorer.tui.state.hardware import known_machine
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, ending, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, cut, ending, first_shown, fit, safe, wrap
 from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, put, spread
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def point_at(
     above, rows = _above(shown, width - 1, height)
     lines = len(above) + rows + _AROUND
     room = _room(lines, height, len(chosen))
-    found = _first(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 2
-    return found if _first(at, room, len(shown.points)) <= found < len(shown.points) else None
+    found = first_shown(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 2
+    return found if first_shown(at, room, len(shown.points)) <= found < len(shown.points) else None
 
 
 _LOW = 30
@@ -178,11 +178,6 @@ def _above(shown: RankedPoints, width: int, height: int) -> tuple[list[Line], in
 def _room(lines: int, height: int, chosen: int) -> int:
     """Rows of the list under so many lines."""
     return max(3, height - lines - 2 - (chosen > 1))
-
-
-def _first(at: int, room: int, count: int) -> int:
-    """The first layer in the list's window around the cursor."""
-    return max(0, min(at - room // 2, count - room))
 
 
 class _Scale(Struct, frozen=True):
@@ -306,7 +301,7 @@ def _list(shown: RankedPoints, at: int, marked: Collection[int], width: int, roo
     points = shown.points
     lines: list[Line] = [cut(((f" {at + 1:,} of {len(points):,} by time", "head"),), width)]
     lines.append(title_line(shown.table, width))
-    start = _first(at, room, len(points))
+    start = first_shown(at, room, len(points))
     for i in range(start, min(start + room, len(points))):
         mark = (" ◆ " if i in marked else "   ", "accent" if i == at else ROLES[LIMITS[points[i].limit]])
         lines.append(row_line(shown.table, i, width, mark=mark, here=i == at))

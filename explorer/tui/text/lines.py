@@ -69,6 +69,11 @@ def line_text(line: Iterable[Span]) -> str:
     return "".join(piece for piece, _ in line)
 
 
+def first_shown(at: int, room: int, count: int) -> int:
+    """The first of `count` rows in a window of `room` around the row `at`."""
+    return max(0, min(at - room // 2, count - room))
+
+
 def line_width(line: Iterable[Span]) -> int:
     """Cells that a line takes."""
     return sum(cell_len(piece) for piece, _ in line)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.units import bytes_text, printable
+from explorer.base.units import bytes_text, many_text, printable
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, named_few
@@ -120,14 +120,9 @@ class Files:
         return found
 
 
-def count_of(number: int, noun: str) -> str:
-    """'1 tensor', '12 tensors'."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def copying(pieces: Sequence[BundledTensor]) -> str:
     """What was done, in words: 'copying 12 tensors, 3.50 MiB'."""
-    return f"copying {count_of(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
+    return f"copying {many_text(len(pieces), 'tensor')}, {bytes_text(_bytes(pieces))}"
 
 
 def _bytes(pieces: Sequence[BundledTensor]) -> int:
@@ -206,7 +201,7 @@ def of_checkpoint(path: str, files: Files) -> StateDict:
     left = sorted(set(found.roles.values()))
     if left:
         count = sum(1 for t in found.contents.tensors if t.name in found.roles)
-        notes.append(f"{count_of(count, 'tensor')} beside the model left behind: {', '.join(left)}")
+        notes.append(f"{many_text(count, 'tensor')} beside the model left behind: {', '.join(left)}")
     if dropped:
         notes.append(f"left behind, as no text: {named_few(dropped)}")
     attributes = getattr(state, "state", None)

@@ -12,14 +12,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from explorer.base.errors import BadModel
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import write as tensors
 from explorer.engine.convert.tensor_files.bundle import (
     VERSIONS,
     BundledTensor,
     StateDict,
-    count_of,
     of_safetensors,
 )
 from explorer.engine.formats.tensor_index import named_few
@@ -77,7 +76,7 @@ def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[
     notes = []
     if tied:
         notes.append(
-            f"{count_of(len(tied), 'tied tensor')} stored once, with its other names in the metadata:"
+            f"{many_text(len(tied), 'tied tensor')} stored once, with its other names in the metadata:"
             f" {named_few(tied)} (safetensors.torch.load_model reads that)"
         )
     if taken:

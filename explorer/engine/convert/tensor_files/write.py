@@ -8,14 +8,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
-from explorer.base.units import bytes_text, printable, shape_text
+from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files.bundle import (
     Files,
     StateDict,
     check_room,
     copying,
-    count_of,
     gather,
 )
 from explorer.facts.conversion import StoredEvidence
@@ -90,7 +89,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
             job.tell("comparing byte for byte", at, len(before))
     differing += [(name, "it is not in the source") for name in sorted(written)]
     differing += [(name, "it is not in the result") for name in _lost_metadata(source, result)]
-    count = f"{count_of(len(before), 'tensor')}, {bytes_text(nbytes)}"
+    count = f"{many_text(len(before), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
     if differing:
         name, why = differing[0]

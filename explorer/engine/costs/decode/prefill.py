@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from explorer.base.errors import ExplorerError
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.facts import Layer, Totals
+from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.facts import Totals
 from explorer.facts.sizes.decode import Decode, DecodeRow, DecodeTotals
 
 StepBehind = Callable[[int], AnalysisResult]
@@ -81,16 +82,9 @@ def _rows(found: AnalysisResult, prefill: AnalysisResult | None) -> tuple[Decode
         if layer.group or not layer.counted:
             continue
         text = before.get(layer.path)
-        macs, moved = (None, None) if text is None else (text.macs, _moved(text))
-        row = DecodeRow(
-            layer.id, layer.path, layer.kind, macs, moved, layer.macs, _moved(layer), layer.kv_cache_bytes
-        )
-        if row.prefill_macs or row.decode_macs or row.kv_cache_bytes or None in (layer.macs, _moved(layer)):
+        macs, moved = (None, None) if text is None else (text.macs, bytes_moved(text))
+        own = layer.macs, bytes_moved(layer)
+        row = DecodeRow(layer.id, layer.path, layer.kind, macs, moved, *own, layer.kv_cache_bytes)
+        if row.prefill_macs or row.decode_macs or row.kv_cache_bytes or None in own:
             rows.append(row)
     return tuple(rows)
-
-
-def _moved(layer: Layer) -> int | None:
-    if layer.bytes_read is None or layer.bytes_written is None:
-        return None
-    return layer.bytes_read + layer.bytes_written

@@ -30,7 +30,7 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
     points = [
         _point(layer, machine)
         for layer in analysis.layers
-        if not layer.group and layer.counted and layer.calls and (layer.macs != 0 or _bytes(layer) != 0)
+        if not layer.group and layer.counted and layer.calls and (layer.macs != 0 or bytes_moved(layer) != 0)
     ]
     known = sum(p.seconds is not None for p in points)
     seconds = summed(p.seconds for p in points)
@@ -53,14 +53,15 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
     )
 
 
-def _bytes(layer: Layer) -> int | None:
+def bytes_moved(layer: Layer) -> int | None:
+    """What a layer reads and writes; None where one of them is not known."""
     if layer.bytes_read is None or layer.bytes_written is None:
         return None
     return layer.bytes_read + layer.bytes_written
 
 
 def _point(layer: Layer, machine: Machine) -> RooflinePoint:
-    moved = _bytes(layer)
+    moved = bytes_moved(layer)
     intensity: float | None = None
     seconds: float | None = None
     limit: Limit = "unknown"

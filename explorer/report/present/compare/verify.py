@@ -6,7 +6,15 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
-from explorer.base.units import dims_text, exact_text, rounding_text, seconds_text, seeds_text, shape_text
+from explorer.base.units import (
+    dims_text,
+    exact_text,
+    many_text,
+    rounding_text,
+    seconds_text,
+    seeds_text,
+    shape_text,
+)
 from explorer.base.verdicts import NOT_NEEDED, VERDICTS
 from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
@@ -93,8 +101,8 @@ def key_facts(fact: Verification) -> Fields:
 
 def _by_construction(fact: Verification) -> Field:
     tiles = sum(site.tiles for site in fact.sites if not site.structure)
-    parts = [_many(fact.nodes, "node")] if fact.nodes else []
-    parts += [_many(tiles, "tile matmul")] if tiles else []
+    parts = [many_text(fact.nodes, "node")] if fact.nodes else []
+    parts += [many_text(tiles, "tile matmul")] if tiles else []
     remark = "bit for bit, without running them" if parts else "what follows was seen by running both models"
     return Field("equal by construction", Span(", ".join(parts) or "nothing", "strong"), remark)
 
@@ -121,12 +129,8 @@ def _worst(fact: Verification) -> Field:
 def _tried(fact: Verification) -> Field:
     rows = sum(site.rows for site in fact.sites)
     parts = [seeds_text(fact.seeds)] if fact.seeds else []
-    parts += [f"{_many(rows, 'row')} of matmuls"] if rows else []
+    parts += [f"{many_text(rows, 'row')} of matmuls"] if rows else []
     return Field("tried on", Span("; ".join(parts) or "no input", "strong"))
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{exact_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def _site_share(site: SiteEvidence) -> float | None:

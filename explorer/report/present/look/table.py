@@ -40,7 +40,7 @@ def layers_blocks(fact: Analysis) -> list[Block]:
     """The tree, indented, with the cost of every row."""
     beside, totals = Beside(totals=fact.info.totals), fact.info.totals
     columns = [COLUMNS[name] for name in STYLES["tree"].columns]
-    rows = _Rows(fact.info, fact.layers, columns, _DROP)
+    rows = _Rows(fact.info, columns, _DROP)
     for row in fact.layers:
         rows.add(row, tuple([column.of(row, beside) for column in columns]))
     whole = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
@@ -57,7 +57,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
     style = STYLES[fact.style]
     outside = {} if fact.overlay is None else outside_columns(fact.overlay)
     columns = [COLUMNS.get(name) or outside[name] for name in fact.columns]
-    rows = _Rows(fact.info, fact.layers, columns, heads=style.heads, flat=fact.flat, found=fact.found)
+    rows = _Rows(fact.info, columns, heads=style.heads, flat=fact.flat, found=fact.found)
     for row, values in zip(fact.layers, fact.values, strict=True):
         rows.add(row, values)
     return [
@@ -83,7 +83,6 @@ class _Rows:
     def __init__(
         self,
         info: Info,
-        layers: Sequence[Layer],
         columns: Sequence[LayerColumn],
         drop: Mapping[str, int] | None = None,
         *,
