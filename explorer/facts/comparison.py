@@ -173,11 +173,10 @@ def model_figures(
             found[name] = FigureValue(getattr(totals, name), totals.sign)
     if totals.kv_cache_bytes is None:
         del found["kv_cache_bytes"]
-    if totals.bytes_read is not None and totals.weight_bytes_read is not None:
-        moved = totals.bytes_read - totals.weight_bytes_read
-        found["activation_bytes_read"] = FigureValue(moved, totals.sign)
-    if totals.coverage < 1:
-        found["coverage"] = FigureValue(totals.coverage)
+    known = totals.bytes_read is not None and totals.weight_bytes_read is not None
+    moved = (totals.bytes_read or 0) - (totals.weight_bytes_read or 0) if known else None
+    found["activation_bytes_read"] = FigureValue(moved, totals.sign)
+    found["coverage"] = FigureValue(totals.coverage)
     if roofline is not None:
         sign = ">= " if roofline.coverage < 1 else totals.sign
         found["least_seconds"] = FigureValue(roofline.seconds, sign)
@@ -234,7 +233,7 @@ def figure_table(
     *,
     alike: bool = True,
 ) -> FigureTable:
-    """Figures beside each other; what is known of none is left out.
+    """Figures beside each other; what is known of none is left out, and so is that all is known.
 
     Args:
         names: What the user calls each.
@@ -247,7 +246,8 @@ def figure_table(
     rows = []
     for name, (unit, better) in TABLE_FIGURES.items():
         values = tuple(column.get(name) for column in columns)
-        if all(one is None or one.value is None for one in values):
+        nothing = (None, 1) if name == "coverage" else (None,)
+        if all(one is None or one.value in nothing for one in values):
             continue
         why = ""
         if name in _OF_TILES and (len(set(tiled)) > 1 or None in tiled):

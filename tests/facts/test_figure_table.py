@@ -79,7 +79,7 @@ def test_changes_are_from_the_first_and_of_figures_that_are_known_exactly() -> N
 
 def test_what_none_of_them_has_is_no_row_and_every_figure_has_a_name() -> None:
     every = {
-        name: FigureValue("equal" if unit == "verdict" else 1) for name, (unit, _) in TABLE_FIGURES.items()
+        name: FigureValue("equal" if unit == "verdict" else 2) for name, (unit, _) in TABLE_FIGURES.items()
     }
     table = figure_table(["a", "b"], [every, {}])
     assert len(table.rows) == len(TABLE_FIGURES)

@@ -165,3 +165,18 @@ def test_python_compares_files(sample: Sample) -> None:
     assert fact.agree
     assert fact.figures.verdicts == ("equal",)
     assert not any(row.best for row in fact.figures.rows), "of two that are the same none is better"
+
+
+def test_what_is_not_known_of_one_stands_beside_what_is_known_of_another(sample: Sample) -> None:
+    table = explorer.compare_files(sample("lstm_tiny"), sample("lenet")).figures
+    rows = {row.name: row for row in table.rows}
+
+    def told(name: str) -> list[object]:
+        return ["none" if one is None else one.value for one in rows[name].values]
+
+    with Session(sample("lstm_tiny")) as session:
+        assert told("coverage") == [session.open().totals.coverage, 1]
+    assert told("bytes_read")[0] is told("activation_bytes_read")[0] is None
+    assert told("activation_bytes_read")[1] == 63_100
+    whole = explorer.compare_files(sample("lenet"), sample("mlp_128")).figures
+    assert "coverage" not in {row.name for row in whole.rows}
