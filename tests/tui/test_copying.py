@@ -67,9 +67,12 @@ async def test_a_picture_is_written_under_a_name_and_never_over_a_file_unasked(
         await hands.press("n", "escape")
         assert picture.read_text() == "mine"
         await hands.press("end", "i", "P")
-        hands.pilot.app.screen.query_one(Input).value = "tiles.svg"
+        assert hands.pilot.app.screen.query_one(Input).value == "alexnet_tile.svg", (
+            "named after what it shows"
+        )
         await hands.press("enter")
-        assert "Output" in "".join(ElementTree.parse(tmp_path / "tiles.svg").getroot().itertext())
+        assert "Output" in "".join(ElementTree.parse(tmp_path / "alexnet_tile.svg").getroot().itertext())
+        assert "written to alexnet_tile.svg" in hands.dialog(), "said where no line of status is"
 
 
 async def test_in_a_browser_a_picture_goes_into_the_folder_served_or_nowhere(

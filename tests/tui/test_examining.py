@@ -214,6 +214,20 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         assert hands.main.store.machine == Machine("", 9e12, 2e10, "screen")
 
 
+async def test_arrows_in_the_empty_first_field_choose_a_machine_and_a_lack_is_told_once(config: Path) -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("m", "enter")
+        assert hands.dialog().count("are needed") == 1
+        await hands.press("right", "right")
+        assert hands.pilot.app.screen.query_one("#profile", MachineField).value == "h100"
+        await hands.press("enter", "m", "down", "right")
+        assert hands.pilot.app.screen.query_one("#profile", MachineField).value == "h100", (
+            "it walks in a text"
+        )
+        await hands.press("escape")
+        assert "machine h100" in words(hands, "roofline")
+
+
 async def test_a_machine_is_typed_whole_kept_by_name_and_holds_in_every_dialog(config: Path) -> None:
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text("# mine\n")

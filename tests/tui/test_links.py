@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.link_view import LinkView
-from explorer.tui.widgets.strips import Status
+from explorer.tui.widgets.strips import KeyBar, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, flat
 
@@ -35,6 +36,18 @@ async def test_enter_on_a_tensor_goes_to_who_made_it_and_backspace_comes_back() 
         assert hands.at() == "features.relu0"
         await hands.press("right_square_bracket")
         assert "nothing to go forward to" in hands.strip(Status)
+
+
+async def test_the_footer_names_the_key_that_follows_and_a_click_on_it_follows() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("down", "down", "down")
+        bar = hands.main.query_one(KeyBar)
+        assert "Enter follow" not in line_text(bar.lines[0]), "in the tree Enter opens"
+        await hands.press("1")
+        assert "Enter follow" in line_text(bar.lines[0])
+        await hands.pilot.click(KeyBar, offset=(line_text(bar.lines[0]).index("follow"), 0))
+        await hands.rest()
+        assert hands.at() == "features.relu0"
 
 
 async def test_a_link_to_what_the_filter_hides_takes_the_filter_back() -> None:

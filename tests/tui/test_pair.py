@@ -210,6 +210,20 @@ async def test_paths_are_completed_and_a_folder_is_looked_into(
         assert hands.engine.asked[-1][2]["other"] == os.path.join("nets", "b.onnx")
 
 
+async def test_part_of_a_files_name_finds_it_behind_the_name_as_it_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("net_int8.onnx", "int8_net.onnx", ".int8", "other.onnx"):
+        (tmp_path / name).touch()
+    async with screen(beside(alexnet())) as hands:
+        await hands.press("equals_sign", *"int8")
+        rows = hands.pilot.app.screen.query_one(LineList).rows
+        assert [row.title for row in rows] == ["int8_net.onnx", "int8", "net_int8.onnx"]
+        await hands.press("down", "down", "enter")
+        assert hands.engine.asked[-1][2]["other"] == "net_int8.onnx"
+
+
 async def test_a_model_that_is_none_is_one_line_and_is_asked_for_again() -> None:
     engine = beside(alexnet(), errors={"tree_diff": BadModel("no such file", where="nosuch.onnx")})
     async with screen(engine) as hands:

@@ -15,6 +15,10 @@ from explorer.base.errors import BadModel
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
+from explorer.tui.commands.help import KEYS
+from explorer.tui.dialogs.graph_view import GRAPH_KEYS
+from explorer.tui.dialogs.tile_view import TILE_KEYS
+from explorer.tui.text.keys import LOOK
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
@@ -480,6 +484,32 @@ async def test_help_shows_the_keys() -> None:
     async with screen() as hands:
         await hands.press("question_mark")
         assert "Exact or rounded numbers" in hands.dialog()
+
+
+@pytest.mark.parametrize(
+    ("keys", "heading"), [(("G",), GRAPH_KEYS[0].group), (("end", "i"), TILE_KEYS[0].group), ((), LOOK)]
+)
+async def test_help_begins_with_the_keys_of_what_is_on_show(keys: tuple[str, ...], heading: str) -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press(*keys, "question_mark")
+        headings = {key.group for key in KEYS}
+        found = [line for line in hands.dialog().splitlines() if line in headings]
+        assert found[0] == heading
+        assert found.count(heading) == 1
+        assert set(found) == headings, "the others follow"
+
+
+async def test_who_sorts_in_the_first_row_sees_the_largest_and_elsewhere_stays_on_the_layer() -> None:
+    async with screen(size=(120, 40)) as hands:
+        first = hands.at()
+        await hands.press("c", "s")
+        assert hands.at() == "classifier" != first
+        await hands.press("s", "s")
+        assert hands.at() == first
+        await hands.press("down", "down")
+        layer = hands.at()
+        await hands.press("s")
+        assert hands.at() == layer
 
 
 async def test_help_leads_to_the_pages_of_the_manual() -> None:

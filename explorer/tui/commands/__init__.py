@@ -161,7 +161,7 @@ COMMANDS: tuple[CommandKey, ...] = (
     CommandKey("copy_as", ("Y",), "Y", "Copy as…",
         "The row, the tree or the page as text, the page as Markdown, or the command", PROGRAM,
         "copy.CopyAsCommand"),
-    CommandKey("picture", ("P",), "P", "Picture…", "What the terminal shows, as an SVG file", PROGRAM,
+    CommandKey("picture", ("P",), "P", "Picture…", "What the terminal shows, as SVG, to share", PROGRAM,
         "copy.PictureCommand"),
     CommandKey("escape", ("escape",), "Esc", "Stop, clear, close",
         "Stop the job, clear the filter, close the dialog", PROGRAM, "program.EscapeCommand"),

@@ -10,7 +10,7 @@ from explorer.base.errors import ExplorerError
 from explorer.host import output_files
 from explorer.settings.parse import path_word
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.dialogs import MenuItem, PickDialog, ask_path
+from explorer.tui.dialogs.dialogs import MenuItem, NoteDialog, PickDialog, SubScreen, ask_path
 from explorer.tui.text.lines import line_text, safe
 from explorer.tui.widgets.line_view import LineList, LineView
 
@@ -103,6 +103,7 @@ class PictureCommand(ScreenCommand):
     def run(self) -> None:
         """Take it, then ask where it goes: the question is not in it."""
         app = self.context.app
+        other = app.screen if isinstance(app.screen, SubScreen) else None
         picture = app.export_screenshot(title=f"explorer {self.store.source}")
 
         def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
@@ -114,7 +115,9 @@ class PictureCommand(ScreenCommand):
                 self.context.fail("Picture", error, again)
             else:
                 self.store.say(f"written to {safe(path)}")
+                if other is not None:
+                    app.push_screen(NoteDialog("Picture", f"written to {path}"))
 
         said = "What the terminal shows, as SVG, written to"
-        name = f"{self.store.stem}_{self.store.tab}.svg"
+        name = f"{self.store.stem}_{other.noun if other is not None else self.store.tab}.svg"
         ask_path(app, "Picture of the screen", name, said, write, blink=not self.store.remote)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from textual.binding import Binding
 
 from explorer.tui.commands import COMMANDS
 from explorer.tui.commands.copy import text_of
@@ -60,13 +64,25 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
     if screen.query("#tree"):
         # on the main screen the words of the tab, and only when somebody is in it
         panes = [pane for pane in panes if pane.has_focus and pane.id != "tree"]
-    return HelpDialog(help_lines, [text_of(pane) for pane in panes])
+    return HelpDialog(partial(help_lines, here=_own_groups(screen)), [text_of(pane) for pane in panes])
 
 
-def help_lines(width: int) -> list[Line]:
-    """Every key under its group's heading."""
+def _own_groups(screen: Screen[Any]) -> set[str]:
+    """Headings of the keys that a screen in place of the main one has for itself."""
+    known = {binding.action for binding in type(screen).BINDINGS if isinstance(binding, Binding)}
+    return {k.group for k in KEYS if k.action in known} - {LOOK, CHANGE, MOVE, PROGRAM}
+
+
+def help_lines(width: int, here: Collection[str] = ()) -> list[Line]:
+    """Every key under its group's heading.
+
+    Args:
+        width: Cells in a line.
+        here: Headings that come before the others: what the screen in use has.
+    """
     lines: list[Line] = []
-    for group in dict.fromkeys(k.group for k in sorted(KEYS, key=lambda k: k.group != LOOK)):
+    ordered = sorted(KEYS, key=lambda k: (k.group not in here, k.group != LOOK))
+    for group in dict.fromkeys(k.group for k in ordered):
         lines += [BLANK, head(group)] if lines else [head(group)]
         for key in KEYS:
             if key.group == group:

@@ -111,6 +111,13 @@ def _sentence(said: str) -> Callable[[int], Sequence[Line]]:
     return lambda width: (BLANK, *wrap(((safe(said), "text"),), width), BLANK)
 
 
+class NoteDialog(PageDialog):
+    """One line that went well, where no line of status would tell it."""
+
+    def __init__(self, title: str, said: str) -> None:
+        super().__init__(title, _sentence(said), hint="y copy · Esc close", copy=said)
+
+
 class MessageDialog(PageDialog):
     """One line that went wrong."""
 
@@ -297,6 +304,11 @@ class SubScreen(Screen[T], Generic[T]):
         Binding("question_mark", "app.help", show=False),
         Binding("P", "app.picture", show=False),
     ]
+
+    @property
+    def noun(self) -> str:
+        """What a picture of it is called: 'graph' for a `GraphView`."""
+        return type(self).__name__.removesuffix("Screen").removesuffix("View").lower()
 
     def action_leave(self) -> None:
         """Back."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -49,6 +51,11 @@ class MachineDialog(FormDialog[Hardware]):
     TITLE_TEXT = "The machine"
     HINT = "↑↓←→ choose · Enter use · Esc cancel"
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "choose(-1)", show=False, priority=True),
+        Binding("right", "choose(1)", show=False, priority=True),
+    ]
+
     def __init__(self, used: Hardware | None, *, blink: bool = False) -> None:
         super().__init__(blink=blink)
         self._field = MachineField("start from", used, nothing=TYPED, id="profile")
@@ -84,6 +91,18 @@ class MachineDialog(FormDialog[Hardware]):
     def first(self) -> Widget:
         """The first field in which something is to be done."""
         return self._field if self._field.own else super().first()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In a first entry that is empty the arrows have no text to walk in: they choose a machine."""
+        if action == "choose":
+            entry = self.focused
+            return isinstance(entry, Input) and entry.id == "peak" and not entry.value
+        return super().check_action(action, parameters)
+
+    def action_choose(self, step: int) -> None:
+        """Go to the machines and choose the next one."""
+        self._field.focus()
+        self._field.action_step(step)
 
     @on(OptionField.OptionChanged, "#profile")
     def _take_profile(self) -> None:

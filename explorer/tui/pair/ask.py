@@ -52,14 +52,16 @@ class PairDialog(PickDialog):
         entry.focus()
 
     def narrow(self, text: str) -> None:
-        """Show the states with these words, the files that begin so, and the text as a name."""
+        """Show the states with these words, files that begin so, the text as a name, other files with it."""
         words = text.lower().split()
         found = [s for s in self._states if all(w in f"{s.title} {s.tip}".lower() for w in words)]
         typed = text.strip()
         known = os.path.isfile(os.path.expanduser(typed)) or typed.endswith(("/", os.sep))
         own = [MenuItem(MODEL + typed, "", typed, "")] if typed else []
         files = [item for item in _files(typed) if item.id != MODEL + typed]
-        self.show_choices([*(own if known else ()), *found, *files, *(() if known else own)])
+        begin = [item for item in files if item.title.startswith(typed)]
+        within = [item for item in files if not item.title.startswith(typed)]
+        self.show_choices([*(own if known else ()), *found, *begin, *(() if known else own), *within])
 
     def action_complete(self) -> None:
         """Take the chosen file or folder into the entry."""
@@ -73,7 +75,7 @@ class PairDialog(PickDialog):
 
 
 def _files(text: str) -> Iterator[MenuItem]:
-    """Files and folders whose paths begin so."""
+    """Files and folders of the folder that is written, in whose names the rest stands."""
     folder, begin = os.path.split(text)
     try:
         where = os.path.expanduser(folder) or os.curdir
@@ -81,7 +83,8 @@ def _files(text: str) -> Iterator[MenuItem]:
         with os.scandir(where) as entries:
             listed = sorted(islice(entries, _MOST), key=lambda entry: entry.name)
         for entry in listed:
-            if entry.name.startswith(begin) and (begin.startswith(".") or not entry.name.startswith(".")):
+            hidden = entry.name.startswith(".") and not begin.startswith(".")
+            if begin.lower() in entry.name.lower() and not hidden:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir():
                     yield MenuItem(f"{FOLDER}{path}/", "", f"{path}/", "")

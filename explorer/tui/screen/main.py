@@ -149,7 +149,10 @@ class MainScreen(Screen[None]):
         """The keys used most in the pane in use."""
         pane = self.store.tab if self.panes.in_tabs else "tree"
         wanted = [c for c in COMMANDS if c.footer and pane in (c.where or (pane,))]
-        return [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in wanted]
+        keys = [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in wanted]
+        if pane == "layer":
+            keys.insert(1, FooterKey("Enter", "follow", "focused.follow"))
+        return keys
 
     def _draw_keys(self) -> None:
         self.query_one(KeyBar).show_keys(self._keys())

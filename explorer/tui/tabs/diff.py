@@ -37,7 +37,10 @@ class DiffTab(Tab[FoldList]):
         if store.changes is not None:
             self.view.set_entries(diff_entries(store.changes, store.exact), keep=True)
         else:
-            opened = ("This is the model as it was opened.", "Press t to tile it.")
+            opened = (
+                "This is the model as it was opened.",
+                "Press t to tile it, = to set another model beside it.",
+            )
             said = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
             self.view.set_entries([FoldEntry(partial(_dim, word)) for word in said])
 

@@ -316,11 +316,11 @@ class Panes(Horizontal):
             return
         if complaint := "" if metric.of else self.asked.complaint(column):
             self._store.say(complaint)
-        self.rearrange(lambda model: way(model, metric))
+        self.rearrange(lambda model: way(model, metric), sorting=True)
 
-    def rearrange(self, change: Callable[[TreeModel], None]) -> None:
-        """Change the rows of the tree and stay on the layer where the cursor was."""
-        self.layer_tree.rearrange(change)
+    def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
+        """Change the rows of the tree and stay on the layer, or while `sorting` in the first row."""
+        self.layer_tree.rearrange(change, sorting=sorting)
         self._store.notify("layer")
         self._ask_columns()
 

@@ -95,7 +95,7 @@ class AskedColumns:
             finally:
                 tree.stale -= {name}
             if tree.model is model:
-                tree.rearrange(lambda changed: changed.rebuild())
+                tree.rearrange(lambda changed: changed.rebuild(), sorting=True)
 
 
 def _ranks(words: Mapping[int, str], count: int) -> Sequence[float]:

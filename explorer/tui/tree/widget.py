@@ -110,9 +110,13 @@ class LayerTree(LineList):
         shown = self.model.matches
         return shown is not None and layer not in shown
 
-    def rearrange(self, change: Callable[[TreeModel], None]) -> None:
-        """Change the rows and stay on the layer where the cursor was."""
-        row = self.model.rows[self.cursor] if self.row_count else None
+    def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
+        """Change the rows and stay on the layer where the cursor was.
+
+        `sorting`: who is in the first row stays there, for the largest is what is looked for.
+        """
+        stays = self.row_count and (self.cursor or not sorting)
+        row = self.model.rows[self.cursor] if stays else None
         change(self.model)
         if row is not None:
             while row is not None and row not in self.model.rows:

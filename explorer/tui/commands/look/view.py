@@ -20,7 +20,7 @@ class SortCommand(ScreenCommand):
 
     def run(self) -> None:
         """Change the order."""
-        self.panes.rearrange(TreeModel.next_order)
+        self.panes.rearrange(TreeModel.next_order, sorting=True)
 
 
 class FlatCommand(ScreenCommand):
