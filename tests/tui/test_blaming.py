@@ -13,6 +13,7 @@ from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.pages.blame import growth_of, growth_page, probe_at
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.plot_view import PlotView
+from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan, proof
 
@@ -180,6 +181,12 @@ async def test_keys_walk_the_values_and_enter_goes_to_the_layer() -> None:
         await hands.press("home")
         assert cursor(hands) == 0
         await hands.press("n")
+        assert cursor(hands) == GUILTY
+        await hands.press("n", "n", "n")
+        assert "last at fault: value " in line_text(
+            hands.pilot.app.screen.query_one("#blame-keys", Status).lines[0]
+        )
+        await hands.press("p", "p", "p", "home", "n")
         assert cursor(hands) == GUILTY
         await hands.press("enter")
         assert hands.pilot.app.screen is hands.main

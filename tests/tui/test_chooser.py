@@ -143,6 +143,13 @@ async def test_what_nothing_is_called_is_said_and_a_whole_name_is_what_enter_ope
         assert [one.source for one in hands.chosen] == ["resnet18"]
 
 
+async def test_two_quick_keys_open_one_model(folder: Path) -> None:
+    async with chooser(folder) as hands:
+        await hands.pilot.press("enter", "enter")
+        await hands.rest()
+        assert len(hands.chosen) == 1
+
+
 async def test_names_of_torchvision_are_listed_with_their_parameters(folder: Path) -> None:
     async with chooser(folder) as hands:
         await hands.type("resnet50")

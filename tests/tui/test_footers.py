@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual import events
 
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import line_text, line_width
@@ -12,6 +13,28 @@ from explorer.tui.widgets.strips import Status
 from tests.tui.hands import screen
 
 KEYS = (("Enter", "go"), ("Space", "mark"), ("n N", "difference"), ("Esc", "back"))
+
+
+async def test_of_two_keys_that_come_together_a_menu_hears_the_first() -> None:
+    async with screen() as hands:
+        await hands.press("a")
+        menu = hands.pilot.app.screen
+        for key in "XH":
+            menu.post_message(events.Key(key, key))
+        await hands.rest()
+        assert menu not in hands.pilot.app.screen_stack
+        assert len(hands.pilot.app.screen_stack) == 2, "what the first key asked for lies on the main screen"
+
+
+@pytest.mark.parametrize("opens", ["H", "question_mark", "L", "m"])
+async def test_a_second_answer_takes_nothing_else_away(opens: str) -> None:
+    async with screen() as hands:
+        await hands.press(opens)
+        above = hands.pilot.app.screen
+        above.dismiss(None)
+        above.dismiss(None)
+        await hands.rest()
+        assert hands.pilot.app.screen_stack == [hands.main]
 
 
 @given(st.integers(12, 90), st.text(st.sampled_from("ab é漢"), max_size=40))

@@ -138,6 +138,21 @@ async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> 
         assert len(asked(hands, "verify")) == 2, "the original is equal to itself"
 
 
+async def test_a_key_that_has_nothing_to_do_says_why() -> None:
+    async with screen(ScriptedEngine()) as hands:
+        await hands.press("H")
+        for key, why in (
+            ("t", "mark another"),
+            ("v", "equal to itself"),
+            ("s", "as opened"),
+            ("y", "no command"),
+        ):
+            await hands.press(key)
+            footer = line_text(hands.pilot.app.screen.query_one("#history-keys", Status).lines[0])
+            assert why in footer
+            assert footer.endswith("Esc back")
+
+
 async def test_the_command_of_a_state_is_copied() -> None:
     async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "y")

@@ -62,7 +62,7 @@ class BlameScreen(SubScreen[str]):
         """Show the plot, the cursor on the first layer that introduces error."""
         fact, shown = self.fact, self._shown
         self.query_one(TitleBar).show(lambda width: blame_head(fact, width))
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self._say("")
         begin = fact.first if fact.first is not None else fact.worst or 0
         self.plot.show_plot(
             lambda at, width, height: growth_page(shown, at, width, height),
@@ -70,6 +70,9 @@ class BlameScreen(SubScreen[str]):
             begin,
             lambda x, y, width, height: probe_at(shown, self.plot.cursor, y, width, height),
         )
+
+    def _say(self, said: str) -> None:
+        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
 
     @property
     def plot(self) -> PlotView:
@@ -87,15 +90,24 @@ class BlameScreen(SubScreen[str]):
         ahead = [i for i in guilty if i > at] if step > 0 else [i for i in reversed(guilty) if i < at]
         if ahead:
             self.plot.move_to(ahead[0])
+            self._say("")
         else:
             self.app.bell()
+            end = (
+                f"{'last' if step > 0 else 'first'} at fault: value {guilty[-(step > 0)] + 1:,}"
+                if guilty
+                else ""
+            )
+            self._say(end or "no value is at fault")
 
     def action_blame_worst(self) -> None:
         """To the largest error."""
         if self.fact.worst is not None:
             self.plot.move_to(self.fact.worst)
+            self._say("")
         else:
             self.app.bell()
+            self._say("no value differs")
 
     def action_blame_how(self) -> None:
         """What the figures are, and how they were gained."""

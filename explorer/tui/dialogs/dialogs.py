@@ -9,6 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 from msgspec import Struct
 from textual import events, on
 from textual.app import App, ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -34,7 +35,16 @@ def key_hint(said: str) -> Content:
     return Content.assemble(*pieces)
 
 
-class Dialog(ModalScreen[T], Generic[T]):
+class AnsweredOnce(Screen[T], Generic[T]):
+    """A screen that is gone with its first answer: keys that came together with that one are for nobody."""
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Close with an answer, unless it is closed already or another one lies on it."""
+        # Textual would take away whatever is on top
+        return super().dismiss(result) if self.is_active else AwaitComplete()
+
+
+class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     """A box over the main screen; Esc closes it without an answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -296,7 +306,7 @@ class FormDialog(Dialog[T], Generic[T]):
         raise NotImplementedError
 
 
-class SubScreen(Screen[T], Generic[T]):
+class SubScreen(AnsweredOnce[T], Generic[T]):
     """A screen in place of the main one, which q and Esc lead back to."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

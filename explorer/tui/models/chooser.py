@@ -330,7 +330,8 @@ class ChooserScreen(Screen[None]):
         self._tell()
 
     def _end(self, choice: ModelChoice | None) -> None:
-        self._answer(choice)
+        if self.is_active:  # of two keys that came together the second is for nobody
+            self._answer(choice)
 
 
 def _in_short(error: ExplorerError) -> str:

@@ -161,6 +161,7 @@ class PairScreen(SubScreen[PairRequest]):
             self._leave(PairRequest("tree", row.before.id))
         else:
             self.app.bell()
+            self._say("only in the second model")
 
     def _leave(self, wish: PairRequest | None) -> None:
         self._left(self.rows.cursor)

@@ -209,6 +209,8 @@ def _cell(
     if value is None:
         blank = column.blank or (model.is_range(row) and metric_of(column.name) not in METRICS)
         return ("", "dim", None) if blank else ("?", "warn", None)
+    if bound == "≥" and not value:  # at least nothing: it says nothing
+        return "?", "warn", None
     text = (f"{bound} " if bound else "") + _number(column.unit, value, look.exact)
     return text, "warn" if bound else "number", value
 

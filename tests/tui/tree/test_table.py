@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from explorer.facts.roofline import Machine
 from explorer.settings.columns import COLUMNS
 from explorer.tui.text.lines import line_text, line_width
@@ -34,6 +36,18 @@ def test_more_columns_stand_beside_the_names_as_the_width_allows() -> None:
     row = next(line for line in drawn(model, 100) if " Linear" in line or " Gemm" in line)
     assert re.search(r" 37\.\d M +5\.3 % +37\.8 M", row), row
     assert "37,748,736" in "".join(drawn(model, 140, exact=True))
+
+
+def test_at_least_nothing_is_shown_as_unknown() -> None:
+    known = [
+        replace(layer, status="unknown", macs=0 if layer.path == "classifier" else layer.macs)
+        for layer in alexnet().layers
+    ]
+    lines = drawn(TreeModel(known), 60)
+    assert any("≥" in line for line in lines), "of the others something is known"
+    (line,) = (line for line in lines if "classifier " in line)
+    assert "≥" not in line
+    assert line.rstrip().endswith("?")
 
 
 def test_digits_stand_below_each_other_and_a_run_is_its_sum() -> None:

@@ -169,7 +169,14 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
         page.show(lambda width: [BLANK, *draw(state_blocks(history, at), width - 1)], top=True)
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self._say("")
+
+    def _say(self, said: str) -> None:
+        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
+
+    def _refuse(self, why: str) -> None:
+        self.app.bell()
+        self._say(why)
 
     @on(LineList.RowSelected)
     def _chosen(self) -> None:
@@ -201,7 +208,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         if len(chosen) == 1:
             chosen = list(dict.fromkeys((*chosen, rows.at)))
         if len(chosen) == 1:
-            self.app.bell()
+            self._refuse("there is nothing to set it beside: mark another")
         else:
             self.dismiss(HistoryRequest("figures", rows.at, marked=tuple(chosen)))
 
@@ -210,7 +217,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         rows = self.query_one(_States)
         other = rows.marked[0] if rows.marked else 0
         if other == rows.at:
-            self.app.bell()
+            self._refuse("it would be proved equal to itself")
         else:
             self._wish("prove", other)
 
@@ -219,21 +226,21 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         if self.query_one(_States).at:
             self._wish("script")
         else:
-            self.app.bell()
+            self._refuse("no command leads to the model as opened")
 
     def action_script_all(self) -> None:
         """The commands that make every state."""
         if self.query_one(_States).row_count > 1:
             self._wish("script_all")
         else:
-            self.app.bell()
+            self._refuse("nothing was done yet")
 
     def action_copy_command(self) -> None:
         """Send the command that made the state to the terminal."""
         rows = self.query_one(_States)
         command = rows.history.entries[rows.at].command
         if not command:
-            self.app.bell()
+            self._refuse("no command made it")
             return
         self.app.copy_to_clipboard(command)
         said = fit(f" sent to terminal: {safe(command)}", self.size.width)
