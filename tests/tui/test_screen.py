@@ -18,6 +18,7 @@ from explorer.tui.app import is_remote
 from explorer.tui.commands.help import KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
+from explorer.tui.terminal import slices
 from explorer.tui.text.keys import LOOK
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
@@ -286,6 +287,7 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
             return push(dialog, *args, **more)  # type: ignore[call-overload]
 
         monkeypatch.setattr(hands.pilot.app, "push_screen", watched)
+        monkeypatch.setattr(slices, "PAINTED", 20.0)  # a machine with other work paints later
         await hands.press("t")
         await hands.press("enter")
         assert left["TilingResultDialog"] == 0

@@ -19,6 +19,9 @@ _SLICE, _REST = 0.006, 0.002
 _AFTER_KEY = 0.06
 """Seconds in which nothing else is done after a key: what it changes is still to be drawn."""
 
+PAINTED = 0.5
+"""Seconds after which what was to be painted is taken to be."""
+
 
 class Slices:
     """Says when work on the event loop has to let others go first.
@@ -48,4 +51,4 @@ async def after_paint(pump: MessagePump) -> None:
     painted = asyncio.Event()
     pump.call_after_refresh(painted.set)
     with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
-        await asyncio.wait_for(painted.wait(), 0.5)
+        await asyncio.wait_for(painted.wait(), PAINTED)
