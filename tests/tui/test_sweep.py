@@ -26,6 +26,7 @@ from explorer.tui.pages.sweep import ParetoPlot, axes_of, columns_for, sweep_fac
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
+from explorer.tui.widgets.status_line import JobLine
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
@@ -246,6 +247,7 @@ async def test_a_tiling_that_cannot_be_says_why_and_is_not_done() -> None:
         await hands.press("enter")
         assert not [name for name, _, _ in hands.engine.asked if name == "tile"]
         assert isinstance(hands.pilot.app.screen, SweepScreen)
+        assert "there is no tiling to take here" in strip(hands, JobLine)
 
 
 async def test_what_was_found_is_there_the_next_time_and_more_is_added_to_it() -> None:

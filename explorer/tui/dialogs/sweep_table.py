@@ -251,6 +251,10 @@ class SweepScreen(SubScreen[TileSpec]):
         elapsed = time.monotonic() - self._began
         return job_line(title, running.job.progress, elapsed, width, refused=False)
 
+    def _refuse(self, why: str) -> None:
+        self.app.bell()
+        self._say(why)
+
     def _say(self, said: str) -> None:
         self._said = said
         self._show_status()
@@ -337,8 +341,11 @@ class SweepScreen(SubScreen[TileSpec]):
     def action_sweep_apply(self) -> None:
         """Tile with the tiling under the cursor."""
         row = self.current
-        if row is None or row.error or self._jobs.current is not None:
+        if self._jobs.current is not None:
             self.app.bell()
+            return
+        if row is None or row.error:
+            self._refuse("there is no tiling to take here")
             return
         self.dismiss(replace(self._base, tile=row.tile, edges=row.edges, form=row.form))
 
@@ -380,8 +387,7 @@ class SweepScreen(SubScreen[TileSpec]):
         try:
             figures = tilings_table(chosen)
         except ExplorerError:
-            self._say("Space marks the tilings to compare: two or more that have figures")
-            self.app.bell()
+            self._refuse("Space marks the tilings to compare: two or more that have figures")
             return
         self.app.push_screen(FigureScreen(figures, "tilings"))
 
@@ -406,7 +412,7 @@ class SweepScreen(SubScreen[TileSpec]):
     def action_sweep_write(self) -> None:
         """Ask where, and write the rows."""
         if not self._found.rows:
-            self.app.bell()
+            self._refuse("there is no tiling to write yet")
             return
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
         said = "All tilings with their figures; the ending says the format, .csv or .json"
