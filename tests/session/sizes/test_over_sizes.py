@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,6 +140,18 @@ def test_a_model_without_a_text_has_no_step_and_a_text_has_a_token(sample: Sampl
             session.decode()
     with decoder() as session, pytest.raises(Misuse, match="one token at least"):
         session.decode(0)
+
+
+def test_a_range_up_to_a_billion_takes_no_more_memory_than_one_up_to_a_thousand(sample: Sample) -> None:
+    with Session(sample("lstm_tiny")) as session:
+        session.sizes("batch", 1, 1000)
+        tracemalloc.start()
+        fact = session.sizes("batch", 1, 10**9)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert fact.sizes[-1] == 10**9
+    assert most < 100_000_000
+    held_to_analyses(fact, lambda n: Session(sample("lstm_tiny"), dims={"batch": n, "sequence": 1}), 10**9)
 
 
 def test_a_text_that_is_cut_at_a_length_has_curves_without_a_cache(tmp_path: Path) -> None:

@@ -260,9 +260,8 @@ class _Curves:
         for power in (0, *_powers(low, high)):
             begin = power or low
             end = min(high, 2 * begin)
-            found |= {round(begin * 2 ** (step / _OCTAVE)) for step in range(_OCTAVE)} & set(
-                range(begin, end)
-            )
+            steps = (round(begin * 2 ** (step / _OCTAVE)) for step in range(_OCTAVE))
+            found |= {size for size in steps if begin <= size < end}
         found |= {crossing.size + step for crossing in crossings for step in (-1, 0)}
         return sorted(found)
 
