@@ -205,6 +205,7 @@ async def test_a_session_that_waits_is_resumed_from_the_list(folder: Path, tmp_p
         assert choice.kept == store.folder
 
 
+@pytest.mark.slow
 async def test_a_path_that_is_typed_is_opened_and_a_folder_is_listed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     async with chooser(tmp_path / "other") as hands:
@@ -220,6 +221,7 @@ async def test_a_path_that_is_typed_is_opened_and_a_folder_is_listed(folder: Pat
         assert [one.source for one in hands.chosen] == [str(folder / "mlp_128.onnx")]
 
 
+@pytest.mark.slow
 async def test_in_a_browser_nothing_outside_the_folder_is_listed_or_opened(
     folder: Path, tmp_path: Path, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ async def test_in_a_browser_a_picture_goes_into_the_folder_served_or_nowhere(
         assert not (tmp_path / "out.svg").exists()
 
 
+@pytest.mark.slow
 async def test_dialogs_begin_at_one_place_in_one_width_and_lists_have_heads() -> None:
     async with screen(size=(120, 40)) as hands:
         places = set()

@@ -147,6 +147,7 @@ async def test_a_user_is_told_that_a_session_of_this_model_waits() -> None:
         assert "resume" not in hands.strip(Status)
 
 
+@pytest.mark.slow
 async def test_columns_order_and_divider_are_kept_from_session_to_session_until_they_are_forgotten() -> None:
     notes = Notebook()
     async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:

@@ -60,6 +60,7 @@ async def test_what_is_no_size_is_said_and_not_bound() -> None:
         assert "batch=?" in hands.strip(TitleBar)
 
 
+@pytest.mark.slow
 async def test_a_model_without_open_sizes_says_so_and_one_of_hundreds_can_be_scrolled() -> None:
     known = alexnet()
     fixed = replace(known, info=replace(known.info, assumptions={}))

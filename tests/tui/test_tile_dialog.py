@@ -294,6 +294,7 @@ async def test_more_machines_than_there_is_room_for_have_a_sign_where_they_go_on
             await hands.press("right")
 
 
+@pytest.mark.slow
 async def test_where_there_is_no_machine_to_choose_a_key_types_one_and_it_holds_everywhere() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")

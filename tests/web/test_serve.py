@@ -172,6 +172,7 @@ async def test_a_visitor_tiles_the_model_and_finds_the_verdict_again_after_a_rel
             assert "tile 64" not in theirs
 
 
+@pytest.mark.slow
 async def test_a_visitor_of_a_folder_chooses_from_it_opens_another_and_none_from_outside(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -259,7 +260,14 @@ async def test_a_size_that_no_page_has_costs_no_memory(served: Served) -> None:
     assert largest < 1 << 30
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
 async def test_everything_ends_with_the_server(folder: Path, number: int) -> None:
     served = Served(folder)
     async with visitor() as client:
@@ -276,6 +284,7 @@ async def test_everything_ends_with_the_server(folder: Path, number: int) -> Non
     assert not psutil.wait_procs(programs, timeout=10)[1]
 
 
+@pytest.mark.slow
 async def test_who_leaves_the_screen_begins_anew(served: Served) -> None:
     async with visitor() as client:
         await let_in(client, served)

@@ -377,6 +377,7 @@ def in_browser(page: Path) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
     evil = "</script><script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
     nodes = [

@@ -203,6 +203,7 @@ def test_a_text_has_the_boxes_and_heavy_lines_along_the_path(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.slow
 def test_the_page_lights_the_path_and_finds_a_layer_in_what_is_folded(tmp_path: Path) -> None:
     path, page = blocks(tmp_path / "m.onnx", 6), tmp_path / "m.html"
     with Session(str(path)) as session:

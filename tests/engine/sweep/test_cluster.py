@@ -259,6 +259,7 @@ def test_a_tiling_that_no_worker_survives_is_a_row_that_says_so(
     assert sweep_files(sample("lenet"), spec=spec, workers=1, output=kept).made == 1
 
 
+@pytest.mark.slow
 def test_a_stop_ends_the_workers(
     sample: Callable[[str], Path], started: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -124,6 +124,7 @@ def test_the_screen_is_told_the_same_without_the_model(model: Path) -> None:
     assert [first[0], second[0]] == [Path("/proc/self/maps").exists(), False]
 
 
+@pytest.mark.slow
 def test_a_name_of_torchvisions_needs_no_torch_the_second_time() -> None:
     pytest.importorskip("torchvision")
     code = (

@@ -46,6 +46,7 @@ async def test_a_file_named_on_the_command_line_is_a_column_that_sums_sorts_and_
         assert {tree.model.layers[at].path for at in tree.model.matches or ()} == {"features.3"}
 
 
+@pytest.mark.slow
 async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it_away(
     profile: str, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_file_that_is_none_is_told_and_changes_nothing(tmp_path: Path) -
         assert hands.main.store.overlays == ()
 
 
+@pytest.mark.slow
 async def test_the_column_of_providers_asks_onnxruntime_and_filters() -> None:
     async with screen(size=(160, 40)) as hands:
         tree = hands.main.query_one(LayerTree)
