@@ -143,8 +143,9 @@ class Canvas:
                 for i in range(start, x + 1):
                     cell = row[i] or (" ", _PLAIN)
                     if cell[0] != " " or not _shows_blank(style, cell[1]):
-                        pieces.append(_change(style, cell[1]))
-                        style = cell[1]
+                        due = _over(style, cell[1]) if cell[0] == " " else cell[1]
+                        pieces.append(_change(style, due))
+                        style = due
                     pieces.append(cell[0])
                 at = x + max(1, cell_len(now[0]))
                 told = (y, at)
@@ -212,6 +213,14 @@ _OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "7": "27", "9": "29"}
 def _shows_blank(drawn: Style, blank: Style) -> bool:
     """Whether a blank looks the same in the style of what stands before it: most words are one colour."""
     return drawn[2] == blank[2] and not blank[0] and _DRAWN.isdisjoint(drawn[0])
+
+
+@lru_cache(4096)
+def _over(drawn: Style, blank: Style) -> Style:
+    """A blank's style with the letters' colour of what stands before it, which the next word may share."""
+    if _DRAWN & {*drawn[0], *blank[0]}:
+        return blank
+    return drawn[0], drawn[1], blank[2]
 
 
 @lru_cache(16384)
