@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from explorer.tui.text.lines import line_text
+from explorer.tui.text.lines import Line, line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.cut_text import told
+from explorer.tui.widgets.fold_list import FoldList
+from explorer.tui.widgets.line_view import LineView
 from tests.tui.hands import screen
 
 
@@ -31,3 +33,26 @@ async def test_a_name_that_does_not_fit_is_told_under_the_mouse() -> None:
         assert "…" not in str(tree.tooltip)
         await hands.pilot.hover(LayerTree, offset=(0, tree.size.height - 1))
         assert tree.tooltip is None
+
+
+@pytest.mark.asyncio
+async def test_below_the_last_row_and_where_nothing_is_cut_no_line_is_made_anew() -> None:
+    async with screen(size=(140, 40)) as hands:
+        await hands.press("3")
+        operators = hands.main.query_one("#operators", FoldList)
+        assert operators.row_count < operators.size.height
+        await hands.pilot.hover("#operators", offset=(3, operators.size.height - 1))
+        await hands.press("1")
+        page = hands.main.query_one("#layer", LineView)
+        made: list[int] = []
+
+        def drawn(width: int) -> list[Line]:
+            made.append(width)
+            return [(("MACs  70.28 M", ""),)]
+
+        page.show(drawn)
+        await hands.rest()
+        made.clear()
+        await hands.pilot.hover("#layer", offset=(1, 0))
+        await hands.pilot.hover("#layer", offset=(1, page.size.height - 1))
+        assert made == []

@@ -91,14 +91,18 @@ class _Scrolled(RoleLines, ScrollView):
         """What is cut under the mouse is told whole."""
         at = event.get_content_offset(self)
         found = "" if at is None else told(self.under_mouse(at.y), at.x, self.uncut(at.y))
-        self.tooltip = Text(found) if found else None
+        if found != str(self.tooltip or ""):
+            self.tooltip = Text(found) if found else None
 
     def under_mouse(self, y: int) -> Line:
         """The line in row `y` of the widget."""
         return self.line_at(y)
 
     def uncut(self, y: int) -> Iterable[Line]:
-        """Lines as wide as they would be, among them that in row `y` of the widget."""
+        """Lines as wide as they would be, among them that in row `y` of the widget.
+
+        They are made when they are looked at: only where something is cut, and never below the last row.
+        """
         return ()
 
     def measure(self, height: int) -> None:
@@ -182,7 +186,7 @@ class LineView(_Scrolled, can_focus=True):
 
     def uncut(self, y: int) -> Iterable[Line]:
         """The whole page: with more room its lines may be others."""
-        return self._page(ROOM)
+        yield from self._page(ROOM)
 
     def reveal(self, title: str) -> None:
         """Scroll to the heading that begins with `title`, unless it stands in the upper half already.
@@ -295,7 +299,7 @@ class LineList(_Scrolled, can_focus=True):
 
     def uncut(self, y: int) -> Iterable[Line]:
         """The row with more room."""
-        return (self.row_line(y + self.scroll_offset.y, ROOM),)
+        yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def render_line(self, y: int) -> Strip:
         """Row `y`, drawn."""
