@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import explorer
+from explorer.base.exit_codes import OF_VERDICT
 from explorer.base.record import record
 
 TYPE_CHECKING = False
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from explorer.facts.conversion import Conversion
     from explorer.report.blocks import Block
 
 
@@ -47,6 +49,15 @@ def present(subject: str) -> Any:
     from importlib import import_module
 
     return import_module(f"explorer.report.present.{subject}")
+
+
+def converted(fact: Conversion) -> Answer:
+    """What a verb answers that writes another form of a model, with the proof of it."""
+    return Answer(
+        OF_VERDICT[fact.verdict_kind],
+        lambda: document().conversion(fact, tool()),
+        lambda: present("compare.convert").conversion(fact),
+    )
 
 
 def head() -> dict[str, Any]:

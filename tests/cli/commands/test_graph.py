@@ -255,8 +255,10 @@ def test_a_loop_is_a_group_and_its_body_hangs_together(tmp_path: Path) -> None:
         assert ("relu", "tanh") in edges(session.graph("loop"))
 
 
-def test_a_module_that_is_called_again_has_a_box_for_each_call() -> None:
-    nn = pytest.importorskip("torch").nn
+def called_twice() -> tuple[Any, Any]:
+    """A module in which one layer is called twice, and inputs for it."""
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -266,9 +268,12 @@ def test_a_module_that_is_called_again_has_a_box_for_each_call() -> None:
         def forward(self, x: Any) -> Any:
             return self.relu(self.two(self.relu(self.one(x))) + x)
 
-    import torch
+    return Block(), (torch.zeros(2, 4),)
 
-    with Session(Block(), inputs=(torch.zeros(2, 4),)) as session:
+
+def test_a_module_that_is_called_again_has_a_box_for_each_call() -> None:
+    model, inputs = called_twice()
+    with Session(model, inputs=inputs) as session:
         drawing = session.graph()
     named = [f"{box.name} {box.call[0]}" if box.call[0] else box.name for box in drawing.boxes]
     found = {(named[e.source], named[e.target]) for e in drawing.edges}

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +16,7 @@ from explorer import Session
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.graph.drawing import GraphDrawing
-from tests.cli.commands.test_graph import chain, edges, in_browser, saved, texts
+from tests.cli.commands.test_graph import called_twice, chain, edges, in_browser, saved, texts
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -140,19 +139,8 @@ def test_paths_are_those_that_are_found_one_by_one(tmp_path: Path, seed: int) ->
 
 
 def test_a_path_through_a_layer_that_is_called_again_leaves_by_the_call_that_it_came_in_by() -> None:
-    nn = pytest.importorskip("torch").nn
-
-    class Block(nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.two, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
-
-        def forward(self, x: Any) -> Any:
-            return self.relu(self.two(self.relu(self.one(x))) + x)
-
-    import torch
-
-    with Session(Block(), inputs=(torch.zeros(2, 4),)) as session:
+    model, inputs = called_twice()
+    with Session(model, inputs=inputs) as session:
         drawing = session.graph(between=("one", "two"))
     lit = [(box.name, box.call[0]) for box in drawing.boxes if box.lit]
     assert lit == [("one", 0), ("relu", 1), ("two", 0)]

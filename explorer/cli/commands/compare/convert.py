@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
 
 
@@ -26,11 +25,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             seed=given.seed,
             on_progress=progress,
         )
-    return Answer(
-        OF_VERDICT[fact.verdict_kind],
-        lambda: document().conversion(fact, tool()),
-        lambda: present("compare.convert").conversion(fact),
-    )
+    return converted(fact)
 
 
 COMMAND = Command(
