@@ -1,0 +1,98 @@
+"""Integers with scale and zero point: int8, uint8, int4, uint4, int16, uint16, as QuantizeLinear has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from explorer.engine.quantize.number_formats.number_format import (
+    Array,
+    Grid,
+    NumberFormat,
+    Writing,
+    along,
+)
+
+
+class Integer(NumberFormat, frozen=True):
+    """An integer of some bits; value = (code - zero) x scale, rounded half to even, saturated.
+
+    https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    """
+
+    signed: bool = True
+
+    @property
+    def scaled(self) -> bool:
+        """An integer's scale comes from the range of the tensor."""
+        return True
+
+    @property
+    def writing(self) -> Writing:
+        """QuantizeLinear has all of them."""
+        return "linear"
+
+    @property
+    def element_type(self) -> str:
+        """Its own name."""
+        return self.name
+
+    @property
+    def least(self) -> int:
+        """The smallest code."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def largest(self) -> int:
+        """The largest code."""
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+        """Symmetric: +-largest for the larger end. Else 0 and both ends are on the grid, as near as may be.
+
+        Symmetric unsigned integers have their zero point in the middle.
+        """
+        low = np.minimum(np.asarray(low, np.float32), 0)
+        high = np.maximum(np.asarray(high, np.float32), 0)
+        if symmetric:
+            middle = 0 if self.signed else (self.largest + 1) // 2
+            scale = np.maximum(-low, high) / np.float32(self.largest - middle)
+            zero = np.full(scale.shape, middle, np.int32)
+        else:
+            scale = (high - low) / np.float32(self.largest - self.least)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                zero = np.rint(self.least - np.where(scale > 0, low / scale, 0)).astype(np.int32)
+            zero = np.clip(zero, self.least, self.largest)
+        # a tensor of zeros alone (or of numbers too small to be told apart) is exact with any scale
+        scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
+        return Grid(scale, np.asarray(zero, np.int32), axis)
+
+    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+        """Rounded half to even, with the zero point, saturated."""
+        shape = values.shape
+        codes = np.rint(values / along(grid.scale, shape, grid)) + along(grid.zero, shape, grid)
+        store = self.element_type if self.bits >= 8 else ("int8" if self.signed else "uint8")
+        return cast(Array, np.clip(codes, self.least, self.largest).astype(store))
+
+    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+        """What DequantizeLinear gives of the codes."""
+        whole = self.codes(values, grid).astype(np.int32) - along(grid.zero, values.shape, grid)
+        return cast(Array, whole.astype(np.float32) * along(grid.scale, values.shape, grid))
+
+    def limits(self, grid: Grid) -> tuple[Array, Array]:
+        """Of the smallest and the largest code."""
+        low = (self.least - grid.zero).astype(np.float32) * grid.scale
+        high = (self.largest - grid.zero).astype(np.float32) * grid.scale
+        return cast(Array, low), cast(Array, high)
+
+
+def _made(found: re.Match[str]) -> Integer:
+    return Integer(found[0], int(found[2]), not found[1])
+
+
+FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = ((r"(u?)int(4|8|16)", _made),)
+
+EXAMPLES = ("int8", "uint8", "int4", "uint4", "int16", "uint16")

@@ -1,0 +1,97 @@
+"""Number format: what every family (integer, fixed point, float, block, binary) answers of itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+Writing = Literal["linear", "cast", "function"]
+
+
+class Grid(Struct, frozen=True):
+    """Where the numbers of a format lie for one tensor: value = (code - zero) x scale.
+
+    Attributes:
+        scale: float32, of shape () or, for a scale each, one along `axis`; of blocks the shape of the tensor
+            with `axis` divided by `block`.
+        zero: Zero points, integers of the same shape.
+        axis: None for one scale in all.
+        block: Elements along `axis` that share a scale; 0: each index of `axis` has its own.
+    """
+
+    scale: Array
+    zero: Array
+    axis: int | None = None
+    block: int = 0
+
+
+class NumberFormat(Struct, frozen=True):
+    """A format by itself; subclasses say what it means.
+
+    Attributes:
+        name: As it is written: 'int8', 'fixed8.4', 'mxfp8'.
+        bits: Of one stored number.
+    """
+
+    name: str
+    bits: int
+
+    @property
+    def stored_bits(self) -> float:
+        """Bits of a number with its share of what a block has in common."""
+        return float(self.bits)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a tensor needs a range (calibration) to choose its scale."""
+        return False
+
+    @property
+    def writing(self) -> Writing:
+        """How ONNX can say it: QuantizeLinear and DequantizeLinear, a Cast there and back, or a function."""
+        return "function"
+
+    @property
+    def element_type(self) -> str:
+        """Of 'linear' and 'cast': the ONNX element type, in numpy's or ml_dtypes' spelling; else ''."""
+        return ""
+
+    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+        """The grid for values between `low` and `high`, float32 of shape () or one along `axis`.
+
+        Formats that are not `scaled` have the grid of scale 1.
+        """
+        one = np.ones((), np.float32)
+        return Grid(one, np.zeros((), np.int32))
+
+    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+        """Of 'linear' and 'cast': what is stored, in `element_type` (4-bit types as int8 or uint8, one a
+        number).
+        """
+        raise NotImplementedError
+
+    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+        """The values as the format has them, in float32; saturated where they lie beyond its range.
+
+        `axis` is the one along which a format's own blocks lie (the depth of a product).
+        """
+        raise NotImplementedError
+
+    def limits(self, grid: Grid) -> tuple[Array, Array]:
+        """The least and the largest value that it has on a grid: beyond them it saturates."""
+        raise NotImplementedError
+
+
+def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
+    """Scales or zero points of a grid, of a shape that goes with a tensor's by broadcasting."""
+    if grid.axis is None or values.ndim == 0:
+        return values.reshape(())
+    axis = grid.axis % len(shape)
+    if grid.block:
+        whole = np.repeat(values, grid.block, axis)
+        return whole[tuple(slice(n) for n in shape)]
+    return values.reshape([-1 if at == axis else 1 for at in range(len(shape))])

@@ -1,0 +1,37 @@
+"""Quantization as a user asks for it (`spec`) and what it did (`result`)."""
+
+from __future__ import annotations
+
+from explorer.facts.quantize.result import (
+    BeforeAfter,
+    Bits,
+    OperatorCount,
+    OutputAgreement,
+    Quantization,
+    QuantizedLayer,
+    QuantizeTotals,
+)
+from explorer.facts.quantize.spec import (
+    PARTS,
+    Calibrator,
+    Granularity,
+    QuantizeForm,
+    QuantizeRule,
+    QuantizeSpec,
+)
+
+__all__ = [
+    "PARTS",
+    "BeforeAfter",
+    "Bits",
+    "Calibrator",
+    "Granularity",
+    "OperatorCount",
+    "OutputAgreement",
+    "Quantization",
+    "QuantizeForm",
+    "QuantizeRule",
+    "QuantizeSpec",
+    "QuantizeTotals",
+    "QuantizedLayer",
+]

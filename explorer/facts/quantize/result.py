@@ -1,0 +1,119 @@
+"""Quantization result: what changed, by operator type and by layer, and what it costs in accuracy."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class OperatorCount(Struct, frozen=True):
+    """Layers of one operator type: how many took a format."""
+
+    op: str
+    total: int
+    changed: int
+    unchanged: int
+
+
+class Bits(Struct, frozen=True):
+    """Bits of a number, a share of what blocks have in common included; None: no such part, or not known."""
+
+    weight: float | None
+    input: float | None
+
+
+class QuantizedLayer(Struct, frozen=True):
+    """A layer that multiplies (or holds weights), and what quantization did to it.
+
+    Attributes:
+        weight, input, bias: Number formats after; the element type where they stayed, '' where there is no
+            such part.
+        before: Element type of its weight (or input) before.
+        granularity: 'tensor', 'channel' or 'block 32', of the weight.
+        bits, bits_before: Of its numbers.
+        weight_max_error, weight_rms_error, weight_snr_db: Of the stored weight against the original's; dB is
+            10 log10(sum w**2 / sum (q - w)**2), None where nothing is lost (infinite) or changed.
+        input_snr_db: Of the input's quantization alone, on the original's values.
+        output_snr_db: Of the layer's output in the quantized model against the original's, on the same
+            inputs; None where it was not run or nothing is lost.
+        saturated: Share of input values beyond the range of its format; None where it was not run.
+        macs: In one run; `bitops` are macs x bits of weight x bits of input.
+        weight_bytes_before, weight_bytes: As stored, scales and zero points included.
+        reason: Why the layer was left as it was; '' where it took a format.
+    """
+
+    name: str
+    op: str
+    weight: str = ""
+    input: str = ""
+    bias: str = ""
+    before: str = "float32"
+    granularity: str = ""
+    bits: Bits = Bits(None, None)
+    bits_before: Bits = Bits(None, None)
+    weight_max_error: float | None = None
+    weight_rms_error: float | None = None
+    weight_snr_db: float | None = None
+    input_snr_db: float | None = None
+    output_snr_db: float | None = None
+    saturated: float | None = None
+    macs: int | None = None
+    bitops_before: int | None = None
+    bitops: int | None = None
+    weight_bytes_before: int = 0
+    weight_bytes: int = 0
+    reason: str = ""
+
+
+class BeforeAfter(Struct, frozen=True):
+    """A figure of the model as it was, and as it is; None where it is not known."""
+
+    before: int | None
+    after: int | None
+
+
+class QuantizeTotals(Struct, frozen=True):
+    """Sums over the whole model."""
+
+    weight_bytes: BeforeAfter
+    bitops: BeforeAfter
+
+
+class OutputAgreement(Struct, frozen=True):
+    """An output of the quantized model against the original's, over all samples.
+
+    Attributes:
+        snr_db: None where nothing is lost.
+        cosine: None where one of them is zero.
+        top1, top5: Share of samples whose largest class is the same, or among the original's five largest;
+            None where the output is no row of classes.
+        samples: How many rows were compared.
+    """
+
+    name: str
+    snr_db: float | None
+    cosine: float | None
+    top1: float | None
+    top5: float | None
+    samples: int = 0
+
+
+class Quantization(Struct, frozen=True):
+    """The answer of `explorer quantize`.
+
+    Attributes:
+        layers: In the order of the graph; `worst` names the one whose output lost most.
+        output: The file that was written; '' where nothing was (only the choice was asked for).
+        calibration: What ranges and errors rest on: 'calib.npz, 64 samples', 'random inputs, seed 0'; '' for
+            nothing.
+        command: What does the same at the command line.
+    """
+
+    by_op: tuple[OperatorCount, ...]
+    layers: tuple[QuantizedLayer, ...]
+    totals: QuantizeTotals
+    outputs: tuple[OutputAgreement, ...] = ()
+    output: str = ""
+    worst: str = ""
+    calibration: str = ""
+    command: str = ""
+    seconds: float = 0.0
