@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.values import agreement
 
 _SLACK = 4.0
 """Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
@@ -211,10 +212,7 @@ class OutputComparison(Struct):
     @property
     def cosine(self) -> float | None:
         """Cosine of the angle between the two; None if one of them is zero throughout."""
-        old, new = self._squares.get("old", 0.0), self._squares.get("new", 0.0)
-        if not old or not new:
-            return None
-        return max(-1.0, min(1.0, self._squares["dot"] / (math.sqrt(old) * math.sqrt(new))))
+        return agreement.cosine(*(self._squares.get(name, 0.0) for name in ("dot", "old", "new")))
 
     @property
     def scale(self) -> float | None:

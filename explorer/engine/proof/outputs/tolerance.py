@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import shape_text
 from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.values.agreement import snr_db
 from explorer.facts import OutputEvidence
 from explorer.facts.verification import Tolerance
 
@@ -80,10 +81,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         at = int(np.argmax(shares))
         if shares[at] > ratio:
             ratio, worst = float(shares[at]), float(gap[at])
-        signal, off = float(a @ a), float(gap @ gap)
-        noise = min(
-            noise, 10 * math.log10(signal / off) if signal and off else (math.inf if not off else -math.inf)
-        )
+        noise = min(noise, snr_db(float(a @ a), float(gap @ gap)))
     passed, parts, share = True, [], 0.0
     if tolerance.atol is not None or tolerance.rtol is not None:
         passed = ratio <= 1.0
