@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine.tiling.rules import name_matcher
 from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.tiling import scope_of
 from explorer.settings.filter import is_query, matcher
@@ -59,8 +59,9 @@ def with_sites_found(
         of_layer.setdefault(at, []).append(site)
     names: dict[str, None] = {}
     for said in spec.sites:
-        named = any(said in (site.name, site.output) or fnmatchcase(site.name, said) for site in every)
-        if named or not is_query(said):
+        matches = name_matcher(said, "--site")
+        named = any(said in (site.name, site.output) or matches(site.name) for site in every)
+        if named or said.startswith("re:") or not is_query(said):
             names[said] = None
             continue
         wanted = matcher(said)

@@ -6,7 +6,6 @@ facts of the plan.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -16,7 +15,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import whole
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
-from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
+from explorer.engine.tiling.rules import SiteChoice, check_tile, choose, name_matcher
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 
@@ -214,9 +213,10 @@ def _choose(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpe
     chosen: dict[int, Site] = {}
     for glob in spec.sites:
         hits = [s for s in sites if s.name == glob or s.output == glob]
-        hits = hits or [s for s in sites if fnmatch.fnmatchcase(s.name, glob)]
+        matches = name_matcher(glob, where)
+        hits = hits or [s for s in sites if matches(s.name)]
         if not hits:
-            known = next((s for s in skipped if s.name == glob or fnmatch.fnmatchcase(s.name, glob)), None)
+            known = next((s for s in skipped if s.name == glob or matches(s.name)), None)
             if known is not None:
                 raise Misuse(f"'{known.name}' ({known.op}) cannot be tiled: {known.reason}", where=where)
             hint = nearest(glob, [s.name for s in sites])

@@ -10,7 +10,7 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -45,7 +45,46 @@ class SiteChoice(Struct, frozen=True):
     origins: Mapping[str, str]
 
 
-class Rules:
+class SiteRule(Protocol):
+    """What of a rule says whom it means; see `TileRule`."""
+
+    @property
+    def site(self) -> str:
+        """A name, a glob, or 're:' and a regular expression."""
+
+    @property
+    def op(self) -> str:
+        """A glob."""
+
+    @property
+    def shape(self) -> str:
+        """Conditions on M, K and N."""
+
+    @property
+    def origin(self) -> str:
+        """Where it was said."""
+
+
+Rule = TypeVar("Rule", bound=SiteRule)
+
+
+def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
+    """What tells the names that a glob, or 're:' and a regular expression, means.
+
+    A regular expression may be found anywhere in a name, a glob means all of it.
+
+    Raises:
+        Misuse: The expression cannot be read.
+    """
+    if not pattern.startswith("re:"):
+        return re.compile(fnmatch.translate(pattern)).match
+    try:
+        return re.compile(pattern[3:]).search
+    except re.error as error:
+        raise Misuse(f"'{pattern}' is no regular expression ({error})", where=where) from None
+
+
+class Rules(Generic[Rule]):
     """Rules made ready to be asked for many sites.
 
     A file that the program wrote has a rule for every site by its name: those are looked up, and only globs
@@ -55,35 +94,45 @@ class Rules:
         rules: As a specification has them.
 
     Raises:
-        Misuse: A rule asks for what cannot be, or its conditions on the shape cannot be read.
+        Misuse: Conditions on the shape, or a regular expression, cannot be read.
     """
 
-    def __init__(self, rules: Sequence[TileRule]) -> None:
-        for rule in rules:
-            _check(rule)
+    def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._named: dict[str, list[int]] = {}
         self._globs: list[tuple[int, Callable[[str], Any]]] = []
         self._conditions = [parse_conditions(rule.shape, rule.origin or "shape") for rule in rules]
         for at, rule in enumerate(rules):
             self._named.setdefault(rule.site, []).append(at)
-            if not rule.site or any(sign in rule.site for sign in "*?["):
-                self._globs.append((at, re.compile(fnmatch.translate(rule.site or "*")).match))
+            if not rule.site or rule.site.startswith("re:") or any(sign in rule.site for sign in "*?["):
+                self._globs.append((at, name_matcher(rule.site or "*", rule.origin or "site")))
 
-    def of(self, name: str, op: str, sizes: tuple[int, int, int]) -> Iterator[tuple[int, TileRule]]:
+    def of(self, name: str, op: str, sizes: tuple[int, int, int] | None) -> Iterator[tuple[int, Rule]]:
         """The rules that mean the site `name`, an `op` of `sizes` (M, K, N), with their places.
 
-        A name that is written out in full means itself, whatever signs of a glob it holds.
+        A name that is written out in full means itself, whatever signs of a glob it holds. Where the sizes
+        are not known no condition on them holds.
         """
         found = {at for at, matches in self._globs if matches(name)}
         found.update(self._named.get(name, ()))
-        of = dict(zip("MKN", sizes, strict=True))
+        of = dict(zip("MKN", sizes or (), strict=False))
         for at in sorted(found):
             rule = self.rules[at]
             if rule.op and not fnmatch.fnmatchcase(op, rule.op):
                 continue
-            if all(_SIGNS[sign](of[axis], size) for axis, sign, size in self._conditions[at]):
+            if all(axis in of and _SIGNS[sign](of[axis], size) for axis, sign, size in self._conditions[at]):
                 yield at, rule
+
+
+def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
+    """Rules of a tiling.
+
+    Raises:
+        Misuse: One asks for what cannot be; or see `Rules`.
+    """
+    for rule in rules:
+        _check(rule)
+    return Rules(rules)
 
 
 def _check(rule: TileRule) -> None:
@@ -108,7 +157,7 @@ def check_tile(tile: Sequence[int], where: str = "--tile") -> tuple[int, int, in
     return tile[0], tile[1], tile[2]
 
 
-_last: tuple[Sequence[TileRule], Rules] = ((), Rules(()))
+_last: tuple[Sequence[TileRule], Rules[TileRule]] = ((), Rules(()))
 """The rules that were asked for last: a plan asks with the same ones for every site."""
 
 
@@ -116,7 +165,7 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
     """What `spec` asks of the site `name`, an `op` of `sizes` (M, K, N).
 
     Raises:
-        Misuse: See `Rules`.
+        Misuse: See `tile_rules`.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
     said = dict(spec.origins)
@@ -131,11 +180,11 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
     return SiteChoice(**values, origins=origins)
 
 
-def _ready(rules: Sequence[TileRule]) -> Rules:
+def _ready(rules: Sequence[TileRule]) -> Rules[TileRule]:
     global _last
     known, ready = _last
     if known is not rules:
-        ready = Rules(rules)
+        ready = tile_rules(rules)
         _last = (rules, ready)
     return ready
 

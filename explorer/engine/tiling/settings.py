@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from explorer.engine.tiling.rules import Rules, choose
+from explorer.engine.tiling.rules import choose, tile_rules
 from explorer.facts import SitePlan, TileRule, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
@@ -34,7 +34,7 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePla
             origins["on"] = said.get("sites", DEFAULT)
         how = choice.tile, choice.edges, choice.form, on, origins
         sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *how))
-    rules = Rules(spec.rules)
+    rules = tile_rules(spec.rules)
     used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
     unused = [_unused(rule, every) for at, rule in enumerate(spec.rules) if at not in used]
     return Settings(spec.grouped, said.get("grouped", DEFAULT), tuple(sites), tuple(unused))

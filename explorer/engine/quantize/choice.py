@@ -1,0 +1,189 @@
+"""Choice of number formats: what a specification and its rules ask of every layer, and who said so."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.quantize.layers import Part, QuantizableLayer
+from explorer.engine.quantize.number_formats import format_of
+from explorer.engine.quantize.number_formats.integer import Integer
+from explorer.engine.quantize.number_formats.number_format import NumberFormat
+from explorer.engine.tiling.rules import Rules, name_matcher
+from explorer.facts import Layer
+from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
+from explorer.settings.filter import is_query, matcher
+
+VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
+"""What a rule decides."""
+
+BIAS = Integer("int32", 32)
+"""Of a bias: integers of the accumulator, whose scale is that of the input times that of the weight."""
+
+
+class LayerChoice(Struct, frozen=True):
+    """What holds for a layer.
+
+    Attributes:
+        layer: Where its weight, inputs and bias stand.
+        weight, input, bias: Number formats; None where the part stays as it is, or there is none. A bias of
+            `BIAS` has the product of the two scales.
+        granularity: Of the weight's scales.
+        symmetric: As in `QuantizeSpec`.
+        block: Weights along the depth that share a scale; 0 for none.
+        origins: Who said so, by the names of `VALUES`: 'npu.toml:12', 'command line', or '' for the default.
+        reason: Why the layer is left as it is; '' where a part of it takes a format.
+    """
+
+    layer: QuantizableLayer
+    weight: NumberFormat | None = None
+    input: NumberFormat | None = None
+    bias: NumberFormat | None = None
+    granularity: Granularity = "channel"
+    symmetric: bool | None = None
+    block: int = 0
+    origins: Mapping[str, str] = {}
+    reason: str = ""
+
+    def symmetric_of(self, part: Part) -> bool:
+        """Whether the zero point of a part's integers is 0 (or, unsigned, in the middle)."""
+        if self.symmetric is not None:
+            return self.symmetric
+        return part != "input" or getattr(self.input, "signed", True)
+
+
+def choose(
+    layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]] = tuple
+) -> tuple[LayerChoice, ...]:
+    """What `spec` asks of every layer.
+
+    Args:
+        layers: Of the model.
+        spec: What the user asks.
+        rows: The analysis' layers, which a filter is asked of.
+
+    Raises:
+        Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
+    """
+    if not layers:
+        raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
+    rules, meant = Rules(spec.rules), _meant(layers, spec, rows)
+    formats: dict[tuple[str, str], NumberFormat | None] = {}
+
+    def known(name: str, where: str) -> NumberFormat | None:
+        if (name, where) not in formats:
+            formats[name, where] = BIAS if name == BIAS.name else format_of(name, where)
+        return formats[name, where]
+
+    choices = tuple(_choice(layer, spec, rules, meant, known) for layer in layers)
+    if all(choice.reason for choice in choices):
+        reasons = "; ".join(dict.fromkeys(choice.reason for choice in choices))
+        raise Misuse(f"no layer takes a number format ({reasons})")
+    return choices
+
+
+def _choice(
+    layer: QuantizableLayer,
+    spec: QuantizeSpec,
+    rules: Rules[Any],
+    meant: Mapping[int, str],
+    known: Callable[[str, str], NumberFormat | None],
+) -> LayerChoice:
+    said = dict(spec.origins)
+    values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
+    origins = {value: said.get(value, "") for value in VALUES}
+    undecided = set(VALUES)
+    for _, rule in rules.of(layer.name, layer.op, layer.sizes):
+        for value in [v for v in undecided if getattr(rule, v) is not None]:
+            values[value], origins[value] = getattr(rule, value), rule.origin
+            undecided.discard(value)
+    on, named = values.pop("on"), meant.get(id(layer), "")
+    reason = layer.reason
+    if not reason and on is False:
+        reason = f"switched off by {origins['on'] or 'the specification'}"
+    elif not reason and named and on is None:
+        reason = named
+    how = {name: values[name] for name in ("granularity", "symmetric", "block")}
+    if reason:
+        return LayerChoice(layer, **how, origins=origins, reason=reason)
+    parts = {part: known(values[part], origins[part] or "--to") for part in PARTS if values[part] != "auto"}
+    return _fitting(LayerChoice(layer, **how, origins=origins), parts)
+
+
+def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None]) -> LayerChoice:
+    """A choice with the formats of the parts that the layer has."""
+    layer = choice.layer
+    taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
+    scaled = [fmt for part in ("weight", "input") if isinstance(fmt := taken.get(part), Integer)]
+    if "bias" not in parts and len(scaled) == 2 and layer.of("bias") and layer.of("bias")[0].tensor:
+        taken["bias"] = BIAS
+    if taken.get("bias") is BIAS and len(scaled) != 2:
+        del taken["bias"]  # there is no accumulator of integers
+    if not taken:
+        what = "it has no stored weight" if parts.get("weight") else "no part of it is asked for"
+        return replace(choice, reason=what)
+    return replace(choice, **taken)
+
+
+def _meant(
+    layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]]
+) -> dict[int, str]:
+    """Why a layer is not meant by `spec.ops` and `spec.sites`, by its id."""
+    left: dict[int, str] = {}
+    said = dict(spec.origins)
+    for op in spec.ops:
+        if not any(fnmatch.fnmatchcase(layer.op, op) for layer in layers):
+            where = _where(said.get("ops", ""), "--op")
+            raise Misuse(f"no layer is a '{op}'", where=where, hint=nearest(op, {la.op for la in layers}))
+    chosen = _sites(layers, spec.sites, rows, _where(said.get("sites", ""), "--site"))
+    for layer in layers:
+        by_op = any(fnmatch.fnmatchcase(layer.op, op) for op in spec.ops)
+        if spec.ops and not by_op:
+            left[id(layer)] = "its operator is not chosen"
+        elif spec.sites and id(layer) not in chosen:
+            left[id(layer)] = "it is not chosen"
+        elif layer.asked and not by_op and not spec.sites:
+            left[id(layer)] = f"a {layer.op} is left unless it is named: --op {layer.op}"
+    return left
+
+
+def _where(origin: str, option: str) -> str:
+    return origin if ":" in origin else option
+
+
+def _sites(
+    layers: Sequence[QuantizableLayer], sites: Sequence[str], rows: Callable[[], Sequence[Layer]], where: str
+) -> set[int]:
+    """The ids of the layers that names, globs, 're:…' and filters mean."""
+    chosen: set[int] = set()
+    for site in sites:
+        hits = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
+        matches = name_matcher(site, where)
+        hits = hits or {id(layer) for layer in layers if matches(layer.name)}
+        if not hits and not site.startswith("re:") and is_query(site):
+            hits = _found(layers, site, rows())
+        if not hits:
+            hint = nearest(site, [layer.name for layer in layers])
+            raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
+        chosen |= hits
+    return chosen
+
+
+def _found(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
+    """The ids of the layers that a filter finds; each is asked as the row that makes its output."""
+    made = {id(layer): layer for layer in layers}
+    of_output = {layer.node.outputs[0]: at for at, layer in made.items()}
+    wanted, found = matcher(query), set()
+    for row in rows:
+        at = next((of_output[out.name] for out in row.outputs if out.name in of_output), None)
+        if at is not None and not row.group:
+            sizes = dict(zip("MKN", made[at].sizes or (), strict=False))
+            row = replace(row, attributes={**row.attributes, **sizes})
+        if wanted(row) and at is not None:
+            found.add(at)
+    return found

@@ -1,0 +1,270 @@
+"""Quantizable layers: which nodes can take a number format, and where their weight, inputs and bias stand.
+
+A layer multiplies (a convolution, a matrix product), or holds weights that it multiplies by (a recurrent
+layer) or reads rows of (a Gather of embeddings). What cannot take a format is listed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
+from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
+from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
+from explorer.engine.tiling.sites import REPLACEABLE, Constants
+from explorer.facts import TensorInfo
+
+Part = Literal["weight", "input", "bias"]
+
+Sizes = tuple[int, int, int]
+"""M, K and N of a matrix product."""
+
+
+class Operand(Struct, frozen=True):
+    """What a layer reads.
+
+    Attributes:
+        part: What it is to the layer.
+        at: Which input of the node it is.
+        value: Value name that the node reads.
+        channel: Its axis of output channels, counted from behind; None where it has none.
+        depth: Its axis along which the products are summed, counted from behind; None where it has none.
+        tensor: What is stored behind it; None for an activation.
+        stored: What identifies that: the initializer's name, or the value name of the Constant.
+        axes: Axes of the stored tensor in the order of the value.
+    """
+
+    part: Part
+    at: int
+    value: str
+    channel: int | None = None
+    depth: int | None = None
+    tensor: Tensor | None = None
+    stored: str = ""
+    axes: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a stored operand, as the node reads it."""
+        assert self.tensor is not None
+        return tuple(self.tensor.shape[axis] for axis in self.axes)
+
+
+class QuantizableLayer(Struct, frozen=True):
+    """A node that multiplies or holds weights.
+
+    Attributes:
+        node: It.
+        name: The node's name, or its output's; with the names of what holds it before, where it stands in a
+            body or a function.
+        operands: What it reads, in the order of its inputs; empty where it cannot take a format.
+        sizes: M, K, N of its matrix product; None where it is none, or they are not known.
+        asked: It takes a format only where it is asked for by its operator or name: a Gather.
+        reason: Why it cannot take a format; '' where it can.
+    """
+
+    node: Node
+    name: str
+    operands: tuple[Operand, ...] = ()
+    sizes: Sizes | None = None
+    asked: bool = False
+    reason: str = ""
+
+    @property
+    def op(self) -> str:
+        """The operator."""
+        return self.node.op
+
+    def of(self, part: Part) -> tuple[Operand, ...]:
+        """What it reads as a weight, an input or a bias."""
+        return tuple(operand for operand in self.operands if operand.part == part)
+
+
+class _Left(Exception):
+    """A node cannot take a format; the text says why."""
+
+
+def find_layers(
+    model: Model, shapes: Mapping[str, TensorInfo], sizes: Mapping[str, Sizes] | None = None
+) -> tuple[QuantizableLayer, ...]:
+    """The layers of a model that multiply or hold weights, in the order of the graph.
+
+    Args:
+        model: The model.
+        shapes: Element type and shape of every value of the main graph.
+        sizes: M, K and N of matrix products, by the names of layers.
+    """
+    constants = Constants(model.graph, model.defaults)
+    found: list[QuantizableLayer] = []
+    tiled: set[str] = set()
+    for node in held(model.graph.nodes):
+        done = node.metadata.get(SITE_KEY)
+        if done is not None or node.domain == DOMAIN:
+            if done is not None and done not in tiled:
+                found.append(QuantizableLayer(node, done, reason="it is tiled: quantize first, then tile"))
+            tiled.add(done or "")
+            continue
+        if node.key in model.functions:
+            found += _inside(model.functions[node.key].nodes, node.label, "a function", model)
+        elif (layer := _layer(node, constants, shapes)) is not None:
+            found.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
+        for _, body in subgraphs(node):
+            found += _inside(body.nodes, node.label, f"the body of a {node.op}", model)
+    return tuple(found)
+
+
+def _inside(nodes: Sequence[Node], place: str, what: str, model: Model) -> Iterator[QuantizableLayer]:
+    """Layers in a body or a function, which are left."""
+    for node in held(nodes):
+        if node.key in model.functions:
+            if node.domain != DOMAIN:
+                yield from _inside(model.functions[node.key].nodes, f"{place}/{node.label}", what, model)
+        elif (node.domain, node.op) in _KINDS:
+            yield QuantizableLayer(node, f"{place}/{node.label}", reason=f"it stands in {what}")
+        for _, body in subgraphs(node):
+            yield from _inside(body.nodes, f"{place}/{node.label}", what, model)
+
+
+def _layer(node: Node, constants: Constants, shapes: Mapping[str, TensorInfo]) -> QuantizableLayer | None:
+    """The layer that a node is; None where it neither multiplies nor holds weights."""
+    key = node.domain, node.op
+    if key in _KINDS:
+        constants.replaceable = False
+        try:
+            operands = _KINDS[key](node, constants)
+            _check(operands, constants, shapes)
+        except _Left as why:
+            reason = REPLACEABLE if constants.replaceable else str(why)
+            return QuantizableLayer(node, node.label, reason=reason)
+        # a Gather of something else than a stored table holds no weights
+        return QuantizableLayer(node, node.label, operands, asked=node.op == "Gather") if operands else None
+    if node.op in _INTEGERS:
+        return QuantizableLayer(node, node.label, reason="it computes with integers already")
+    if node.op in NOT_MATRIX and node.domain in ("", "com.microsoft"):
+        return QuantizableLayer(node, node.label, reason=f"{NOT_MATRIX[node.op]} takes no number format")
+    return None
+
+
+def _check(operands: Sequence[Operand], constants: Constants, shapes: Mapping[str, TensorInfo]) -> None:
+    """Refuses what is quantized already, is no float32, or has no data."""
+    multiplied = [operand for operand in operands if operand.part != "bias"]
+    if len(multiplied) > 1 and operands[0].at == 0 and all(operand.tensor for operand in multiplied):
+        raise _Left("both operands are constant: a runtime folds it away")
+    for operand in multiplied:
+        maker = constants.producers.get(operand.value)
+        if maker is not None and maker.op == "DequantizeLinear":
+            raise _Left("it is quantized already")
+        if operand.tensor is not None:
+            dtype: str | None = operand.tensor.dtype
+            if operand.tensor.payload is None:
+                raise _Left(f"its weight '{operand.stored}' carries no data")
+            if not operand.tensor.elements:
+                raise _Left("it is empty")
+        else:
+            info = shapes.get(operand.value)
+            dtype = info.dtype if info is not None else None
+        if dtype not in (None, "float32"):
+            raise _Left(f"its type is {dtype}, quantized is float32")
+
+
+# kinds: what a node reads
+
+
+def _operand(
+    constants: Constants,
+    part: Part,
+    at: int,
+    value: str,
+    channel: int | None = None,
+    depth: int | None = None,
+) -> Operand:
+    found = constants.resolve(value)
+    if found is None or value in constants.derived:
+        # what is behind a DequantizeLinear is refused by its producer
+        return Operand("input" if part == "weight" else part, at, value, channel, depth)
+    tensor, name, order, _ = found
+    return Operand(part, at, value, channel, depth, tensor, name, order)
+
+
+def _bias(node: Node, constants: Constants, at: int) -> tuple[Operand, ...]:
+    if len(node.inputs) <= at or not node.inputs[at]:
+        return ()
+    return (_operand(constants, "bias", at, node.inputs[at], channel=-1),)
+
+
+def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    x = _operand(constants, "weight", 0, node.inputs[0])
+    if x.tensor is not None:
+        raise _Left("its input is constant: a runtime folds it away")
+    w = _operand(constants, "weight", 1, node.inputs[1])
+    if w.tensor is not None:
+        rank = len(w.shape)
+        # Conv: (out, in / groups, kernel); ConvTranspose: (in, out / groups, kernel)
+        out, depth = (1 - rank, -rank) if node.op == "ConvTranspose" else (-rank, 1 - rank)
+        w, x = replace(w, channel=out, depth=depth), replace(x, depth=1 - rank)
+    return (x, w, *_bias(node, constants, 2))
+
+
+def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    turned = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
+    sides = []
+    for at, turn in enumerate(turned):
+        # A is (rows, depth), B is (depth, columns), and the other way round where it is turned
+        channel, depth = (-1, -2) if (at == 0) == turn else (-2, -1)
+        side = _operand(constants, "weight", at, node.inputs[at], channel=channel, depth=depth)
+        if side.tensor is not None and len(side.shape) == 1:
+            side = replace(side, channel=None, depth=-1)
+        sides.append(side)
+    return (*sides, *(_bias(node, constants, 2) if node.op == "Gemm" else ()))
+
+
+def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    equation = node.attributes["equation"]
+    text = equation.decode() if isinstance(equation, bytes) else str(equation)
+    inputs, arrow, out = text.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:
+        raise _Left("its equation is no plain product of two operands")
+    sides = []
+    for at, (own, other) in enumerate((terms, terms[::-1])):
+        kept = [i - len(own) for i, letter in enumerate(own) if letter in out and letter not in other]
+        summed = [i - len(own) for i, letter in enumerate(own) if letter in other and letter not in out]
+        axes = kept[-1] if kept else None, summed[-1] if summed else None
+        sides.append(_operand(constants, "weight", at, node.inputs[at], *axes))
+    return tuple(sides)
+
+
+def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    # W and R: (directions, gates x hidden, input or hidden); what flows stays in float
+    weights = [_operand(constants, "weight", at, node.inputs[at], channel=-2, depth=-1) for at in (1, 2)]
+    if any(weight.tensor is None for weight in weights):
+        raise _Left("its weights are not stored")
+    return tuple(weights)
+
+
+def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    table = _operand(constants, "weight", 0, node.inputs[0], depth=-1)
+    if table.tensor is None or len(table.shape) < 2 or node.attributes.get("axis", 0):
+        return ()
+    return (replace(table, channel=-len(table.shape)),) if table.tensor.dtype.startswith("float") else ()
+
+
+_KINDS: Mapping[tuple[str, str], Callable[[Node, Constants], tuple[Operand, ...]]] = {
+    ("", "Conv"): _convolution,
+    ("", "ConvTranspose"): _convolution,
+    ("", "Gemm"): _product,
+    ("", "MatMul"): _product,
+    ("com.microsoft", "FusedMatMul"): _product,
+    ("", "Einsum"): _einsum,
+    **{("", op): _recurrent for op in ("LSTM", "GRU", "RNN")},
+    ("", "Gather"): _gather,
+}
+
+_INTEGERS = frozenset(
+    ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QGemm", "MatMulNBits")
+)
