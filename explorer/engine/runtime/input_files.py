@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from msgspec import Struct
@@ -80,6 +81,17 @@ _UNPACKED = 64 << 20
 """Bytes that the arrays of an archive may take when it holds less than a hundredth of that."""
 
 
+def check_unpacked(archive: ZipFile, path: str) -> None:
+    """Refuses an archive that is a bomb.
+
+    Raises:
+        Misuse: Its arrays would take a hundred times the bytes of the file, and more than 64 MiB.
+    """
+    size = sum(entry.file_size for entry in archive.infolist())
+    if size > max(_UNPACKED, 100 * os.path.getsize(path)):
+        raise Misuse(f"its arrays would take {size:,} bytes unpacked", where=path)
+
+
 def read_input(path: str) -> InputArrays:
     """The arrays in an .npy or .npz file; nothing in it is run.
 
@@ -95,11 +107,8 @@ def read_input(path: str) -> InputArrays:
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return InputArrays(path, {"": loaded})
-            size = sum(entry.file_size for entry in loaded.zip.infolist())
-            if size > max(_UNPACKED, 100 * os.path.getsize(path)):
-                loaded.close()
-                raise Misuse(f"its arrays would take {size:,} bytes unpacked", where=path)
             with loaded:
+                check_unpacked(loaded.zip, path)
                 found = {name: loaded[name] for name in loaded.files}
             # what is no array there is handed over as bytes
             if alien := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:

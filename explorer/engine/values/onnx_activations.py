@@ -1,13 +1,8 @@
-"""Activations of an ONNX graph: node outputs made outputs of the model, and run in onnxruntime.
-
-As many at a time as fit in a budget, because onnxruntime hands all outputs over together; the model runs
-again for the rest. The weights stay where they lie, so a model above 2 GiB runs as well.
-"""
+"""Activations of an ONNX graph: every node's outputs, observed as the graph runs in onnxruntime."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,38 +13,15 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine import shapes
 from explorer.engine.graph.dtypes import numpy_type
-from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
+from explorer.engine.graph.model import DTYPES, Model, Node, dtype_code
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.input_files import InputSpec
-from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
+from explorer.engine.runtime.observed import BUDGET, WIDER, Observer, nbytes
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
 from explorer.engine.values.weights import GroupPaths, select
 from explorer.facts import Layer, TensorInfo
-
-BUDGET = 1 << 28
-"""Bytes of node outputs that are held together."""
-
-_UNKNOWN = BUDGET // 8
-"""Bytes that an output of unknown size is taken for."""
-
-_WIDER = {
-    "bfloat16": "float32",
-    "float8_e4m3fn": "float32",
-    "float8_e4m3fnuz": "float32",
-    "float8_e5m2": "float32",
-    "float8_e5m2fnuz": "float32",
-    "float8_e8m0fnu": "float32",
-    "float6_e2m3fn": "float32",
-    "float6_e3m2fn": "float32",
-    "float4_e2m1fn": "float32",
-    "int4": "int8",
-    "uint4": "uint8",
-    "int2": "int8",
-    "uint2": "uint8",
-}
-"""Types that onnxruntime does not hand over, and one that holds all their values."""
 
 
 class _Broken(BadModel):
@@ -117,7 +89,7 @@ def _hand_over(
         BadModel: It did, and yet gives not all of them.
     """
     done = 0
-    for chunk in batches(wanted, lambda output: _bytes(output.info), BUDGET):
+    for chunk in batches(wanted, lambda output: nbytes(output.info), BUDGET):
         asked.step(done, len(wanted))
         try:
             results = _results(model, chunk, feeds)
@@ -139,10 +111,7 @@ def _hand_over(
 
 def _results(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> dict[str, Any]:
     """These outputs by name, as onnxruntime hands them over."""
-    names = {o.info.name: o.info.name for o in outputs}
-    part = _seen(model, outputs, names)
-    results = RuntimeSession(part, what="the model", optimise=False).run(feeds)
-    return {name: results[shown] for name, shown in names.items()}
+    return Observer(model, [output.info for output in outputs]).run(feeds)
 
 
 def _as_far_as_it_runs(
@@ -254,39 +223,15 @@ def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) 
     return [replace(o, info=known.get(o.info.name, o.info)) for o in wanted]
 
 
-def _bytes(info: TensorInfo) -> int:
-    if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
-        return _UNKNOWN
-    return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
-
-
-def _seen(model: Model, chunk: Sequence[_Output], names: dict[str, str]) -> Model:
-    """The model with these outputs; `names` is told those that stand for one of another type."""
-    casts: list[Node] = []
-    for output in chunk:
-        name, wider = output.info.name, _WIDER.get(output.info.dtype or "")
-        if wider:
-            names[name] = f"{name}/as {wider}"
-            casts.append(Node("Cast", [name], [names[name]], attributes={"to": dtype_code(wider)}))
-    part = expose(model, list(names.values()))
-    if not casts:
-        return part
-    outputs = tuple(
-        Value(v.name, v.name.rpartition("/as ")[2], None) if v.name.rpartition("/as ")[1] else v
-        for v in part.graph.outputs
-    )
-    return replace(part, graph=replace(part.graph, nodes=(*part.graph.nodes, *casts), outputs=outputs))
-
-
 def _numbers(output: _Output, array: Array) -> Numbers:
     """What onnxruntime handed over, in the type that the graph has it in."""
     name = output.info.dtype or str(array.dtype)
-    nbytes = array.nbytes
-    if name in _WIDER:
+    size = array.nbytes
+    if name in WIDER:
         bits = DTYPES[dtype_code(name)].bits
-        nbytes = (array.size * bits + 7) // 8
+        size = (array.size * bits + 7) // 8
         if name.startswith(("float", "bfloat")):
             array = array.astype(numpy_type(name))
     else:
         name = str(array.dtype)
-    return Numbers(output.info.name, name, array.shape, nbytes, slabs_of(array), output.layer)
+    return Numbers(output.info.name, name, array.shape, size, slabs_of(array), output.layer)

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.cli import main
+from explorer.engine.runtime import observed
 from explorer.engine.values import onnx_activations
 from explorer.facts import TileSpec
 from explorer.process.client import EngineProcess
@@ -77,14 +78,14 @@ def test_a_model_runs_again_for_what_did_not_fit(sample: Sample, monkeypatch: py
     with Session(sample("lenet")) as session:
         whole = session.activations().tensors
         runs = []
-        real = onnx_activations.RuntimeSession
+        real = observed.RuntimeSession
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             runs.append(1)
             return real(*args, **kwargs)
 
         monkeypatch.setattr(onnx_activations, "BUDGET", 4096)
-        monkeypatch.setattr(onnx_activations, "RuntimeSession", counted)
+        monkeypatch.setattr(observed, "RuntimeSession", counted)
         assert session.activations().tensors == whole
         assert len(runs) > 2
 

@@ -1,0 +1,126 @@
+"""Observed values: inner values of a graph made outputs of it, and run in onnxruntime.
+
+As many at a time as fit in a budget, because onnxruntime hands all outputs over together; the model runs
+again for the rest. The weights stay where they lie, so a model above 2 GiB runs as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import DTYPES, Model, Node, Value, dtype_code
+from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
+from explorer.facts import TensorInfo
+
+BUDGET = 1 << 28
+"""Bytes of values that are held together."""
+
+_UNKNOWN = BUDGET // 8
+"""Bytes that a value of unknown size is taken for."""
+
+WIDER = {
+    "bfloat16": "float32",
+    "float8_e4m3fn": "float32",
+    "float8_e4m3fnuz": "float32",
+    "float8_e5m2": "float32",
+    "float8_e5m2fnuz": "float32",
+    "float8_e8m0fnu": "float32",
+    "float6_e2m3fn": "float32",
+    "float6_e3m2fn": "float32",
+    "float4_e2m1fn": "float32",
+    "int4": "int8",
+    "uint4": "uint8",
+    "int2": "int8",
+    "uint2": "uint8",
+}
+"""Types that onnxruntime does not hand over, and one that holds all their values."""
+
+
+class Observer:
+    """A session of a model that hands over some of its inner values.
+
+    Args:
+        model: What to run.
+        values: Which, with their types as far as they are known.
+        what: How messages call the model.
+
+    Raises:
+        BadModel: onnxruntime refuses the model.
+    """
+
+    def __init__(self, model: Model, values: Sequence[TensorInfo], what: str = "the model") -> None:
+        inputs = {value.name for value in model.graph.inputs}
+        inner = [info for info in values if info.name not in inputs]
+        self._given = [info.name for info in values if info.name in inputs]
+        self._names = {info.name: info.name for info in inner}
+        self._session = inner and RuntimeSession(_seen(model, inner, self._names), what=what, optimise=False)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
+        """The values by name, as onnxruntime hands them over, types in `WIDER` widened.
+
+        Raises:
+            BadModel: onnxruntime fails while running.
+        """
+        results = self._session.run(feeds) if self._session else {}
+        return {n: results[shown] for n, shown in self._names.items()} | {n: feeds[n] for n in self._given}
+
+
+def observe(
+    model: Model,
+    values: Sequence[TensorInfo],
+    samples: Iterable[Mapping[str, Array]],
+    take: Callable[[str, Any], None],
+    step: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Hands over values of the model on every sample; none is kept.
+
+    Args:
+        model: What to run.
+        values: Which, with types and shapes as far as they are known.
+        samples: Inputs; gone through once for as many values as fit in `BUDGET`.
+        take: Called with the name of a value and the value.
+        step: Called before each run, with how many values are done and how many there are; raises
+            `Cancelled` to stop.
+
+    Raises:
+        BadModel: onnxruntime cannot load or run the model.
+    """
+    done = 0
+    for chunk in batches(values, nbytes, BUDGET):
+        observer = Observer(model, chunk)
+        for feeds in samples:
+            step(done, len(values))
+            results = observer.run(feeds)
+            for info in chunk:
+                take(info.name, results.pop(info.name))
+        done += len(chunk)
+
+
+def nbytes(info: TensorInfo) -> int:
+    """Bytes of a value, or a guess where its shape is not known."""
+    if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
+        return _UNKNOWN
+    return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
+
+
+def _seen(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
+    """The model with these outputs; `names` is told those that stand for one of another type."""
+    casts: list[Node] = []
+    for info in chunk:
+        name, wider = info.name, WIDER.get(info.dtype or "")
+        if wider:
+            names[name] = f"{name}/as {wider}"
+            casts.append(Node("Cast", [name], [names[name]], attributes={"to": dtype_code(wider)}))
+    part = expose(model, list(names.values()))
+    if not casts:
+        return part
+    outputs = tuple(
+        Value(v.name, v.name.rpartition("/as ")[2], None) if v.name.rpartition("/as ")[1] else v
+        for v in part.graph.outputs
+    )
+    return replace(part, graph=replace(part.graph, nodes=(*part.graph.nodes, *casts), outputs=outputs))

@@ -1,0 +1,276 @@
+"""Calibration samples: inputs of a model one after the other, from files of the user's or drawn.
+
+Each is read when its turn comes, so a set of ten thousand pictures takes the memory of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import IO, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.base.units import printable
+from explorer.engine.graph.model import Model
+from explorer.engine.runtime.input_files import Array, InputArrays, InputSpec, check_unpacked
+from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
+from explorer.facts import Shape
+
+Feeds = dict[str, Array]
+
+_SUFFIXES = (".npy", ".npz")
+
+
+class Samples(Struct, frozen=True):
+    """Inputs of a model, by name, for each sample; can be gone through again.
+
+    Attributes:
+        text: Where they come from: 'calib.npz, 64 samples', 'random inputs, seeds 0 to 7'.
+        count: How many.
+        each: Yields them.
+    """
+
+    text: str
+    count: int
+    each: Callable[[], Iterator[Feeds]]
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return self.each()
+
+
+def random_samples(
+    model: Model,
+    count: int,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+) -> Samples:
+    """Samples drawn by as many seeds, of the types and ranges that the inputs of the model have.
+
+    Raises:
+        Misuse: As for `plan_inputs`.
+    """
+    planned = plan_inputs(model, dims, input_shapes)
+    seeds = range(seed, seed + count)
+    said = f"seed {seed}" if count == 1 else f"seeds {seed} to {seed + count - 1}"
+    return Samples(f"random inputs, {said}", count, lambda: (draw(planned, at) for at in seeds))
+
+
+def read_samples(
+    model: Model,
+    path: str,
+    dims: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+) -> Samples:
+    """Samples from an .npy or .npz file, or from all of a folder in the order of their names.
+
+    An array with one axis more than its input has a sample along that axis; one whose first axis is open, or
+    a multiple of what the model takes, is cut along it. What is there once goes with every sample.
+
+    Args:
+        model: The model.
+        path: Of the file or the folder.
+        dims: Sizes of symbolic dimensions. One that is not given is as the file has it; that of the first
+            axis 1.
+        input_shapes: Shapes, and types if not None, in place of the declared ones.
+
+    Raises:
+        Misuse: There is no such file, it does not fit the model, or holds NaN or Inf.
+    """
+    known, bound = input_shapes or {}, dims or {}
+    specs = [
+        InputSpec(
+            v.name,
+            dtype or v.dtype,
+            shape and tuple(bound.get(d, d) if isinstance(d, str) else d for d in shape),
+        )
+        for v in model.graph.feeds
+        for dtype, shape in (known.get(v.name, (None, v.shape)),)
+    ]
+    files = [_Archive(name, specs) for name in _files(path)]
+    count = sum(file.count for file in files)
+    text = f"{os.path.basename(os.path.normpath(path))}, {count:,} sample{'s' * (count != 1)}"
+    return Samples(text, count, lambda: (feeds for file in files for feeds in file))
+
+
+def _files(path: str) -> list[str]:
+    if not os.path.isdir(path):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if name.endswith(_SUFFIXES))
+    if not names:
+        raise Misuse("this folder has no .npy or .npz file", where=path, hint="numpy.savez writes one")
+    return [os.path.join(path, name) for name in names]
+
+
+class _Entry(Struct, frozen=True):
+    """An array of a file: its header, and how it is cut into samples.
+
+    Attributes:
+        key: Its name in the archive; '' for a file of one array.
+        rows: Along the first axis, that make a sample.
+        shape: Of a sample.
+        count: Of samples; 1 is for all of them.
+    """
+
+    key: str
+    dtype: np.dtype[Any]
+    fortran: bool
+    whole: tuple[int, ...]
+    rows: int = 1
+    shape: tuple[int, ...] = ()
+    count: int = 1
+
+
+class _Archive:
+    """A file of samples that fits the model."""
+
+    def __init__(self, path: str, specs: Sequence[InputSpec]) -> None:
+        self.path = path
+        byname = _headers(path)
+        if len(specs) == 1 and len(byname) == 1:
+            byname = {specs[0].name: next(iter(byname.values()))}
+        cut = {s.name: _cut(byname[s.name], s.shape) for s in specs if s.name in byname}
+        # an array without memory of its own says what does not fit, in the words of every input file
+        like = {
+            name: np.broadcast_to(np.zeros((), entry.dtype), cut[name].shape if name in cut else entry.whole)
+            for name, entry in byname.items()
+        }
+        InputArrays(path, like).fit(specs)
+        self.entries = cut
+        if any(not entry.count for entry in cut.values()):
+            raise Misuse("there is no sample in it", where=path)
+        self.count = max((entry.count for entry in cut.values()), default=1)
+        if odd := [n for n, entry in cut.items() if entry.count not in (1, self.count)]:
+            most = next(n for n, entry in cut.items() if entry.count == self.count)
+            raise Misuse(
+                f"there are {self.count:,} samples of '{printable(most)}' and "
+                f"{cut[odd[0]].count:,} of '{printable(odd[0])}'",
+                where=path,
+            )
+
+    def __iter__(self) -> Iterator[Feeds]:
+        parts = {name: self._each(name, entry) for name, entry in self.entries.items()}
+        for _ in range(self.count):
+            yield {name: next(part) for name, part in parts.items()}
+
+    def _each(self, name: str, entry: _Entry) -> Iterator[Array]:
+        """The samples of one input; the only one again and again."""
+        at = 0
+        for at, value in enumerate(_pieces(self.path, entry)):
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise Misuse(
+                    f"the input '{printable(name)}' has NaN or Inf in sample {at + 1:,}", where=self.path
+                )
+            yield value
+        if entry.count == 1:
+            while True:
+                yield value
+        if at + 1 != entry.count:
+            raise Misuse(f"the input '{printable(name)}' is cut short there", where=self.path)
+
+
+def _cut(entry: _Entry, shape: Shape | None) -> _Entry:
+    """How an array is cut into samples of an input of this shape; not at all where that cannot be."""
+    whole = entry.whole
+    plain = replace(entry, shape=whole)
+    if shape is None or len(whole) - len(shape) not in (0, 1):
+        return plain
+    if len(whole) > len(shape):
+        return replace(entry, shape=whole[1:], count=whole[0]) if _fits(whole[1:], shape) else plain
+    rows = (shape[0] if isinstance(shape[0], int) else 1) if shape else 0
+    if not rows or whole[0] % rows or not _fits(whole[1:], shape[1:]):
+        return plain
+    return replace(entry, rows=rows, shape=(rows, *whole[1:]), count=whole[0] // rows)
+
+
+def _fits(whole: tuple[int, ...], shape: Shape) -> bool:
+    return all(size == d or not isinstance(d, int) for size, d in zip(whole, shape, strict=True))
+
+
+def _headers(path: str) -> dict[str, _Entry]:
+    """What arrays a file has, by name; '' for a file of one array.
+
+    Raises:
+        Misuse: It cannot be read, or is neither .npy nor .npz.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise Misuse("this is not a regular file", where=path, hint="numpy.save writes one")
+    try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                return {"": _header("", file)}
+        with zipfile.ZipFile(path) as archive:
+            check_unpacked(archive, path)
+            found = {}
+            for name in archive.namelist():
+                with archive.open(name) as entry:
+                    found[name.removesuffix(".npy")] = _header(name, entry)
+            return found
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
+    except Misuse:
+        raise
+    except Exception:
+        # a broken archive or header raises whatever its bytes happen to ask for
+        raise _unreadable(path) from None
+
+
+def _header(name: str, file: IO[bytes]) -> _Entry:
+    """The header of an .npy file; leaves the file behind it."""
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject or dtype.names:
+        raise ValueError("no plain numbers")
+    return _Entry(name, dtype, fortran, tuple(int(size) for size in shape))
+
+
+def _unreadable(path: str) -> Misuse:
+    return Misuse("this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one")
+
+
+def _pieces(path: str, entry: _Entry) -> Iterator[Array]:
+    """An array's samples in order, read as they are asked for."""
+    if entry.fortran and entry.count > 1:
+        # the first axis runs fastest: no sample lies together
+        loaded = np.load(path, allow_pickle=False)
+        whole = loaded[entry.key.removesuffix(".npy")] if entry.key else loaded
+        rows = entry.rows
+        for at in range(entry.count):
+            yield np.ascontiguousarray(whole[at * rows : (at + 1) * rows]).reshape(entry.shape)
+        return
+    try:
+        with _opened(path, entry.key) as file:
+            _header(entry.key, file)
+            size = prod(entry.shape) * entry.dtype.itemsize
+            for _ in range(entry.count):
+                data = file.read(size)
+                if len(data) != size:
+                    raise Misuse("the file is cut short", where=path)
+                shape = entry.shape[::-1] if entry.fortran else entry.shape
+                value = np.frombuffer(data, entry.dtype).reshape(shape)
+                yield value.T if entry.fortran else value
+    except (OSError, zipfile.BadZipFile, EOFError) as error:
+        raise Misuse(f"cannot be read: {error}", where=path) from None
+
+
+@contextlib.contextmanager
+def _opened(path: str, key: str) -> Iterator[IO[bytes]]:
+    """An array's file, in an archive if it has a name there."""
+    if not key:
+        with open(path, "rb") as file:
+            yield file
+        return
+    with zipfile.ZipFile(path) as archive, archive.open(key) as file:
+        yield file
