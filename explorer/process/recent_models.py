@@ -71,7 +71,9 @@ def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[
     if opening.trust or len(named) > _LONGEST:
         return
     model = replace(model, source=named, opened=int(time.time()))
-    opening = replace(opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "rules")})
+    opening = replace(
+        opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "weights_file", "rules")}
+    )
     others = [one for one in openings(environment) if one.model.source != named]
     path = _path(environment)
     new = f"{path}.{os.getpid()}.new"

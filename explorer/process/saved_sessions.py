@@ -98,6 +98,7 @@ class Opening(Struct, frozen=True):
     """How a model is opened: the arguments of `session.Session` that the command line can give."""
 
     weights: str | None = None
+    weights_file: str | None = None
     dims: dict[str, Annotated[int, Meta(ge=1)]] = field(default_factory=dict)
     input_shapes: dict[str, tuple[str | None, tuple[_Count, ...]]] = field(default_factory=dict)
     trust: bool = False

@@ -53,6 +53,8 @@ class Session(
         inputs: What to call an nn.Module object with: a tensor or array, a tuple of them, or a dict of
             keyword inputs; tensors may lie in nested tuples, lists and dicts. None: guessed from the model.
         weights: torchvision's name of trained weights; None for random, seeded ones.
+        weights_file: A file of weights for a module: a state_dict, safetensors, a trainer's checkpoint. It is
+            read, and nothing in it runs.
         dims: Sizes for symbolic dimensions: {'batch': 8}.
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
         seed: Of random weights.
@@ -72,6 +74,7 @@ class Session(
         *,
         inputs: Any = None,
         weights: str | None = None,
+        weights_file: str | None = None,
         dims: Mapping[str, int] | None = None,
         input_shapes: InputShapes | None = None,
         seed: int = 0,
@@ -84,6 +87,7 @@ class Session(
     ) -> None:
         options: dict[str, Any] = {
             "weights": weights,
+            "weights_file": weights_file,
             "dims": dict(dims or {}),
             "input_shapes": dict(input_shapes or {}),
             "seed": seed,

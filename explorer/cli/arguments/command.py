@@ -40,6 +40,7 @@ class ParsedArgs:
         """What a `Session` is opened with."""
         return {
             "weights": self.weights,
+            "weights_file": self.weights_file,
             "dims": self.dim,
             "input_shapes": self.input_shape,
             "trust": self.trust,

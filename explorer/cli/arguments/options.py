@@ -82,7 +82,17 @@ FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 
 TILING = ("--tile", "--site", "--edges", "--form", "--grouped", "--config")
 OPENING = (
-    *("--dim", "--input-shape", "--weights", "--trust", "--rules", "--observe", "--decode", "--past"),
+    *(
+        "--dim",
+        "--input-shape",
+        "--weights",
+        "--weights-file",
+        "--trust",
+        "--rules",
+        "--observe",
+        "--decode",
+        "--past",
+    ),
     *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
@@ -189,6 +199,14 @@ OPTIONS: dict[str, Option] = {
             "NAME",
             manual="torchvision's trained weights, such as `DEFAULT` (downloads them); without it weights are"
             " random, and the same every time",
+        ),
+        Option(
+            "--weights-file",
+            "weights for a module: a state_dict, .safetensors or a trainer's checkpoint; nothing in it runs",
+            "FILE",
+            manual="weights for a module: a state_dict (`.pt`, `.pth`), `.safetensors` or a trainer's"
+            " checkpoint (`.ckpt`). Words that trainers put in front of names are taken off, and said;"
+            " nothing in it runs",
         ),
         Option("--seed", "seed of the first random input (default 0)", "S", "0", least=0),
         Option("--trust", "let code inside a model file, or in --rules, run"),

@@ -37,6 +37,7 @@ class OpenOptions(Struct, frozen=True):
 
     Attributes:
         weights: torchvision's name of trained weights; None for random ones.
+        weights_file: A file of weights for a module: state_dict, safetensors, a trainer's checkpoint.
         seed: Of the random weights.
         dims: Sizes of symbolic dimensions.
         input_shapes: Input name to (dtype or None, shape), in place of what the model says.
@@ -49,6 +50,7 @@ class OpenOptions(Struct, frozen=True):
     """
 
     weights: str | None = None
+    weights_file: str | None = None
     seed: int = 0
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
@@ -162,8 +164,9 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     Raises:
         Misuse: One does not, and the nearest is named; or trained weights are asked for files.
     """
-    if options.weights is not None and not any(model.takes_weights for model in opened):
-        raise Misuse("a file brings its own weights", where="--weights", hint="leave it out")
+    for option, given in (("--weights", options.weights), ("--weights-file", options.weights_file)):
+        if given is not None and not any(model.takes_weights for model in opened):
+            raise Misuse("a file brings its own weights", where=option, hint="leave it out")
     known = [model.names() for model in opened]
     if None in known:
         return

@@ -9,8 +9,9 @@ An answer is served only where a fresh one would be the same, byte for byte in J
   Of code the size and time of every file is compared, as Python does before it runs what it compiled.
 
 Nothing is kept of what rests on more: code of a user's own (`package.module:callable`, nn.Module objects,
-rules, `--trust`), a run on random inputs (`--observe`), an answer under a memory limit, files that changed
-while they were looked at. A model opened with trust is not even looked up.
+rules, `--trust`) or weights of theirs (`--weights-file`), a run on random inputs (`--observe`), an answer
+under a memory limit, files that changed while they were looked at. A model opened with trust is not even
+looked up.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class AnalysisCache:
     def _made_key(self) -> str | None:
         """Digest of everything but content; None where nothing may be kept."""
         about = self._options
-        if about["trust"] or about["rules"] is not None or about["observe"]:
+        if about["trust"] or about["rules"] is not None or about["observe"] or about["weights_file"]:
             return None
         named = _is_name(self._source)
         if not named and not os.path.isfile(self._source):

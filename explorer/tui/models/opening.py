@@ -76,5 +76,6 @@ def _from_here(saved: SavedSession) -> SavedSession:
 
     if os.path.realpath(saved.cwd) == os.path.realpath(os.getcwd()):
         return saved
-    opening = replace(saved.opening, weights=whole(saved.opening.weights), rules=whole(saved.opening.rules))
+    paths = ("weights", "weights_file", "rules")
+    opening = replace(saved.opening, **{name: whole(getattr(saved.opening, name)) for name in paths})
     return replace(saved, source=whole(saved.source) or saved.source, opening=opening)

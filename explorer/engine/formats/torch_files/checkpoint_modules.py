@@ -48,7 +48,7 @@ _OPTIMIZER = "optimizer state"
 _COPY = "averaged copy"
 _BESIDE = "beside the model"
 
-_ROLES = {
+ROLES = {
     **dict.fromkeys(("optimizer", "optimizers", "optimizer_state", "optimizer_states", "optim"), _OPTIMIZER),
     **dict.fromkeys(("optimizer_state_dict", "optim_state", "optimizer_g", "optimizer_d"), _OPTIMIZER),
     **dict.fromkeys(("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model"), _COPY),
@@ -334,7 +334,7 @@ def _only_values(value: Any) -> bool:
 
 def _role(path: str, key: str, item: Any) -> str:
     """What lies under a key that is no part of the model; '' if it may be."""
-    known = _ROLES.get(key.lower(), "") if not path else ""
+    known = ROLES.get(key.lower(), "") if not path else ""
     if isinstance(item, TensorSpec) and "rng" not in key:
         return ""  # a parameter may be called anything
     if isinstance(item, dict) and "state" in item and "param_groups" in item:

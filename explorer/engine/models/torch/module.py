@@ -22,6 +22,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import StepGradients
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
+from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.torch.program_nodes import program_nodes
 from explorer.engine.models.torch.run import run
@@ -47,7 +48,8 @@ class TorchModel:
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
         self.options = options
-        self.loaded = torch_module.load(source, weights=options.weights, seed=options.seed)
+        loaded = torch_module.load(source, weights=options.weights, seed=options.seed)
+        self.loaded = _with_file(loaded, options)
         self._graph: Model | None = None
 
     def names(self) -> tuple[list[str], list[str]] | None:
@@ -93,12 +95,15 @@ class TorchModel:
     def weights_note(self) -> str:
         """Where the weights come from: 'random weights, seed 0'."""
         text = self.loaded.weights_text
+        if text.startswith("of "):
+            return f"weights {text}"
         return f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         model = torch_tensors.materialised(self.loaded, self._bound)
-        return torch_tensors.stored(model), (self.weights_note,)
+        of_file = self.loaded.notes if self.options.weights_file is not None else ()
+        return torch_tensors.stored(model), (self.weights_note, *of_file)
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
@@ -122,7 +127,7 @@ class TorchModel:
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`; a callable of the user's own may do anything."""
-        return () if self.loaded.torchvision else None
+        return () if self.loaded.torchvision and self.options.weights_file is None else None
 
 
 class ModuleObject(TorchModel):
@@ -135,6 +140,19 @@ class ModuleObject(TorchModel):
         if options.weights is not None:
             raise Misuse("an nn.Module object brings its own weights", where="weights", hint="leave it out")
         self.options = options
-        self.loaded = torch_module.of(module, inputs)
+        self.loaded = _with_file(torch_module.of(module, inputs), options)
         self.source = self.loaded.source
         self._graph = None
+
+
+def _with_file(loaded: LoadedModule, options: OpenOptions) -> LoadedModule:
+    """The model with the weights of the user's file, if there is one."""
+    if options.weights_file is None:
+        return loaded
+    if options.weights is not None:
+        raise Misuse(
+            "both say what the weights are", where="--weights, --weights-file", hint="give one of them"
+        )
+    from explorer.engine.models.torch.weights_file import with_file  # the readers of all kinds of files
+
+    return with_file(loaded, options.weights_file)
