@@ -109,7 +109,7 @@ def _files(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-class _Entry(Struct, frozen=True):
+class ArrayEntry(Struct, frozen=True):
     """An array of a file: its header, and how it is cut into samples.
 
     Attributes:
@@ -133,7 +133,7 @@ class _Archive:
 
     def __init__(self, path: str, specs: Sequence[InputSpec]) -> None:
         self.path = path
-        byname = _headers(path)
+        byname = headers(path)
         if len(specs) == 1 and len(byname) == 1:
             byname = {specs[0].name: next(iter(byname.values()))}
         cut = {s.name: _cut(byname[s.name], s.shape) for s in specs if s.name in byname}
@@ -160,10 +160,10 @@ class _Archive:
         for _ in range(self.count):
             yield {name: next(part) for name, part in parts.items()}
 
-    def _each(self, name: str, entry: _Entry) -> Iterator[Array]:
+    def _each(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
         """The samples of one input; the only one again and again."""
         at = 0
-        for at, value in enumerate(_pieces(self.path, entry)):
+        for at, value in enumerate(pieces(self.path, entry)):
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise Misuse(
                     f"the input '{printable(name)}' has NaN or Inf in sample {at + 1:,}", where=self.path
@@ -176,7 +176,7 @@ class _Archive:
             raise Misuse(f"the input '{printable(name)}' is cut short there", where=self.path)
 
 
-def _cut(entry: _Entry, shape: Shape | None) -> _Entry:
+def _cut(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
     """How an array is cut into samples of an input of this shape; not at all where that cannot be."""
     whole = entry.whole
     plain = replace(entry, shape=whole)
@@ -194,7 +194,7 @@ def _fits(whole: tuple[int, ...], shape: Shape) -> bool:
     return all(size == d or not isinstance(d, int) for size, d in zip(whole, shape, strict=True))
 
 
-def _headers(path: str) -> dict[str, _Entry]:
+def headers(path: str) -> dict[str, ArrayEntry]:
     """What arrays a file has, by name; '' for a file of one array.
 
     Raises:
@@ -223,7 +223,7 @@ def _headers(path: str) -> dict[str, _Entry]:
         raise _unreadable(path) from None
 
 
-def _header(name: str, file: IO[bytes]) -> _Entry:
+def _header(name: str, file: IO[bytes]) -> ArrayEntry:
     """The header of an .npy file; leaves the file behind it."""
     version = np.lib.format.read_magic(file)
     read = {
@@ -233,14 +233,14 @@ def _header(name: str, file: IO[bytes]) -> _Entry:
     shape, fortran, dtype = read(file)
     if dtype.hasobject or dtype.names:
         raise ValueError("no plain numbers")
-    return _Entry(name, dtype, fortran, tuple(int(size) for size in shape))
+    return ArrayEntry(name, dtype, fortran, tuple(int(size) for size in shape))
 
 
 def _unreadable(path: str) -> Misuse:
     return Misuse("this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one")
 
 
-def _pieces(path: str, entry: _Entry) -> Iterator[Array]:
+def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
     """An array's samples in order, read as they are asked for."""
     if entry.fortran and entry.count > 1:
         # the first axis runs fastest: no sample lies together
