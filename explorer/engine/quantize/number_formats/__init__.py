@@ -6,13 +6,20 @@ import re
 from collections.abc import Callable, Sequence
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.quantize.number_formats import integer
+from explorer.engine.quantize.number_formats import fixed, half, integer, microscaling, minifloat, narrow
 from explorer.engine.quantize.number_formats.number_format import NumberFormat
 
-FAMILIES: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = (*integer.FAMILY,)
-"""A regular expression for the names of a family, and what makes the format of a match."""
+_ROOMS = (integer, fixed, half, minifloat, microscaling, narrow)
 
-EXAMPLES = ("float32", *integer.EXAMPLES)
+FAMILIES: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = tuple(
+    family for room in _ROOMS for family in room.FAMILY
+)
+"""A regular expression for the names of a family, and what makes the format of a match.
+
+What makes it raises ValueError with the reason where no format has these numbers.
+"""
+
+EXAMPLES = ("float32", *(name for room in _ROOMS for name in room.EXAMPLES))
 """Names to show and to guess from."""
 
 
@@ -26,5 +33,8 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
         return None
     for pattern, make in FAMILIES:
         if found := re.fullmatch(pattern, name):
-            return make(found)
+            try:
+                return make(found)
+            except ValueError as problem:
+                raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
     raise Misuse(f"there is no number format '{name}'", where=where, hint=nearest(name, EXAMPLES))

@@ -37,8 +37,8 @@ class Integer(NumberFormat, frozen=True):
 
     @property
     def element_type(self) -> str:
-        """Its own name."""
-        return self.name
+        """The integer of as many bits."""
+        return f"{'' if self.signed else 'u'}int{self.bits}"
 
     @property
     def least(self) -> int:
@@ -72,15 +72,26 @@ class Integer(NumberFormat, frozen=True):
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Rounded half to even, with the zero point, saturated."""
-        shape = values.shape
-        codes = np.rint(values / along(grid.scale, shape, grid)) + along(grid.zero, shape, grid)
         store = self.element_type if self.bits >= 8 else ("int8" if self.signed else "uint8")
-        return cast(Array, np.clip(codes, self.least, self.largest).astype(store))
+        return self._whole(values, grid).astype(store)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """What DequantizeLinear gives of the codes."""
-        whole = self.codes(values, grid).astype(np.int32) - along(grid.zero, values.shape, grid)
-        return cast(Array, whole.astype(np.float32) * along(grid.scale, values.shape, grid))
+        whole = self._whole(values, grid)
+        if grid.zero.any():
+            whole -= along(grid.zero.astype(np.float32), values.shape, grid)
+        whole *= along(grid.scale, values.shape, grid)
+        return whole
+
+    def _whole(self, values: Array, grid: Grid) -> Array:
+        """The codes in float32, which holds all of them exactly."""
+        with np.errstate(over="ignore"):  # what is beyond float32 by now saturates all the same
+            whole = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
+        whole = np.asarray(whole)
+        np.rint(whole, out=whole)
+        if grid.zero.any():
+            whole += along(grid.zero.astype(np.float32), values.shape, grid)
+        return np.clip(whole, self.least, self.largest, out=whole)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
         """Of the smallest and the largest code."""

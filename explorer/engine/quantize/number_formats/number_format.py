@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,6 +69,21 @@ class NumberFormat(Struct, frozen=True):
         one = np.ones((), np.float32)
         return Grid(one, np.zeros((), np.int32))
 
+    def fitted(
+        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
+    ) -> Grid:
+        """The grid for a tensor whose numbers are all known: a weight.
+
+        Args:
+            values: float32, of any shape.
+            axis: None for one scale in all; else each index of it has a scale of its own.
+            block: Elements along `axis` that share a scale: then the scales are of the shape of `values` with
+                `axis` divided by `block`, rounded up.
+            symmetric: Whether zero points stay 0.
+        """
+        low, high = (ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
+        return replace(self.grid(low, high, axis=axis, symmetric=symmetric), block=block)
+
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Of 'linear' and 'cast': what is stored, in `element_type` (4-bit types as int8 or uint8, one a
         number).
@@ -77,13 +93,25 @@ class NumberFormat(Struct, frozen=True):
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """The values as the format has them, in float32; saturated where they lie beyond its range.
 
-        `axis` is the one along which a format's own blocks lie (the depth of a product).
+        A NaN stays one. `axis` is the one along which a format's own blocks lie (the depth of a product).
         """
         raise NotImplementedError
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
         """The least and the largest value that it has on a grid: beyond them it saturates."""
         raise NotImplementedError
+
+
+def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 0) -> Array:
+    """The least or the largest of what shares a scale; the arguments are those of `NumberFormat.fitted`."""
+    if axis is None:
+        return np.asarray(reduce.reduce(values, axis=None), np.float32)
+    axis %= values.ndim
+    if block:
+        starts = np.arange(0, values.shape[axis], block)
+        return np.asarray(reduce.reduceat(values, starts, axis=axis), np.float32)
+    others = tuple(at for at in range(values.ndim) if at != axis)
+    return np.asarray(reduce.reduce(values, axis=others), np.float32)
 
 
 def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:

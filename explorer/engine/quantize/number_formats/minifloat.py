@@ -1,0 +1,151 @@
+"""Minifloat: a sign, E bits of exponent, M of mantissa, subnormals; among them ONNX's float8."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.quantize.number_formats.number_format import (
+    Array,
+    Grid,
+    NumberFormat,
+    Writing,
+    along,
+)
+
+SLAB = 1 << 18
+"""Elements that are worked on at a time: some MiB of what lies between, however large a weight is."""
+
+MOST_EXPONENT, MOST_MANTISSA = 7, 14
+"""Beyond them a number of float32 is not rounded alike by everyone: its exponent comes out of a logarithm."""
+
+
+class Minifloat(NumberFormat, frozen=True):
+    """value = (-1)**sign x 2**(e - bias) x 1.m, or 2**(1 - bias) x 0.m where e is 0.
+
+    Every code is a number, none is left for infinity or NaN unless `largest` leaves it: as QONNX's FloatQuant
+    has it by default, so that floatE4M3 reaches 480, and float8e4m3 448. Rounded to nearest, ties to the even
+    significand (without a mantissa: to the larger, as IEEE 754 says), saturated.
+
+    Attributes:
+        exponent, mantissa: Bits of them.
+        bias: Of the exponent; 2**(exponent - 1) - 1 as a rule.
+        largest: The largest finite number.
+    """
+
+    exponent: int
+    mantissa: int
+    bias: int
+    largest: float
+
+    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+        """Scale 1, for a format that is not `scaled`; else the larger end becomes `largest`."""
+        if not self.scaled:
+            return Grid(np.ones((), np.float32), np.zeros((), np.int32))
+        reach = np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
+        scale = reach / np.float32(self.largest)
+        # a tensor of zeros alone (or of numbers too small to be told apart) is exact with any scale
+        scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
+        return Grid(scale, np.zeros(scale.shape, np.int32), axis)
+
+    def fitted(
+        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
+    ) -> Grid:
+        """As the range says; without a scale there is no look at the values."""
+        if not self.scaled:
+            return self.grid(values, values)
+        return NumberFormat.fitted(self, values, axis=axis, block=block)
+
+    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+        """Divided by the scale, rounded, multiplied by it again."""
+        scale = along(grid.scale, values.shape, grid)
+        with np.errstate(over="ignore"):  # what is beyond float32 by now saturates all the same
+            out = np.asarray(np.divide(values, scale, dtype=np.float32))
+        flat = out.reshape(-1)
+        for start in range(0, flat.size, SLAB):
+            flat[start : start + SLAB] = self.nearest(flat[start : start + SLAB])
+        out *= scale
+        return out
+
+    def nearest(self, values: Array) -> Array:
+        """The nearest numbers of scale 1, saturated; a NaN stays one."""
+        near = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
+        exponent = (near.view(np.int32) >> 23 & 255) - 127
+        # between two powers of two the step is the mantissa's last bit; subnormals have that of the least one
+        step = np.maximum(exponent, 1 - self.bias) - self.mantissa
+        near *= _power_of_two(-step)
+        np.rint(near, out=near)
+        near *= _power_of_two(step)
+        return cast(Array, near)
+
+    def limits(self, grid: Grid) -> tuple[Array, Array]:
+        """The largest number, either way."""
+        high = np.float32(self.largest) * grid.scale
+        return cast(Array, -high), cast(Array, high)
+
+
+def _power_of_two(exponent: Array) -> Array:
+    """2**exponent, float32, of an int32 between -126 and 127."""
+    return (exponent + 127 << 23).view(np.float32)
+
+
+class Float8(Minifloat, frozen=True):
+    """8-bit floats as ONNX has them (float8e4m3fn, float8e5m2), with a scale: QuantizeLinear, saturating.
+
+    The scale takes the range of the tensor to the format's largest number. QuantizeLinear has them from
+    operator set 19 on: https://onnx.ai/onnx/technical/float8.html
+    """
+
+    @property
+    def scaled(self) -> bool:
+        """448 is of no use to weights below 1."""
+        return True
+
+    @property
+    def writing(self) -> Writing:
+        """QuantizeLinear has both."""
+        return "linear"
+
+    @property
+    def element_type(self) -> str:
+        """As ml_dtypes has it."""
+        return "float8_e4m3fn" if self.exponent == 4 else "float8_e5m2"
+
+    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+        """Of ml_dtypes' type."""
+        one = Grid(np.ones((), np.float32), np.zeros((), np.int32))
+        with np.errstate(over="ignore"):
+            scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
+        return self.rounded(scaled, one).astype(numpy_type(self.element_type))
+
+
+def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
+    """One whose codes are all numbers."""
+    bias = (1 << (exponent - 1)) - 1 if bias is None else bias
+    largest = 2.0 ** ((1 << exponent) - 1 - bias) * (2 - 2.0**-mantissa)
+    return Minifloat(name, 1 + exponent + mantissa, exponent, mantissa, bias, largest)
+
+
+E4M3 = Float8("float8e4m3", 8, 4, 3, 7, 448.0)
+E5M2 = Float8("float8e5m2", 8, 5, 2, 15, 57344.0)
+
+
+def _named(found: re.Match[str]) -> Minifloat:
+    exponent, mantissa = int(found[1]), int(found[2])
+    if not (1 <= exponent <= MOST_EXPONENT and mantissa <= MOST_MANTISSA):
+        why = f"a minifloat has 1 to {MOST_EXPONENT} bits of exponent and at most {MOST_MANTISSA} of mantissa"
+        raise ValueError(why + ("; bfloat16 has 8" if exponent == 8 else ""))
+    return minifloat(found[0], exponent, mantissa)
+
+
+FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = (
+    (r"float8e4m3", lambda found: E4M3),
+    (r"float8e5m2", lambda found: E5M2),
+    (r"floatE(\d+)M(\d+)", _named),
+)
+
+EXAMPLES = ("float8e4m3", "float8e5m2", "floatE4M3", "floatE5M10")

@@ -1,0 +1,127 @@
+"""Binary and ternary numbers: +-scale, and +-scale or 0."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from explorer.engine.quantize.number_formats.integer import Integer
+from explorer.engine.quantize.number_formats.number_format import (
+    Array,
+    Grid,
+    NumberFormat,
+    Writing,
+    along,
+)
+
+SLAB = 1 << 20
+"""Elements that are summed at a time."""
+
+
+class Binary(NumberFormat, frozen=True):
+    """+scale for what is not below zero, else -scale: QONNX's BipolarQuant, of a NaN too."""
+
+    @property
+    def scaled(self) -> bool:
+        """There is nothing else to choose."""
+        return True
+
+    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+        """Half the larger end, the least squares' choice where all magnitudes up to it are as frequent."""
+        return _grid(_reach(low, high) / np.float32(2), axis)
+
+    def fitted(
+        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
+    ) -> Grid:
+        """The mean magnitude, which has the least squares' error (Rastegari et al., XNOR-Net, 2016)."""
+        parts = _channels(values, axis)
+        return _grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
+
+    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+        """The sign times the scale."""
+        scale = along(grid.scale, values.shape, grid)
+        return np.where(values >= 0, scale, -scale)
+
+    def limits(self, grid: Grid) -> tuple[Array, Array]:
+        """Its two values."""
+        return -grid.scale, grid.scale
+
+
+class Ternary(Integer, frozen=True):
+    """-scale, 0 or +scale, the nearest: an integer of 2 bits without its least code."""
+
+    @property
+    def writing(self) -> Writing:
+        """QuantizeLinear has no such range."""
+        return "function"
+
+    @property
+    def least(self) -> int:
+        """-1."""
+        return -1
+
+    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+        """Two thirds of the larger end, which leave equal thirds to the three values."""
+        return _grid(_reach(low, high) * np.float32(2) / np.float32(3), axis)
+
+    def fitted(
+        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
+    ) -> Grid:
+        """The scale of the least squares' error.
+
+        Where the n largest magnitudes become +-scale, their mean is the best scale, and the squared error is
+        sum w**2 - (their sum)**2 / n: the best n has the largest (sum)**2 / n.
+        """
+        return _grid(np.stack([np.asarray(_ternary_scale(part)) for part in _channels(values, axis)]), axis)
+
+
+def _reach(low: Array, high: Array) -> Array:
+    return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
+
+
+def _grid(scale: Array, axis: int | None) -> Grid:
+    scale = scale.astype(np.float32)
+    scale = scale.reshape(()) if axis is None else scale
+    scale = np.where(scale > np.finfo(np.float32).tiny, scale, np.float32(1))
+    return Grid(scale, np.zeros(scale.shape, np.int32), axis)
+
+
+def _channels(values: Array, axis: int | None) -> Iterator[Array]:
+    """What shares a scale, flat."""
+    if axis is None:
+        yield values.reshape(-1)
+        return
+    for part in np.moveaxis(values, axis, 0):
+        yield part.reshape(-1)
+
+
+def _sum(values: Array) -> float:
+    """Of magnitudes, in float64."""
+    pieces = (values[start : start + SLAB] for start in range(0, values.size, SLAB))
+    return float(sum(float(np.abs(piece).sum(dtype=np.float64)) for piece in pieces))
+
+
+def _ternary_scale(values: Array) -> float:
+    ordered = np.abs(values)
+    ordered.sort()
+    best, scale, total = 0.0, 0.0, 0.0
+    for stop in range(ordered.size, 0, -SLAB):
+        piece = ordered[max(0, stop - SLAB) : stop][::-1]
+        sums = total + np.cumsum(piece, dtype=np.float64)
+        counts = np.arange(ordered.size - stop + 1, ordered.size - stop + 1 + piece.size, dtype=np.float64)
+        gain = sums * sums / counts
+        at = int(gain.argmax())
+        if gain[at] > best:
+            best, scale = float(gain[at]), float(sums[at] / counts[at])
+        total = float(sums[-1])
+    return scale
+
+
+FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = (
+    (r"binary", lambda found: Binary(found[0], 1)),
+    (r"ternary", lambda found: Ternary(found[0], 2)),
+)
+
+EXAMPLES = ("binary", "ternary")
