@@ -88,7 +88,13 @@ Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("
 Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
 TensorStats = record(
     values.TensorStats,
-    {**TENSOR, **fields(values.TensorStats, leave=("tensor",)), "quantiles": list[Quantile]},
+    {**TENSOR, **fields(values.TensorStats, leave=("tensor", "chosen")), "quantiles": list[Quantile]},
+)
+StatisticsRow = record(
+    "Chosen statistics of one tensor, or of one index of an axis of it, under their own names ('var',"
+    " 'quantile:0.97'), and what is known of its layer.",
+    fields(values.StatisticsRow, leave=("values",)),
+    "StatisticsRow",
 )
 Skipped = record("A layer whose values are not there.", {"layer": str, "reason": str}, "Skipped")
 SiteCost = record(
@@ -220,6 +226,7 @@ DOCUMENTS: dict[str, Fields] = {
         "tensors": list[TensorStats],
         **dict.fromkeys(("tied", "duplicates"), list[list[str]]),
         "notes": list[str],
+        "statistics": list[StatisticsRow],
     },
     "activations": {
         **INFO,
@@ -229,6 +236,7 @@ DOCUMENTS: dict[str, Fields] = {
         "output": str | None,
         "seconds": float,
         "notes": list[str],
+        "statistics": list[StatisticsRow],
     },
     "compare": {
         **HEAD,

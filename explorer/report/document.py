@@ -35,6 +35,7 @@ from explorer.report.json_records import (
     picked,
     range_record,
     record_of,
+    statistics_record,
     stats_record,
     tensor_record,
     totals_record,
@@ -295,6 +296,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
         "tied": to_json(fact.tied),
         "duplicates": to_json(fact.duplicates),
         "notes": list(fact.notes),
+        "statistics": [statistics_record(row) for row in fact.statistics],
     }
 
 
@@ -308,6 +310,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
         "output": fact.output or None,
         "seconds": fact.seconds,
         "notes": list(fact.notes),
+        "statistics": [statistics_record(row) for row in fact.statistics],
     }
 
 

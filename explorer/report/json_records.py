@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.facts import SCHEMA_VERSION, Layer, ModelInfo, Range, TensorInfo, Totals, to_json
 
 if TYPE_CHECKING:
-    from explorer.facts.values import TensorStats
+    from explorer.facts.values import StatisticsRow, TensorStats
 
 __all__ = [
     "Document",
@@ -22,6 +22,7 @@ __all__ = [
     "picked",
     "range_record",
     "record_of",
+    "statistics_record",
     "stats_record",
     "tensor_record",
     "totals_record",
@@ -78,8 +79,16 @@ def stats_record(fact: TensorStats) -> Document:
     """The values of a tensor, with its name, dtype and shape beside them."""
     document = record_of(fact)
     del document["tensor"]
+    del document["chosen"]  # they stand beside the layers
     document["quantiles"] = [{"q": q, "value": to_json(value)} for q, value in fact.quantiles]
     return {**tensor_record(fact.tensor), **document}
+
+
+def statistics_record(fact: StatisticsRow) -> Document:
+    """Chosen statistics of one tensor under their own names, beside what is known of its layer."""
+    document = record_of(fact)
+    values = document.pop("values")
+    return {**document, **values}
 
 
 def tensor_record(fact: TensorInfo) -> Document:

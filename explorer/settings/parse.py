@@ -138,6 +138,17 @@ def parse_count(text: str, where: str, least: int) -> int:
     return int(text)
 
 
+def parse_axis(text: str, where: str = "--axis") -> int:
+    """An axis: '0', or '-1' for the last.
+
+    Raises:
+        Misuse: It is no whole number.
+    """
+    if not _INTEGER.fullmatch(text.strip().removeprefix("-")):
+        raise Misuse(f"'{text}' is no axis", where=where, hint="0 is the first, -1 the last")
+    return int(text)
+
+
 def parse_limit(text: str | None, where: str) -> float | None:
     """A number of 0 or more; None for nothing.
 

@@ -226,6 +226,28 @@ OPTIONS: dict[str, Option] = {
             "FILE",
             manual="a `.npy` (or `.npz` by input name) to run on; random otherwise",
         ),
+        Option(
+            "--op",
+            "only layers of this operator or module type, such as Conv or Linear; repeatable",
+            "KIND",
+            many=True,
+            old="--type",
+            manual="only layers of this operator or module type, such as `Conv` or `Linear`; repeatable",
+        ),
+        Option(
+            "--stat",
+            "statistics beside each other, one row a tensor: var,absmean,range:3sigma,quantile:0.97, ...\n"
+            "(explorer help counting)",
+            "NAMES",
+            manual="[statistics](counting.md#statistics) beside each other, one row a tensor:"
+            " `var,absmean,range:3sigma,quantile:0.97`",
+        ),
+        Option(
+            "--axis",
+            "statistics of each index of this axis, such as 0 for the output channels of a weight",
+            "N",
+            reads="axis",
+        ),
         Option("--bins", "intervals of a histogram (default 32)", "N", "32", least=1),
         Option("--batch", "batch size (default: the model's own)", "N", least=1),
         Option(

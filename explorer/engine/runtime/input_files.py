@@ -31,6 +31,47 @@ class InputArrays(Struct, frozen=True):
     path: str
     arrays: Mapping[str, Array]
 
+    def samples(self, inputs: Sequence[InputSpec], batch: int | None) -> list[InputArrays]:
+        """These arrays cut along their first axis, in as many samples as the model runs at a time.
+
+        Args:
+            inputs: As the model takes them. One with a fixed first size runs so many; an array that has just
+                these goes into every run; one of which the last run would not be whole is not cut.
+            batch: How many are run where the first size is open; None: all that there are.
+
+        Raises:
+            Misuse: Arrays hold different numbers of runs.
+        """
+        wanted = {one.name: one.shape for one in inputs}
+        if len(inputs) == 1 and len(self.arrays) == 1:
+            wanted = {next(iter(self.arrays)): inputs[0].shape}
+        cuts: dict[str, int] = {}
+        for name, array in self.arrays.items():
+            shape = wanted.get(name)
+            if not array.ndim or not len(array) or (shape is not None and len(shape) != array.ndim):
+                continue  # what is wrong with it is said when it is fitted
+            first = shape[0] if shape else None
+            size = first if isinstance(first, int) and first > 0 else batch
+            if size is None or len(array) == size:
+                continue
+            rest = shape[1:] if shape else ()
+            if any(isinstance(d, int) and d != s for d, s in zip(rest, array.shape[1:], strict=bool(rest))):
+                continue
+            if isinstance(first, int) and len(array) % size:
+                continue
+            cuts[name] = size
+        runs = {name: -(-len(self.arrays[name]) // size) for name, size in cuts.items()}
+        if len(set(runs.values())) > 1:
+            told = ", ".join(f"'{name}' {many:,}" for name, many in runs.items())
+            raise Misuse(f"its arrays hold different numbers of runs: {told}", where=self.path)
+        return [
+            InputArrays(
+                self.path,
+                {n: a[i * cuts[n] : (i + 1) * cuts[n]] if n in cuts else a for n, a in self.arrays.items()},
+            )
+            for i in range(next(iter(runs.values()), 1))
+        ]
+
     def fit(self, inputs: Sequence[InputSpec]) -> dict[str, Array]:
         """The arrays by the model's names.
 
@@ -75,6 +116,14 @@ class InputArrays(Struct, frozen=True):
     def text(self, name: str, array: Array) -> str:
         """For the report: 'x: float32 [1, 3, 224, 224], from photo.npy'."""
         return f"{printable(name)}: {array.dtype} {shape_text(array.shape)}, from {self.path}"
+
+    def texts(self, runs: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
+        """The same of several runs, with how many there are."""
+        many = f", in {len(runs):,} runs" if len(runs) > 1 else ""
+        whole = {name: self.arrays.get(name, array) for name, array in runs[0].items()}
+        if many and len(whole) == len(self.arrays) == 1:
+            whole = {next(iter(whole)): next(iter(self.arrays.values()))}
+        return tuple(self.text(name, array) + many for name, array in whole.items())
 
 
 _UNPACKED = 64 << 20

@@ -18,10 +18,28 @@ from msgspec import Struct, field
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.numbers import Numbers
+from explorer.engine.values.samples import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
-from explorer.facts import Progress
+from explorer.engine.values.weights import statistics_rows
+from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, TensorStats
 from explorer.host.output_files import atomic_write
+from explorer.settings.statistics import Choice
+
+
+class Backward(Struct, frozen=True):
+    """What flows back through a model starts where: at a loss of its outputs, or a gradient that is given.
+
+    Attributes:
+        loss: 'sum' of all outputs; 'mse', mean squared distance of the outputs to a target; 'cross-entropy'
+            of the first output, classes on axis 1 (or the only one).
+        target: Of 'mse' an array like the first output, of 'cross-entropy' the classes; None draws it.
+        gradient: The gradient at the first output, in place of a loss.
+    """
+
+    loss: str = "sum"
+    target: np.ndarray[Any, Any] | None = None
+    gradient: np.ndarray[Any, Any] | None = None
 
 
 class ActivationRequest(Struct, frozen=True):
@@ -35,6 +53,11 @@ class ActivationRequest(Struct, frozen=True):
             call it in a file: the path of the layer, with a number where it puts out several. The numbers
             are read before it returns.
         step: Called with how much is done and how much there is; raises `Cancelled` to stop.
+        batch: Samples of `given` that the model runs at a time; None: as many as it takes.
+        begin: Called with how often the model will run, before it does; `take` is then called for the same
+            layers in every run.
+        kinds: Operators or module types of layers; empty means all.
+        backward: What flows back is wanted, not what is put out.
     """
 
     layers: tuple[str, ...]
@@ -42,6 +65,10 @@ class ActivationRequest(Struct, frozen=True):
     seed: int
     take: Callable[[Numbers, int, str], None]
     step: Callable[[int, int], None]
+    batch: int | None = None
+    begin: Callable[[int], None] = lambda runs: None
+    kinds: tuple[str, ...] = ()
+    backward: Backward | None = None
 
 
 class ActivationRun(Struct, frozen=True):
@@ -102,20 +129,55 @@ class _Collector(Struct):
     """Takes what layers put out: measures it, writes it, forgets it."""
 
     bins: int
+    choices: Sequence[Choice]
+    axis: int | None
     archive: ActivationArchive | None
     cancel: Cancel
     on_progress: OnProgress
-    found: list[TensorStats] = field(default_factory=list)
+    runs: int = 1
+    measured: list[TensorStats] = field(default_factory=list)
+    samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
+    held: int = 0
+
+    def begin(self, runs: int) -> None:
+        self.runs = runs
 
     def take(self, numbers: Numbers, call: int, name: str) -> None:
-        self.found.append(measure(numbers, bins=self.bins, call=call, cancel=self.cancel))
+        run = 0
+        if self.runs == 1:
+            self.measured.append(
+                measure(
+                    numbers,
+                    bins=self.bins,
+                    call=call,
+                    choices=self.choices,
+                    axis=self.axis,
+                    cancel=self.cancel,
+                )
+            )
+        else:
+            one = self.samples.get((name, call))
+            if one is None:
+                one = self.samples[name, call] = OutputSamples(numbers, self.choices, self.axis)
+            run = one.runs
+            self.held -= one.held
+            one.add(numbers, KEPT - self.held - one.held, self.cancel)
+            self.held += one.held
         if self.archive is not None:
-            self.archive.add(f"{name}#{call + 1}" if call else name, numbers)
+            called = f"{name}#{call + 1}" if call else name
+            self.archive.add(f"{called}@{run + 1}" if self.runs > 1 else called, numbers)
 
     def step(self, done: int, total: int) -> None:
         stop_if(self.cancel)
         if self.on_progress is not None:
             self.on_progress(Progress("running the layers", done, total))
+
+    def found(self) -> tuple[TensorStats, ...]:
+        """The figures of every output, in the order in which they came first."""
+        return (
+            *self.measured,
+            *(one.stats(self.bins, call, self.cancel) for (_, call), one in self.samples.items()),
+        )
 
 
 def activations(
@@ -123,22 +185,35 @@ def activations(
     layers: Sequence[str] = (),
     *,
     source: str = "",
+    kinds: Sequence[str] = (),
+    choices: Sequence[Choice] = (),
+    axis: int | None = None,
+    rows: Sequence[Layer] = (),
     input: str | None = None,
+    batch: int | None = None,
     seed: int = 0,
+    backward: Backward | None = None,
     bins: int = 32,
     output: str | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
-    """Statistics of what the layers of a model put out for one input.
+    """Statistics of what the layers of a model put out, or of what flows back through them.
 
     Args:
         run: Runs the model; from its format.
         layers: Globs over paths of layers; empty means every one.
         source: What the user calls the model.
-        input: An .npy or .npz file with the input; None draws it.
+        kinds: Operators or module types of layers; empty means all.
+        choices: Statistics that are wanted beside.
+        axis: The axis whose indices these are told apart for; None for none.
+        rows: The rows of the model's analysis.
+        input: An .npy or .npz file with the input; None draws it. Of several times as many samples as the
+            model takes the figures are over all.
+        batch: How many of these to run at a time; None: as many as the model takes.
         seed: Of the drawn input.
+        backward: Where a gradient comes from, if that is wanted.
         bins: Intervals of a histogram.
         output: An .npz file for the values, which are otherwise forgotten.
         overwrite: Whether an existing file may be replaced.
@@ -146,24 +221,46 @@ def activations(
         cancel: Asked at every layer; True stops, and nothing is written.
 
     Raises:
-        Misuse: The input does not fit, a glob matches nothing, or `output` cannot be written.
+        Misuse: The input does not fit, a glob or kind matches nothing, or `output` cannot be written.
         BadModel: The model fails before any of these layers has run.
         Cancelled: `cancel` said so.
     """
     started = time.perf_counter()
     given = None if input is None else read_input(input)
     with _archive(output, overwrite) as archive:
-        collector = _Collector(bins, archive, cancel, on_progress)
-        ran = run(ActivationRequest(tuple(layers), given, seed, collector.take, collector.step))
+        collector = _Collector(bins, choices, axis, archive, cancel, on_progress)
+        ran = run(
+            ActivationRequest(
+                tuple(layers),
+                given,
+                seed,
+                collector.take,
+                collector.step,
+                batch,
+                collector.begin,
+                tuple(kinds),
+                backward,
+            )
+        )
+        found = collector.found()
+    rough = sum(not stats.quantiles_exact for stats in found)
     return Activations(
         source,
         ran.inputs,
-        tuple(collector.found),
+        found,
         output or "",
         ran.skipped,
         time.perf_counter() - started,
         ran.sizes,
+        (_ROUGH.format(rough, KEPT >> 20),) if rough else (),
+        statistics_rows(found, rows, "activation" if backward is None else "gradient", axis),
     )
+
+
+_ROUGH = (
+    "quantiles and histograms of {:,} outputs are to 0.4 % of a value, as their numbers over all samples do"
+    " not fit in {} MiB; all else is exact"
+)
 
 
 @contextlib.contextmanager

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine import shapes
 from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, Model, Node, dtype_code
@@ -20,8 +19,10 @@ from explorer.engine.runtime.observed import BUDGET, WIDER, Observer, nbytes
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
-from explorer.engine.values.weights import GroupPaths, select
+from explorer.engine.values.weights import GroupPaths, paths_of_kinds, select
 from explorer.facts import Layer, TensorInfo
+
+_MODULES = "torchvision's name of a model, or package.module:callable"
 
 
 class _Broken(BadModel):
@@ -58,18 +59,22 @@ def run(
         BadModel: onnxruntime cannot load the model, or run it as far as the first of these layers.
         Cancelled: From `asked.step`.
     """
-    feeds, texts = _feeds(model, asked, dims, input_shapes)
-    wanted, skipped = _wanted(model, layers, asked.layers)
+    if asked.backward is not None:
+        raise Misuse("what flows back is known of modules only", where="--backward", hint=_MODULES)
+    runs, texts = _feeds(model, asked, dims, input_shapes)
+    asked.begin(len(runs))
+    feeds = runs[0]
+    wanted, skipped = _wanted(model, layers, asked.layers, asked.kinds)
     wanted = _sized(model, wanted, feeds)
     try:
-        _hand_over(model, wanted, feeds, asked, skipped)
+        _hand_over(model, wanted, runs, asked, skipped)
     except _Broken as error:
         path, head = _as_far_as_it_runs(model, layers, feeds, functools.partial(asked.step, 0, len(wanted)))
         made = {name for node in head.graph.nodes for name in node.outputs}
         early = [output for output in wanted if output.info.name in made]
         if not early:
             raise
-        _hand_over(head, early, feeds, asked, skipped)
+        _hand_over(head, early, runs, asked, skipped)
         skipped[:0] = _after(path, error.what, wanted[len(early) :])
     sizes = {} if asked.given is None else {n: (str(a.dtype), tuple(a.shape)) for n, a in feeds.items()}
     return ActivationRun(texts, tuple(skipped), sizes)
@@ -78,40 +83,47 @@ def run(
 def _hand_over(
     model: Model,
     wanted: Sequence[_Output],
-    feeds: Mapping[str, Array],
+    runs: Sequence[Mapping[str, Array]],
     asked: ActivationRequest,
     skipped: list[tuple[str, str]],
 ) -> None:
-    """Runs the model for these outputs, and again for those that do not fit; `skipped` gets what is none.
+    """Runs the model for these outputs, and again for those that do not fit; `runs` are what goes in, run by
+    run, and `skipped` gets what is no tensor of numbers.
 
     Raises:
         _Broken: The model does not run.
         BadModel: It did, and yet gives not all of them.
     """
-    done = 0
+    done, total = 0, len(wanted) * len(runs)
     for chunk in batches(wanted, lambda output: nbytes(output.info), BUDGET):
-        asked.step(done, len(wanted))
+        asked.step(done, total)
         try:
-            results = _results(model, chunk, feeds)
+            observer = Observer(model, [output.info for output in chunk])
         except BadModel as error:
-            # onnxruntime runs all of a model for any output: where it handed over some, no node is to blame
             raise error if done else _Broken(error.what) from error
-        for output in chunk:
-            asked.step(done, len(wanted))
-            done += 1
-            value = results.pop(output.info.name)
-            if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
-                asked.take(_numbers(output, value), 0, output.file)
-            else:
-                kind = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
-                skipped.append(
-                    (output.layer, f"its output '{output.info.name}' is {kind}, not a tensor of numbers")
-                )
+        for number, feeds in enumerate(runs):
+            try:
+                made = observer.run(feeds)
+            except BadModel as error:
+                # onnxruntime runs all of a model for any output: where it handed over some, no node is to
+                # blame
+                raise error if done else _Broken(error.what) from error
+            for output in chunk:
+                asked.step(done, total)
+                done += 1
+                value = made.pop(output.info.name)
+                if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
+                    asked.take(_numbers(output, value), 0, output.file)
+                elif not number:
+                    kind = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
+                    skipped.append(
+                        (output.layer, f"its output '{output.info.name}' is {kind}, not a tensor of numbers")
+                    )
 
 
-def _results(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> dict[str, Any]:
-    """These outputs by name, as onnxruntime hands them over."""
-    return Observer(model, [output.info for output in outputs]).run(feeds)
+def _try(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> None:
+    """Runs the model as far as these outputs."""
+    Observer(model, [output.info for output in outputs]).run(feeds)
 
 
 def _as_far_as_it_runs(
@@ -133,7 +145,7 @@ def _as_far_as_it_runs(
         # what nobody in this part uses is asked for: then everything in it runs
         ends = [n for node in part.graph.nodes for n in node.outputs if n in known and n not in used]
         try:
-            _results(part, [known[name] for name in ends], feeds)
+            _try(part, [known[name] for name in ends], feeds)
         except BadModel:
             fails = middle
         else:
@@ -158,10 +170,11 @@ def _after(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str
 
 def _feeds(
     model: Model, asked: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
-) -> tuple[dict[str, Array], tuple[str, ...]]:
+) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
+    """What goes into the model, run by run, and how it came about."""
     if asked.given is None:
         planned = plan_inputs(model, dims, input_shapes)
-        return draw(planned, asked.seed), tuple(f"{item.text()}, seed {asked.seed}" for item in planned)
+        return [draw(planned, asked.seed)], tuple(f"{item.text()}, seed {asked.seed}" for item in planned)
     bound = dims or {}
     wanted = [
         InputSpec(
@@ -169,12 +182,12 @@ def _feeds(
         )
         for v in model.graph.feeds
     ]
-    feeds = asked.given.fit(wanted)
-    return feeds, tuple(asked.given.text(name, array) for name, array in feeds.items())
+    runs = [part.fit(wanted) for part in asked.given.samples(wanted, asked.batch)]
+    return runs, asked.given.texts(runs)
 
 
 def _wanted(
-    model: Model, layers: Sequence[Layer], globs: Sequence[str]
+    model: Model, layers: Sequence[Layer], globs: Sequence[str], kinds: Sequence[str] = ()
 ) -> tuple[list[_Output], list[tuple[str, str]]]:
     """The outputs to be seen, in execution order; and the layers that cannot be seen, and why."""
     nodes = [n for n in model.graph.nodes if n.op != "Constant" or n.domain]
@@ -193,6 +206,10 @@ def _wanted(
     entries = [(o.info.name, around.around(o.layer)) for o in outputs]
     entries += [(layer.path, around.around(layer.path)) for layer in inner]
     picked = select(globs, entries, "layer", layers)
+    if kinds:
+        of_kind = paths_of_kinds(kinds, layers)
+        paths_of = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
+        picked = [hit and path in of_kind for hit, path in zip(picked, paths_of, strict=True)]
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
         for layer, wanted in zip(inner, picked[len(outputs) :], strict=True)

@@ -6,22 +6,31 @@ values: how often each occurs says all there is to know, in one pass. Wider type
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.intervals import edges_of, places, quantiles
+from explorer.engine.values.figures.counted import of_codes
+from explorer.engine.values.figures.intervals import QUANTILES
+from explorer.engine.values.figures.moments import figures, moments
+from explorer.engine.values.figures.wide import NOTHING, WideStatistics
 from explorer.engine.values.numbers import Array, Numbers, chunks
-from explorer.engine.values.wide import NOTHING, WideStatistics
 from explorer.facts import TensorInfo
-from explorer.facts.values import Histogram, TensorStats
+from explorer.facts.values import TensorStats
+from explorer.settings.statistics import STATISTICS, Choice
 
 
 def measure(
-    numbers: Numbers, *, bins: int = 32, call: int = 0, origin: str = "observed", cancel: Cancel = None
+    numbers: Numbers,
+    *,
+    bins: int = 32,
+    call: int = 0,
+    origin: str = "observed",
+    choices: Sequence[Choice] = (),
+    axis: int | None = None,
+    cancel: Cancel = None,
 ) -> TensorStats:
     """What there is to say about the numbers of one tensor.
 
@@ -30,25 +39,18 @@ def measure(
         bins: Intervals of the histogram.
         call: Which call of its layer made it.
         origin: Who says so, for `TensorInfo`.
+        choices: Statistics that are wanted beside.
+        axis: The axis whose indices these are told apart for, negative from behind; None for none. A tensor
+            without it has none of them.
         cancel: Asked at every slab; True stops.
 
     Raises:
         Cancelled: `cancel` said so.
         BadModel: The tensor cannot be read.
     """
-    first = next(numbers.slabs(), None)
-    kind = np.dtype(np.float32) if first is None else first.dtype
-    empty = first is None and not numbers.zeros
-    del first
-    found: Mapping[str, Any]
-    if empty:
-        found = NOTHING
-    elif numbers.dtype == "string" or kind.kind in "cOUSM":
-        found = _counted_only(numbers, kind, cancel)
-    elif kind.itemsize <= 2:
-        found = _by_value(numbers, kind, bins, cancel)
-    else:
-        found = WideStatistics(numbers, kind, bins, cancel).figures()
+    shares = shares_of(choices)
+    found = figures_of(numbers, bins, shares, cancel)
+    quantiles = dict(found.pop("quantiles", ()))
     return TensorStats(
         TensorInfo(numbers.name, numbers.dtype, numbers.shape, origin),
         numbers.layer,
@@ -56,8 +58,84 @@ def measure(
         numbers.nbytes,
         call=call,
         trainable=numbers.trainable,
+        quantiles=usual(quantiles),
+        chosen=_chosen(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
         **found,
     )
+
+
+def shares_of(choices: Iterable[Choice]) -> list[float]:
+    """Which quantiles are among chosen statistics."""
+    return sorted({choice.argument for choice in choices if STATISTICS[choice.name].of is None})
+
+
+def usual(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
+    """Of these quantiles those that every tensor is told with."""
+    return tuple((q, quantiles[q]) for q in QUANTILES if q in quantiles)
+
+
+def figures_of(
+    numbers: Numbers, bins: int, shares: Collection[float] = (), cancel: Cancel = None
+) -> dict[str, Any]:
+    """The figures of a tensor by the names of `TensorStats`; `shares` are quantiles beside the usual ones.
+
+    Raises:
+        Cancelled: `cancel` said so.
+        BadModel: The tensor cannot be read.
+    """
+    first = next(numbers.slabs(), None)
+    kind = np.dtype(np.float32) if first is None else first.dtype
+    if first is None and not numbers.zeros:
+        return dict(NOTHING)
+    del first
+    if numbers.dtype == "string" or kind.kind in "cOUSM":
+        return dict(_counted_only(numbers, kind, cancel))
+    wanted = sorted({*QUANTILES, *shares})
+    if kind.itemsize <= 2:
+        return of_codes(numbers, kind, bins, wanted, cancel)
+    return dict(WideStatistics(numbers, kind, bins, wanted, cancel).figures())
+
+
+def _chosen(
+    numbers: Numbers,
+    choices: Sequence[Choice],
+    axis: int | None,
+    quantiles: Mapping[float, float],
+    shares: Sequence[float],
+    cancel: Cancel,
+) -> dict[str, tuple[float | None, ...]]:
+    """The chosen statistics of a tensor, or of each index of an axis."""
+    rank = len(numbers.shape)
+    if axis is not None and not -rank <= axis < rank:
+        return {}
+    at = None if axis is None else axis % rank
+    found = moments(numbers, at, cancel)
+    if found is None or int(found.elements.sum()) != numbers.elements:
+        return {}  # text, complex numbers, numbers that cannot be read
+    if at is None:
+        return figures(found, choices, {q: (value,) for q, value in quantiles.items()})
+    return figures(found, choices, quantiles_along([numbers], at, shares) if shares else {})
+
+
+def quantiles_along(
+    runs: Sequence[Numbers], axis: int, shares: Sequence[float]
+) -> dict[float, tuple[float | None, ...]]:
+    """Quantiles of each index of an axis, over tensors that have it in the same length.
+
+    For these the tensors are in memory, in the type that they are stored in.
+    """
+    parts = [np.moveaxis(_whole(numbers), axis, 0) for numbers in runs]
+    found: list[list[float | None]] = []
+    for at in range(parts[0].shape[0]):
+        values = np.concatenate([part[at].astype(np.float64).reshape(-1) for part in parts])
+        values = values[np.isfinite(values)]
+        found.append(np.quantile(values, shares).tolist() if values.size else [None] * len(shares))
+    return {q: tuple(row[at] for row in found) for at, q in enumerate(shares)}
+
+
+def _whole(numbers: Numbers) -> Array:
+    slabs = list(numbers.slabs())
+    return (np.concatenate(slabs) if slabs else np.zeros(0)).reshape(numbers.shape)
 
 
 def _counted_only(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
@@ -72,56 +150,3 @@ def _counted_only(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapp
         inf += int((np.isinf(chunk) & ~bad).sum())
         zeros += int((chunk == 0).sum())
     return {**NOTHING, "zeros": zeros / numbers.elements, "nan": nan, "inf": inf}
-
-
-def _by_value(numbers: Numbers, kind: np.dtype[Any], bins: int, cancel: Cancel) -> Mapping[str, Any]:
-    """Of a type of one or two bytes: from how often each of its values occurs."""
-    code = np.dtype(np.uint8 if kind.itemsize == 1 else np.uint16)
-    counts = np.zeros(1 << (8 * kind.itemsize), np.int64)
-    for chunk in chunks(numbers, cancel):
-        counts += np.bincount(np.ascontiguousarray(chunk).view(code), minlength=counts.size)
-    values = np.arange(counts.size).astype(code)
-    codes = np.flatnonzero(counts)
-    with np.errstate(invalid="ignore"):
-        numeric = values[codes].view(np.bool_ if kind.kind == "b" else kind).astype(np.float64)
-    counts = counts[codes]
-    nan, inf = int(counts[np.isnan(numeric)].sum()), int(counts[np.isinf(numeric)].sum())
-    finite = np.isfinite(numeric)
-    # -0.0 and 0.0 are two codes and one value
-    numeric, where = np.unique(numeric[finite], return_inverse=True)
-    merged = np.zeros(numeric.size, np.int64)
-    np.add.at(merged, where, counts[finite])
-    if numbers.zeros:
-        numeric, merged = _with_zeros(numeric, merged, numbers.zeros)
-    total = int(merged.sum())
-    if not total:
-        return {**NOTHING, "zeros": 0.0, "nan": nan, "inf": inf}
-    mean = math.fsum(numeric * merged) / total
-    variance = math.fsum((numeric - mean) ** 2 * merged) / total
-    cumulative = np.cumsum(merged)
-    low, high = float(numeric[0]), float(numeric[-1])
-    edges = edges_of(low, high, bins)
-    filled = np.zeros(bins, np.int64)
-    np.add.at(filled, places(numeric, edges), merged)
-    return {
-        "minimum": low,
-        "maximum": high,
-        "mean": mean,
-        "std": math.sqrt(variance),
-        "zeros": int(merged[numeric == 0].sum()) / numbers.elements,
-        "nan": nan,
-        "inf": inf,
-        "quantiles": quantiles(
-            total, lambda rank: float(numeric[np.searchsorted(cumulative, rank, side="right")])
-        ),
-        "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
-    }
-
-
-def _with_zeros(values: Array, counts: Array, zeros: int) -> tuple[Array, Array]:
-    """The counts of sorted values with `zeros` more zeros."""
-    at = int(np.searchsorted(values, 0.0))
-    if at == values.size or values[at] != 0:
-        values, counts = np.insert(values, at, 0.0), np.insert(counts, at, 0)
-    counts[at] += zeros
-    return values, counts

@@ -26,8 +26,9 @@ from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
+from explorer.engine.values.torch_gradients import flow_back
 from explorer.engine.values.torch_tensors import materialised, numbers_of
-from explorer.engine.values.weights import select
+from explorer.engine.values.weights import paths_of_kinds, select
 from explorer.facts import Layer, TensorInfo
 from explorer.host.optional_packages import error_line
 
@@ -69,10 +70,26 @@ def run(
         bound, given, texts, sizes = _read(loaded, asked.given, shapes, dims or {})
     module = materialised(loaded, lambda: bound)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    args, kwargs = bound.call([tensor.to(home) for tensor in given])
+    runs = [given] if asked.given is None else _cut(given, asked.batch, asked.given.path)
+    calls = [bound.call([tensor.to(home) for tensor in run]) for run in runs]
     with loaded.quiet():
-        skipped = record(module, args, kwargs, asked, layers=layers, source=loaded.source)
-    return ActivationRun(tuple(texts), skipped, sizes)
+        skipped = record(module, calls, asked, layers=layers, source=loaded.source)
+    many = f", in {len(runs):,} runs" if len(runs) > 1 else ""
+    return ActivationRun(tuple(f"{text}{many}" for text in texts), skipped, sizes)
+
+
+def _cut(given: Sequence[torch.Tensor], batch: int | None, path: str) -> list[list[torch.Tensor]]:
+    """The inputs of a file, so many samples at a time; all of them have the same number.
+
+    Raises:
+        Misuse: They have not.
+    """
+    counts = {len(tensor) if tensor.dim() else 0 for tensor in given}
+    if batch is None or counts == {batch}:
+        return [list(given)]
+    if len(counts) != 1 or 0 in counts:
+        raise Misuse("its arrays hold different numbers of samples", where=path, hint="leave --batch out")
+    return [[tensor[at : at + batch] for tensor in given] for at in range(0, counts.pop(), batch)]
 
 
 def _made(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[list[torch.Tensor], list[str]]:
@@ -191,9 +208,10 @@ def _heights(loaded: LoadedModule, bound: BoundInputs) -> dict[str, int]:
 class _Watch:
     """What the hooks share: which modules are wanted, how often each has run, where it failed."""
 
-    def __init__(self, wanted: Mapping[int, str], asked: ActivationRequest) -> None:
+    def __init__(self, wanted: Mapping[int, str], asked: ActivationRequest, runs: int) -> None:
         self.wanted = wanted
         self.asked = asked
+        self.total = len(wanted) * runs
         self.calls: Counter[str] = Counter()
         self.barren: dict[str, str] = {}
         self.failed: tuple[str, BaseException] | None = None
@@ -202,17 +220,34 @@ class _Watch:
 
     def leave(self, module: nn.Module, args: Any, result: Any) -> None:
         path = self.wanted[id(module)]
-        self.asked.step(self.done, max(len(self.wanted), self.done))
-        self.done += 1
+        self.asked.step(self.done, max(self.total, self.done))
         call = self.calls[path]
         self.calls[path] += 1
         found = False
         for place, tensor in tensors(result):
             found = True
             name = f"{path}.{place}" if place else path
-            self.asked.take(numbers_of(tensor, name, layer=path), call, name)
+            self.see(tensor, name, path, call)
         if not found:
             self.barren[path] = f"its output is no tensor ({type(result).__name__})"
+
+    def see(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
+        """Hand on what a module put out, or what will flow back to it."""
+        if self.asked.backward is None:
+            self.done += 1
+            self.asked.take(numbers_of(tensor, name, layer=path), call, name)
+            return
+        if not tensor.requires_grad:
+            self.barren[path] = "nothing flows back to it: its output depends on no parameter and no input"
+            return
+        self.barren.setdefault(path, "nothing flows back to it: the loss does not depend on its output")
+
+        def back(gradient: torch.Tensor) -> None:
+            self.done += 1
+            self.barren.pop(path, None)
+            self.asked.take(numbers_of(gradient, name, layer=path), call, name)
+
+        tensor.register_hook(back)  # type: ignore[no-untyped-call]
 
     def fail(self, path: str) -> Any:
         """A hook that notes the innermost module in which an exception was raised."""
@@ -229,21 +264,19 @@ class _Watch:
 
 def record(
     module: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     asked: ActivationRequest,
     *,
     layers: Sequence[Layer] = (),
     source: str = "",
 ) -> tuple[tuple[str, str], ...]:
-    """Runs `module` once in evaluation mode, and hands what its modules put out to `asked.take`.
+    """Runs `module` in evaluation mode, and hands what its modules put out to `asked.take`.
 
-    The module is left as it was: no hooks, the same train or eval state.
+    The module is left as it was: no hooks, no gradients, the same train or eval state.
 
     Args:
         module: A module with real weights.
-        args: Positional arguments of its forward.
-        kwargs: Keyword arguments.
+        calls: Positional and keyword arguments of its forward, run by run.
         asked: What to watch: by default every module without children, on request any.
         layers: Rows of its analysis: those that are no modules are told to who asks for them.
         source: What the user calls it.
@@ -252,12 +285,13 @@ def record(
         What was asked for and gave nothing, and why.
 
     Raises:
-        Misuse: A glob matches nothing.
+        Misuse: A glob or kind matches nothing, or nothing can flow back.
         BadModel: The module fails before anything was handed over; the message says in which of its modules.
     """
     named = {path or type(module).__name__: part for path, part in module.named_modules()}
-    wanted, skipped = _wanted(named, asked.layers, layers)
-    watch = _Watch({id(named[path]): path for path in wanted}, asked)
+    wanted, skipped = _wanted(named, asked, layers)
+    asked.begin(len(calls))
+    watch = _Watch({id(named[path]): path for path in wanted}, asked, len(calls))
     with ExitStack() as stack:
         stack.enter_context(restoring_modes(module.modules()))
         module.eval()
@@ -267,17 +301,24 @@ def record(
             if id(part) in watch.wanted:
                 stack.callback(part.register_forward_hook(watch.leave).remove)
             stack.callback(part.register_forward_hook(watch.fail(path), always_call=True).remove)
-        try:
-            with torch.no_grad():
-                module(*args, **kwargs)
-        except ExplorerError:
-            raise
-        except Exception as error:
-            where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
-            if where and watch.done:
-                return (*skipped, *_after(where, error_line(error), wanted, watch))
-            place = f" in {where}" if where else ""
-            raise BadModel(f"the model failed{place}: {error_line(error)}", where=source) from error
+        before = 0
+        for args, kwargs in calls:
+            watch.calls.clear()
+            try:
+                if asked.backward is None:
+                    with torch.no_grad():
+                        module(*args, **kwargs)
+                else:
+                    flow_back(module, args, kwargs, asked.backward, asked.seed, before)
+            except ExplorerError:
+                raise
+            except Exception as error:
+                where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
+                if where and watch.done:
+                    return (*skipped, *_after(where, error_line(error), wanted, watch))
+                place = f" in {where}" if where else ""
+                raise BadModel(f"the model failed{place}: {error_line(error)}", where=source) from error
+            before += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
     for path in wanted:
         if isinstance(named[path], torch.jit.ScriptModule):
             skipped.append((path, "it is compiled, and what compiled code calls cannot be watched"))
@@ -297,16 +338,22 @@ def _after(where: str, reason: str, wanted: Sequence[str], watch: _Watch) -> Ite
 
 
 def _wanted(
-    named: Mapping[str, nn.Module], globs: Sequence[str], layers: Sequence[Layer]
+    named: Mapping[str, nn.Module], asked: ActivationRequest, layers: Sequence[Layer]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Paths of the modules to watch; and of layers that cannot be watched, and why."""
     # what computes as one never calls what it is made of
     whole = tuple(f"{path}." for path, part in named.items() if is_leaf(part))
-    if not globs:
-        return [p for p, m in named.items() if is_leaf(m) and not p.startswith(whole)], []
+    of_kind = paths_of_kinds(asked.kinds, layers) if asked.kinds else frozenset(named)
+    if not asked.layers:
+        leaves = (p for p, m in named.items() if is_leaf(m) and not p.startswith(whole))
+        return [path for path in leaves if path in of_kind], []
     others = [layer.path for layer in layers if layer.path not in named]
-    picked = select(globs, [(path, ()) for path in (*named, *others)], "layer", layers)
-    hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted]
+    picked = select(asked.layers, [(path, ()) for path in (*named, *others)], "layer", layers)
+    hit = [
+        path
+        for path, wanted in zip((*named, *others), picked, strict=True)
+        if wanted and (path in of_kind or not asked.kinds)
+    ]
     return [path for path in hit if path in named], [
         (path, "it is an operator that its module calls, and only modules can be watched")
         for path in hit

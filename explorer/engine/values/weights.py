@@ -19,8 +19,9 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
-from explorer.facts.values import TensorStats, Weights
+from explorer.facts.values import StatisticsRow, TensorStats, Weights
 from explorer.settings.filter import is_query, layers_found
+from explorer.settings.statistics import Choice
 
 
 class GroupPaths:
@@ -83,10 +84,55 @@ def select(
     return picked
 
 
+def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer], where: str = "--op") -> frozenset[str]:
+    """Paths of the layers that are of one of these operators or module types, whatever the case.
+
+    Raises:
+        Misuse: There is none of a kind.
+    """
+    found: set[str] = set()
+    known = dict.fromkeys(layer.kind for layer in layers if not layer.group)
+    for kind in kinds:
+        alike = {name for name in known if fnmatch.fnmatchcase(name.lower(), kind.lower())}
+        if not alike:
+            raise Misuse(f"no layer is a '{kind}'", where=where, hint=nearest(kind, known))
+        found.update(layer.path for layer in layers if layer.kind in alike and not layer.group)
+    return frozenset(found)
+
+
+def statistics_rows(
+    tensors: Iterable[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
+) -> tuple[StatisticsRow, ...]:
+    """Chosen statistics of tensors, one row for each number, beside what is known of their layers."""
+    at = {layer.path: layer for layer in layers}
+    rows = []
+    for stats in tensors:
+        layer = at.get(stats.layer)
+        many = max((len(values) for values in stats.chosen.values()), default=0)
+        about = (
+            stats.layer,
+            "" if layer is None else layer.kind,
+            role,
+            stats.tensor.name,
+            stats.tensor.dtype,
+            stats.tensor.shape,
+            () if layer is None else tuple(t.shape for t in layer.inputs),
+            () if layer is None else tuple(t.shape for t in layer.outputs),
+            stats.call,
+        )
+        for index in range(many):
+            values = {label: numbers[index] for label, numbers in stats.chosen.items()}
+            rows.append(StatisticsRow(*about, None if axis is None else index, values))
+    return tuple(rows)
+
+
 def weights(
     tensors: Sequence[Numbers],
     names: Sequence[str] = (),
     *,
+    kinds: Sequence[str] = (),
+    choices: Sequence[Choice] = (),
+    axis: int | None = None,
     source: str = "",
     layers: Sequence[Layer] = (),
     notes: Sequence[str] = (),
@@ -99,6 +145,9 @@ def weights(
     Args:
         tensors: What the model stores, in its order.
         names: Globs over the names of tensors and the paths of layers and groups; empty means all.
+        kinds: Operators or module types of layers; empty means all.
+        choices: Statistics that are wanted beside.
+        axis: The axis whose indices these are told apart for; None for none.
         source: What the user calls the model.
         layers: Its rows: they say whose a tensor is, where the tensor does not.
         notes: What is worth knowing about the values.
@@ -111,7 +160,7 @@ def weights(
         for among those.
 
     Raises:
-        Misuse: A glob matches nothing.
+        Misuse: A glob or a kind matches nothing.
         Cancelled: `cancel` said so.
     """
     tensors = _owned(tensors, layers)
@@ -119,6 +168,9 @@ def weights(
     picked = select(
         names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
     )
+    if kinds:
+        of_kind = paths_of_kinds(kinds, layers)
+        picked = [hit and t.layer in of_kind for hit, t in zip(picked, tensors, strict=True)]
     aliases: dict[Hashable, list[str]] = {}
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:
@@ -132,11 +184,18 @@ def weights(
     for done, tensor in enumerate(asked.values()):
         if on_progress is not None:
             on_progress(Progress("reading weights", done, len(asked)))
-        found.append(measure(tensor, bins=bins, origin="declared", cancel=cancel))
+        found.append(measure(tensor, bins=bins, origin="declared", choices=choices, axis=axis, cancel=cancel))
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in asked]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
-    return Weights(source, tuple(found), tuple(tied), _duplicates(list(asked.values()), cancel), tuple(notes))
+    return Weights(
+        source,
+        tuple(found),
+        tuple(tied),
+        _duplicates(list(asked.values()), cancel),
+        tuple(notes),
+        statistics_rows(found, layers, "weight", axis),
+    )
 
 
 def _owned(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:

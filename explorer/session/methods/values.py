@@ -10,6 +10,7 @@ from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights
+    from explorer.session.parts.values import AskedStatistics
 
 
 class ValueMethods(SessionParts):
@@ -19,6 +20,9 @@ class ValueMethods(SessionParts):
         self,
         names: Sequence[str] = (),
         *,
+        kinds: Sequence[str] = (),
+        stat: str | None = None,
+        axis: int | None = None,
         bins: int = 32,
         index: int | None = None,
         on_progress: OnProgress = None,
@@ -28,23 +32,42 @@ class ValueMethods(SessionParts):
 
         Args:
             names: Globs over the names of tensors and the paths of layers and groups; empty means all.
+            kinds: Operators ('Conv') or module types ('Linear') of layers; empty means all.
+            stat: Statistics that are wanted beside, 'var,absmean,range:3sigma,quantile:0.97' (see
+                `explorer.settings.statistics`); `statistics` of the answer has them.
+            axis: The axis whose indices these are told apart for, negative from behind; None: one number for
+                a tensor.
             bins: Intervals of the histograms.
             index: Which model of the history; None is the current one.
             on_progress: Told how many tensors are done.
             cancel: Asked at every slab; True stops.
 
         Raises:
-            Misuse: A glob matches nothing, or there is no memory for the weights of a module.
+            Misuse: A glob or kind matches nothing, a statistic is not known, or there is no memory for the
+                weights of a module.
             Cancelled: `cancel` said so.
         """
-        return self._values.weights(names, bins, index, on_progress, cancel)
+        asked = self._statistics(kinds, stat, axis, bins)
+        return self._values.weights(names, asked, index, on_progress, cancel)
+
+    @staticmethod
+    def _statistics(kinds: Sequence[str], stat: str | None, axis: int | None, bins: int) -> AskedStatistics:
+        from explorer.session.parts.values import AskedStatistics  # brings the engine
+
+        return AskedStatistics(tuple(kinds), stat, axis, bins)
 
     def activations(
         self,
         layers: Sequence[str] = (),
         *,
+        kinds: Sequence[str] = (),
+        stat: str | None = None,
+        axis: int | None = None,
         input: str | None = None,
+        batch: int | None = None,
         seed: int = 0,
+        loss: str | None = None,
+        target: str | None = None,
         bins: int = 32,
         output: str | None = None,
         overwrite: bool = False,
@@ -52,12 +75,21 @@ class ValueMethods(SessionParts):
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Activations:
-        """What the layers of a model put out for one input: statistics, and the values if asked for.
+        """What the layers of a model put out: statistics, and the values if asked for.
 
         Args:
             layers: Globs over the paths of layers; empty means every one.
-            input: An .npy file, or an .npz file by names of inputs; None draws the input.
+            kinds: Operators ('Conv') or module types ('Linear') of layers; empty means all.
+            stat: Statistics that are wanted beside; as of `weights`.
+            axis: As of `weights`.
+            input: An .npy file, or an .npz file by names of inputs; None draws the input. Where it holds
+                several times as many samples as the model takes, the figures are over all of them.
+            batch: How many of these samples to run at a time, where the model leaves that open; None: all.
             seed: Of the drawn input, and the same for both kinds of model.
+            loss: Where it is given, what is told is the gradient that flows back to what the layers of an
+                nn.Module put out: of 'sum', 'mse', 'cross-entropy' of the outputs, or of a .npy file with
+                the gradient of the first output.
+            target: A .npy file with the target of 'mse' or the classes of 'cross-entropy'; None draws it.
             bins: Intervals of the histograms.
             output: An .npz file that takes the values, named after their layers.
             overwrite: Whether an existing `output` may be replaced.
@@ -66,11 +98,23 @@ class ValueMethods(SessionParts):
             cancel: Asked at every layer; True stops, and nothing is written.
 
         Raises:
-            Misuse: The input does not fit, a glob matches nothing, or `output` cannot be written.
+            Misuse: The input does not fit, a glob or kind matches nothing, a statistic is not known, nothing
+                flows back, or `output` cannot be written.
             BadModel: The model fails before any of these layers has run; if it fails later, what ran until
                 then is told, and `skipped` says where it failed and why.
             Cancelled: `cancel` said so.
         """
         return self._values.activations(
-            layers, input, seed, bins, output, overwrite, index, on_progress, cancel
+            layers,
+            self._statistics(kinds, stat, axis, bins),
+            input,
+            batch,
+            seed,
+            loss,
+            target,
+            output,
+            overwrite,
+            index,
+            on_progress,
+            cancel,
         )

@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as arrays
 
 from explorer.base.errors import Cancelled
 from explorer.engine.values import numbers as slabbed
-from explorer.engine.values import wide
-from explorer.engine.values.intervals import QUANTILES
+from explorer.engine.values.figures import wide
+from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
 from explorer.engine.values.statistics import measure
 from explorer.facts.values import TensorStats

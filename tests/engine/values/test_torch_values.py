@@ -356,7 +356,7 @@ def watched(
     model: Any, *args: Any, layers: tuple[str, ...] = (), output: str | None = None, **kwargs: Any
 ) -> Activations:
     def run(asked: ActivationRequest) -> Any:
-        return ActivationRun((), record(model, args, kwargs, asked))
+        return ActivationRun((), record(model, [(args, kwargs)], asked))
 
     return activations(run, layers, output=output)
 
@@ -416,12 +416,12 @@ def test_the_model_is_left_as_it_was() -> None:
         (ActivationRequest((), None, 0, lambda *_: None, stop), Cancelled),
     ):
         if error is None:
-            record(model, (torch.randn(3, 4),), {}, asked)
+            record(model, [((torch.randn(3, 4),), {})], asked)
         else:
             with pytest.raises(error):
-                record(model, (torch.randn(3, 4),), {}, asked)
+                record(model, [((torch.randn(3, 4),), {})], asked)
         with pytest.raises(BadModel, match=r"the model failed in 0: RuntimeError"):
-            record(model, (torch.randn(3, 5),), {}, asked)
+            record(model, [((torch.randn(3, 5),), {})], asked)
         assert [m.training for m in model] == [True, False, True]
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
         assert torch.backends.mha.get_fastpath_enabled() == fast
@@ -505,3 +505,114 @@ def test_figures_go_through_the_worker(module: str) -> None:
         assert [t.tensor.name for t in weights.tensors] == ["features.0.weight", "features.0.bias"]
     finally:
         engine.close()
+
+
+# -- what flows back
+
+
+class Branches(nn.Module):
+    """Works in place, calls a layer twice, and has one whose output nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.twice, self.idle = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.relu, self.last = nn.ReLU(inplace=True), nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.relu(self.first(x))
+        self.idle(x)
+        return self.last(self.twice(self.twice(x)))
+
+
+def flowing(found: Activations) -> dict[tuple[str, int], Any]:
+    return {(stats.layer, stats.call): stats for stats in found.tensors}
+
+
+@pytest.mark.parametrize("loss", ["sum", "mse", "cross-entropy", "given"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_gradients_are_those_of_torch(loss: str, batch: int | None, tmp_path: Path) -> None:
+    model = Branches()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    target = torch.randn(5, 3) if loss != "cross-entropy" else torch.tensor([0, 2, 1, 1, 0])
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "t.npy", target.numpy())
+    given = {"mse": (loss, "t.npy"), "cross-entropy": (loss, "t.npy"), "given": ("t.npy", None)}
+    said, file = given.get(loss, (loss, None))
+    with Session(model) as session:
+        found = session.activations(
+            input=str(tmp_path / "x.npy"),
+            batch=batch,
+            loss=str(tmp_path / said) if said.endswith(".npy") else said,
+            target=str(tmp_path / file) if file else None,
+            stat="rms,absmax",
+            axis=1,
+        )
+    flown: dict[tuple[str, int], list[Any]] = {}
+    for part, wanted in zip(x.split(batch or 5), target.split(batch or 5), strict=True):
+        hidden = torch.relu(model.first(part))
+        middle = model.twice(hidden)
+        last = model.twice(middle)
+        out = model.last(last)
+        start = {
+            "sum": lambda out: out.sum(),
+            "mse": lambda out, wanted=wanted: ((out - wanted) ** 2).mean(),
+            "cross-entropy": lambda out, wanted=wanted: (
+                -torch.log_softmax(out, 1)[torch.arange(len(out)), wanted].mean()
+            ),
+            "given": lambda out, wanted=wanted: (out * wanted).sum(),
+        }[loss](out)
+        values = (("relu", 0), hidden), (("twice", 0), middle), (("twice", 1), last), (("last", 0), out)
+        for (key, _), gradient in zip(
+            values, torch.autograd.grad(start, [v for _, v in values]), strict=True
+        ):
+            flown.setdefault(key, []).append(gradient)
+    seen = flowing(found)
+    for key, gradients in flown.items():
+        whole = torch.cat(gradients).double()
+        chosen = seen[key].chosen
+        np.testing.assert_allclose(chosen["rms"], (whole**2).mean(0).sqrt(), rtol=1e-5)
+        np.testing.assert_allclose(chosen["absmax"], whole.abs().amax(0), rtol=1e-5)
+    assert {row.role for row in found.statistics} == {"gradient"}
+    assert dict(found.skipped)["idle"].startswith("nothing flows back to it")
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+
+
+def test_layers_without_parameters_and_frozen_ones_have_gradients(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).requires_grad_(False)
+    with Session(model, input_shapes={"input": (None, (2, 4))}) as session:
+        seen = flowing(session.activations(loss="sum"))
+    assert set(seen) == {("0", 0), ("1", 0)}
+    assert (seen["1", 0].minimum, seen["1", 0].maximum) == (1.0, 1.0)
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--loss", "sum"], "--backward"),
+        (["--backward", "--loss", "huber"], "no loss"),
+        (["--backward", "--loss", "sum", "--target", "t.npy"], "has no target"),
+        (["--backward", "--loss", "cross-entropy", "--target", "t.npy"], "a class is not one of 0 to 9"),
+        (["--backward", "--loss", "mse", "--target", "t.npy"], "the first output is [1, 1000]"),
+        (["--backward", "--loss", "t.npy"], "the first output is [1, 1000]"),
+    ],
+)
+def test_a_loss_that_cannot_be_is_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    from explorer.cli.main import main
+
+    np.save(tmp_path / "t.npy", np.array([1000]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["activations", "squeezenet1_1", "--layer", "classifier.1", *words]) == 2
+    told = capsys.readouterr().err
+    assert said.replace("to 9", "to 999") in told
+    assert told.count("\n") <= 2
+
+
+def test_what_flows_back_in_a_graph_is_not_known(capsys: Any) -> None:
+    from explorer.cli.main import main
+
+    assert main(["activations", "sample_models/lenet.onnx", "--backward"]) == 2
+    assert "of modules only" in capsys.readouterr().err

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about, open_or_stored
 from explorer.cli.output.progress import ProgressLine
@@ -15,12 +16,53 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
+_LOSS = Option(
+    "--loss",
+    "what flows back comes from: sum (default), mse, cross-entropy, or a .npy file with the gradient\n"
+    "of the first output (with --backward)",
+    "NAME|FILE",
+    manual="with `--backward`: what flows back comes from `sum` of the outputs (default), `mse`,"
+    " `cross-entropy`, or a `.npy` with the gradient of the first output",
+)
+_OWN = (
+    Option(
+        "--backward",
+        "the gradients that flow back to what layers put out, in place of that (nn.Module)",
+        manual="the same of the gradients that flow back to what layers put out (of modules)",
+    ),
+    _LOSS,
+    Option(
+        "--target",
+        "a .npy file with the target of mse or the classes of cross-entropy; drawn otherwise",
+        "FILE",
+        manual="with `--loss`: a `.npy` with the target of `mse` or the classes of `cross-entropy`; drawn"
+        " by `--seed` otherwise",
+    ),
+)
+_BATCH = Option(
+    "--batch",
+    "samples of --input that run at a time, where the model leaves that open (default: all)",
+    "N",
+    least=1,
+)
+
+
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    for option in ("loss", "target"):
+        if getattr(given, option) is not None and not given.backward:
+            raise Misuse("it is of what flows back", where=f"--{option}", hint="--backward")
+
     def ask(session: Session, info: Info) -> tuple[Info, Activations]:
         found = session.activations(
             given.layer,
+            kinds=given.op,
+            stat=given.stat,
+            axis=given.axis,
             input=given.input,
+            batch=given.batch,
             seed=given.seed,
+            loss=(given.loss or "sum") if given.backward else None,
+            target=given.target,
             bins=given.bins,
             output=given.output,
             overwrite=given.force,
@@ -33,19 +75,25 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     # a module does not say what it takes; a file with its inputs does
     opening = None if given.input is None else open_or_stored
-    return about(given, progress, ask, "activations", "look.values", "tensors", opening)
+    rows = "tensors" if given.stat is None and given.axis is None else "statistics"
+    return about(given, progress, ask, "activations", "look.values", rows, opening)
 
 
 COMMAND = Command(
     "activations",
     "runs the model and shows the values that its layers put out",
     ("MODEL",),
-    ("--layer", "--input", "--seed", "--output", "--force", "--bins", *OPENING, *TABLE),
+    (
+        *("--layer", "--op", "--stat", "--axis", "--input", _BATCH, "--seed", *_OWN),
+        *("--output", "--force", "--bins", *OPENING, *TABLE),
+    ),
     (
         "explorer activations model.onnx",
         "explorer activations resnet18 --layer 'layer1*' --input image.npy -o values.npz",
+        "explorer activations resnet18 --backward --loss cross-entropy --stat rms,absmax",
     ),
     _run,
     usage="activations MODEL",
-    manual="runs the model and shows the same of what its layers put out; `-o OUT.npz` keeps the values",
+    manual="runs the model and shows the same of what its layers put out; `-o OUT.npz` keeps the values;"
+    " `--backward` what flows back",
 )

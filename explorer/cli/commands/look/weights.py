@@ -13,10 +13,20 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     return about(
         given,
         progress,
-        lambda session, info: (info, session.weights(given.layer, bins=given.bins, on_progress=progress)),
+        lambda session, info: (
+            info,
+            session.weights(
+                given.layer,
+                kinds=given.op,
+                stat=given.stat,
+                axis=given.axis,
+                bins=given.bins,
+                on_progress=progress,
+            ),
+        ),
         "weights",
         "look.values",
-        "tensors",
+        "tensors" if given.stat is None and given.axis is None else "statistics",
         opening=open_or_stored,
     )
 
@@ -25,10 +35,14 @@ COMMAND = Command(
     "weights",
     "values of stored tensors: range, mean, zeros, quantiles, duplicates",
     ("MODEL",),
-    ("--layer", "--bins", *OPENING, *TABLE),
-    ("explorer weights model.onnx", "explorer weights resnet18 --layer '*conv1*' --json"),
+    ("--layer", "--op", "--stat", "--axis", "--bins", *OPENING, *TABLE),
+    (
+        "explorer weights model.onnx",
+        "explorer weights resnet18 --layer '*conv1*' --json",
+        "explorer weights model.onnx --op Conv --stat absmax,range:3sigma --axis 0 --csv",
+    ),
     _run,
     usage="weights MODEL",
     manual="the values of stored tensors: range, mean, zeros, quantiles, histogram; what is tied, what is"
-    " stored twice",
+    " stored twice; `--stat` chooses others, `--axis` tells channels apart",
 )

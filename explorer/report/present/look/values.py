@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, exact_text, seconds_text, shape_text
 from explorer.facts import Info
-from explorer.facts.values import Activations, Histogram, TensorStats, Weights
+from explorer.facts.values import Activations, Histogram, StatisticsRow, TensorStats, Weights
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -21,12 +21,14 @@ from explorer.report.blocks import (
     Table,
 )
 from explorer.report.present.look.info import title
+from explorer.settings.statistics import COUNTS
 
 __all__ = [
     "activations",
     "figures",
     "not_seen",
     "same_tensors",
+    "statistics",
     "spark",
     "tensor_line",
     "weights",
@@ -47,7 +49,7 @@ def weights_blocks(fact: Weights) -> list[Block]:
     blocks: list[Block] = [
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
-        *_tensors(fact.tensors, "tensors"),
+        *(statistics(fact.statistics, "tensors") or _tensors(fact.tensors, "tensors")),
     ]
     for label, groups, remark in (
         ("tied", fact.tied, "one stored tensor under several names"),
@@ -71,7 +73,7 @@ def activations(about: Info, fact: Activations) -> list[Block]:
         Line(),
         *(Paragraph(text, "quiet") for text in fact.inputs),
         Line(),
-        *_tensors(fact.tensors, "outputs"),
+        *(statistics(fact.statistics, "outputs") or _tensors(fact.tensors, "outputs")),
     ]
     blocks += not_seen(fact)
     if fact.output:
@@ -110,6 +112,43 @@ def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
         *([Paragraph(f"{wrong}: not in the figures", "bad")] if wrong else []),
         *([Paragraph("frozen: no gradient", "quiet")] if stats.trainable is False and not brief else []),
     ]
+
+
+def statistics(rows: Sequence[StatisticsRow], what: str) -> list[Block]:
+    """The table of chosen statistics; none where none were chosen."""
+    if not rows:
+        return []
+    along = any(row.index is not None for row in rows)
+    columns = (
+        Column("tensor", shrink=True),
+        Column("layer", shrink=True, drop=4),
+        Column("operator", drop=3, role="quiet"),
+        Column("dtype", drop=2, role="quiet"),
+        Column("shape", drop=1),
+        *((Column("index", "right"),) if along else ()),
+        *(Column(label, "right") for label in rows[0].values),
+    )
+    return [Table(columns, Rows(lambda row: _statistics_row(row, along), rows), 0, what)]
+
+
+def _statistics_row(row: StatisticsRow, along: bool) -> tuple[Cell, ...]:
+    return (
+        row.tensor + (f" (call {row.call + 1})" if row.call else ""),
+        Span("" if row.layer == row.tensor else row.layer, "quiet"),
+        row.operator,
+        row.dtype or "?",
+        shape_text(row.shape),
+        *((str(row.index),) if along else ()),
+        *(_statistic(label, value) for label, value in row.values.items()),
+    )
+
+
+def _statistic(label: str, value: float | None) -> Cell:
+    if value is not None and label in COUNTS:
+        return exact_text(int(value))
+    if value is not None and label == "zeros":
+        return Span(f"{100 * value:.1f} %", exact=f"{100 * value:.6g} %")
+    return _number(value)
 
 
 def tensor_line(stats: TensorStats) -> Line:

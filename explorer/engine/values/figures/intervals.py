@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,20 +15,22 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _LARGEST = sys.float_info.max
 
 
-def ranks(total: int) -> Iterator[tuple[float, int, int, float]]:
+def ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
     """Each quantile with the ranks of the two numbers between which it lies, and how far from the first
     (as numpy's default, method 7 of Hyndman and Fan).
     """
-    for q in QUANTILES:
+    for q in shares:
         place = q * (total - 1)
         low = min(int(place), total - 1)
         yield q, low, min(low + 1, total - 1), place - low
 
 
-def quantiles(total: int, number: Callable[[int], float]) -> tuple[tuple[float, float], ...]:
+def quantiles(
+    total: int, number: Callable[[int], float], shares: Sequence[float]
+) -> tuple[tuple[float, float], ...]:
     """The quantiles of `total` numbers of which `number` tells the one of a rank."""
     found = []
-    for q, low, high, part in ranks(total):
+    for q, low, high, part in ranks(total, shares):
         a, b = number(low), number(high)
         found.append((q, a if a == b else a * (1 - part) + b * part))
     return tuple(found)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.intervals import edges_of, places, quantiles, ranks
+from explorer.engine.values.figures.intervals import edges_of, places, quantiles, ranks
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
 
@@ -39,8 +39,11 @@ NOTHING: Mapping[str, Any] = {
 class WideStatistics:
     """Figures of numbers of four or eight bytes."""
 
-    def __init__(self, numbers: Numbers, kind: np.dtype[Any], bins: int, cancel: Cancel) -> None:
+    def __init__(
+        self, numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
+    ) -> None:
         self.numbers = numbers
+        self.shares = shares
         self.kind = kind
         self.bins = bins
         self.cancel = cancel
@@ -65,7 +68,7 @@ class WideStatistics:
             deviation = math.sqrt(squares / count)
         edges = edges_of(self.low, self.high, self.bins)
         filled = np.zeros(self.bins, np.int64)
-        wanted = sorted({rank for _, low, high, _ in ranks(count) for rank in (low, high)})
+        wanted = sorted({rank for _, low, high, _ in ranks(count, self.shares) for rank in (low, high)})
         if self.sorting:
             values = np.sort(np.concatenate(self.few)) if self.few else np.zeros(0)
             if self.numbers.zeros:
@@ -82,7 +85,7 @@ class WideStatistics:
             "maximum": self.high,
             "mean": mean,
             "std": deviation,
-            "quantiles": quantiles(count, order.__getitem__),
+            "quantiles": quantiles(count, order.__getitem__, self.shares),
             "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
         }
 

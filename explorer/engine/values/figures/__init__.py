@@ -1,0 +1,1 @@
+"""Figures of numbers that come in slabs: moments, histogram, quantiles."""

@@ -1,0 +1,101 @@
+"""Figures from how often each number occurs, which is all there is to know of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.progress import Cancel
+from explorer.engine.values.figures.intervals import edges_of, places, quantiles
+from explorer.engine.values.figures.wide import NOTHING
+from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.facts.values import Histogram
+
+
+def of_codes(
+    numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
+) -> dict[str, Any]:
+    """Figures of a type of one or two bytes, by the names of `TensorStats`: it has at most 65,536 values."""
+    counts = CodeCounts(kind)
+    for chunk in chunks(numbers, cancel):
+        counts.add(chunk)
+    return of_counts(*counts.told(), numbers.zeros, numbers.elements, bins, shares)
+
+
+class CodeCounts:
+    """How often each value of a type of one or two bytes occurs."""
+
+    def __init__(self, kind: np.dtype[Any]) -> None:
+        self.kind = kind
+        self._code = np.dtype(np.uint8 if kind.itemsize == 1 else np.uint16)
+        self._counts = np.zeros(1 << (8 * kind.itemsize), np.int64)
+
+    def add(self, values: Array) -> None:
+        """Count more of them, a flat array."""
+        codes = np.ascontiguousarray(values).view(self._code)
+        self._counts += np.bincount(codes, minlength=self._counts.size)
+
+    def told(self) -> tuple[Array, Array]:
+        """The values that occur, as float64, and how often."""
+        codes = np.flatnonzero(self._counts)
+        with np.errstate(invalid="ignore"):
+            values = codes.astype(self._code).view(np.bool_ if self.kind.kind == "b" else self.kind)
+            return values.astype(np.float64), self._counts[codes]
+
+
+def of_counts(
+    values: Array, counts: Array, zeros: int, elements: int, bins: int, shares: Sequence[float]
+) -> dict[str, Any]:
+    """Figures, by the names of `TensorStats`.
+
+    Args:
+        values: Numbers, NaN and infinite ones too, in any order.
+        counts: How often each occurs.
+        zeros: Zeros beside them.
+        elements: All elements.
+        bins: Intervals of the histogram.
+        shares: Which quantiles.
+    """
+    nan, inf = int(counts[np.isnan(values)].sum()), int(counts[np.isinf(values)].sum())
+    finite = np.isfinite(values)
+    # -0.0 and 0.0 are two codes and one value
+    numeric, where = np.unique(values[finite], return_inverse=True)
+    merged = np.zeros(numeric.size, np.int64)
+    np.add.at(merged, where, counts[finite])
+    if zeros:
+        numeric, merged = _with_zeros(numeric, merged, zeros)
+    total = int(merged.sum())
+    if not total:
+        return {**NOTHING, "zeros": 0.0, "nan": nan, "inf": inf}
+    mean = math.fsum(numeric * merged) / total
+    variance = math.fsum((numeric - mean) ** 2 * merged) / total
+    cumulative = np.cumsum(merged)
+    low, high = float(numeric[0]), float(numeric[-1])
+    edges = edges_of(low, high, bins)
+    filled = np.zeros(bins, np.int64)
+    np.add.at(filled, places(numeric, edges), merged)
+    return {
+        "minimum": low,
+        "maximum": high,
+        "mean": mean,
+        "std": math.sqrt(variance),
+        "zeros": int(merged[numeric == 0].sum()) / elements,
+        "nan": nan,
+        "inf": inf,
+        "quantiles": quantiles(
+            total, lambda rank: float(numeric[np.searchsorted(cumulative, rank, side="right")]), shares
+        ),
+        "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
+    }
+
+
+def _with_zeros(values: Array, counts: Array, zeros: int) -> tuple[Array, Array]:
+    """The counts of sorted values with `zeros` more zeros."""
+    at = int(np.searchsorted(values, 0.0))
+    if at == values.size or values[at] != 0:
+        values, counts = np.insert(values, at, 0.0), np.insert(counts, at, 0)
+    counts[at] += zeros
+    return values, counts

@@ -1,0 +1,198 @@
+"""Moments of numbers that come in pieces: count, mean, spread, range, of a whole tensor or along an axis.
+
+Pieces are merged in float64 by the update of Chan, Golub and LeVeque (1983). It is kept for the root of the
+squared deviations, and a piece whose squares float64 does not hold is scaled by a power of two meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.progress import Cancel
+from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.settings.statistics import STATISTICS, Choice
+
+_LARGE, _SMALL = 2.0**500, 2.0**-400
+"""Beyond these the square of a number, or the sum of some, is no longer a float64 with all its digits."""
+
+
+class Moments:
+    """What is known of the numbers seen so far; every field is an array with a number for each group.
+
+    Args:
+        groups: How many there are: 1 for a tensor, else the size of an axis.
+
+    Attributes:
+        elements: All that were seen; `count` of them are finite, `zeros` are 0.
+        mean, absolute: Means of x and of |x|.
+        least, greatest: Of the finite ones.
+    """
+
+    def __init__(self, groups: int = 1) -> None:
+        self.groups = groups
+        self.elements, self.count, self.nan, self.inf, self.zeros = (
+            np.zeros(groups, np.int64) for _ in range(5)
+        )
+        self.mean, self.absolute, self._root = (np.zeros(groups) for _ in range(3))
+        self.least, self.greatest = np.full(groups, np.inf), np.full(groups, -np.inf)
+
+    @property
+    def std(self) -> Array:
+        """Population standard deviation."""
+        deviation: Array = self._root / np.sqrt(self.count)
+        return deviation
+
+    @property
+    def root_mean_square(self) -> Array:
+        """Of the finite numbers."""
+        root: Array = np.hypot(self.mean, self.std)
+        return root
+
+    @property
+    def farthest(self) -> Array:
+        """The greatest magnitude."""
+        size: Array = np.maximum(np.abs(self.least), np.abs(self.greatest))
+        return size
+
+    def add(self, values: Array, group: Array | None = None) -> None:
+        """Take in more numbers.
+
+        Args:
+            values: One-dimensional, of any real type.
+            group: Of each; None if there is one group.
+        """
+        numbers = values.astype(np.float64)
+        group = np.zeros(numbers.size, np.intp) if group is None else group
+        self.elements += self._counted(group)
+        good = np.isfinite(numbers)
+        if not good.all():
+            nan = np.isnan(numbers)
+            self.nan += self._counted(group[nan])
+            self.inf += self._counted(group[~good & ~nan])
+            numbers, group = numbers[good], group[good]
+        self.zeros += self._counted(group[numbers == 0])
+        if numbers.size:
+            self._merge(numbers, group)
+
+    def add_zeros(self, many: int) -> None:
+        """Take in zeros that are not stored; there must be one group."""
+        if not many:
+            return
+        self.elements += many
+        self.zeros += many
+        self.least, self.greatest = np.minimum(self.least, 0.0), np.maximum(self.greatest, 0.0)
+        none = np.zeros(1)
+        self._join(np.array([many]), none, none, none)
+
+    def join(self, other: Moments) -> None:
+        """Take in what was seen elsewhere, in as many groups."""
+        for name in ("elements", "nan", "inf", "zeros"):
+            getattr(self, name)[:] += getattr(other, name)
+        self.least = np.minimum(self.least, other.least)
+        self.greatest = np.maximum(self.greatest, other.greatest)
+        self._join(other.count, other.mean, other._root, other.absolute)
+
+    def _counted(self, group: Array) -> Array:
+        if self.groups == 1:
+            return np.array([group.size])
+        return np.bincount(group, minlength=self.groups)
+
+    def _summed(self, values: Array, group: Array) -> Array:
+        if self.groups == 1:
+            return np.array([values.sum()])
+        sums: Array = np.bincount(group, values, self.groups)
+        return sums
+
+    def _merge(self, values: Array, group: Array) -> None:
+        least, greatest = np.full(self.groups, np.inf), np.full(self.groups, -np.inf)
+        if self.groups == 1:
+            least[0], greatest[0] = values.min(), values.max()
+        else:
+            np.minimum.at(least, group, values)
+            np.maximum.at(greatest, group, values)
+        self.least = np.minimum(self.least, least)
+        self.greatest = np.maximum(self.greatest, greatest)
+        size = np.maximum(np.abs(least), np.abs(greatest))
+        far = np.where(size > _LARGE, 2.0**-560, np.where((size < _SMALL) & (size > 0), 2.0**500, 1.0))
+        if (far != 1).any():
+            values = values * far[group]
+        count = self._counted(group)
+        some = np.maximum(count, 1)
+        mean = self._summed(values, group) / some
+        rest = values - (mean if self.groups == 1 else mean[group])
+        root = np.sqrt(self._summed(rest * rest, group))
+        absolute = self._summed(np.abs(values), group) / some
+        self._join(count, mean / far, root / far, absolute / far)
+
+    def _join(self, count: Array, mean: Array, root: Array, absolute: Array) -> None:
+        whole = self.count + count
+        part = count / np.maximum(whole, 1)
+        gap = mean - self.mean
+        weight = np.sqrt(self.count * part)
+        self._root = np.hypot(np.hypot(self._root, root), gap * weight)
+        # a mean of means, so that no sum outgrows float64
+        self.mean = np.where(self.count == 0, mean, self.mean + gap * part)
+        self.absolute = self.absolute + (absolute - self.absolute) * part
+        self.count = whole
+
+
+def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) -> Moments | None:
+    """The moments of a tensor; None of one that has no order (text, complex) or whose zeros have no place.
+
+    Args:
+        numbers: The tensor.
+        axis: The axis whose indices are told apart, from 0; None for none.
+        cancel: Asked at every slab.
+
+    Raises:
+        Cancelled: `cancel` said so.
+    """
+    if axis is not None and numbers.zeros:
+        return None
+    found = Moments(1 if axis is None else numbers.shape[axis])
+    inner = 1 if axis is None else math.prod(numbers.shape[axis + 1 :])
+    at = 0
+    for chunk in chunks(numbers, cancel):
+        if chunk.dtype.kind in "cOUSM":
+            return None
+        found.add(chunk, None if axis is None else _groups(at, chunk.size, inner, numbers.shape[axis]))
+        at += chunk.size
+    found.add_zeros(numbers.zeros)
+    return found
+
+
+def _groups(start: int, size: int, inner: int, groups: int) -> Array:
+    """The index on an axis of elements that lie one after the other."""
+    place: Array = np.arange(start, start + size)
+    return place // inner % groups
+
+
+def figures(
+    found: Moments, choices: Sequence[Choice], quantiles: Mapping[float, Sequence[float | None]]
+) -> dict[str, tuple[float | None, ...]]:
+    """The chosen statistics by label, a number for each group; None where there is no finite number.
+
+    Args:
+        found: The moments.
+        choices: What was asked for.
+        quantiles: By share, a number for each group; a share that is not there is not known.
+    """
+    told: dict[str, tuple[float | None, ...]] = {}
+    empty = (None,) * found.groups
+    for choice in choices:
+        formula = STATISTICS[choice.name].of
+        if formula is None:
+            told[choice.label] = tuple(quantiles.get(choice.argument, empty))
+            continue
+        with np.errstate(invalid="ignore", divide="ignore"):
+            made: Any = formula(found, choice.argument)
+        if made.dtype.kind == "i":
+            told[choice.label] = tuple(int(n) for n in made)
+            continue
+        known = found.elements if choice.name == "zeros" else found.count
+        told[choice.label] = tuple(float(n) if some else None for n, some in zip(made, known, strict=True))
+    return told

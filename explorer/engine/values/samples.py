@@ -1,0 +1,161 @@
+"""Statistics over many samples: what one output of a layer is in all runs of a file's samples.
+
+Moments are merged run by run. The numbers themselves are kept as long as those of all outputs fit in a
+budget. Of an output that does not fit, how often each number occurs is counted: of a type of 8 or 16 bits
+every value, of a wider one the upper 16 bits as float32, which tell a number to 2^-8 of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.engine.progress import Cancel
+from explorer.engine.values.figures.counted import CodeCounts, of_counts
+from explorer.engine.values.figures.intervals import QUANTILES
+from explorer.engine.values.figures.moments import Moments, figures, moments
+from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.engine.values.statistics import figures_of, quantiles_along, shares_of, usual
+from explorer.facts import TensorInfo
+from explorer.facts.values import TensorStats
+from explorer.settings.statistics import Choice
+
+KEPT = 1 << 28
+"""Bytes of activations that are kept, of all outputs together."""
+
+
+class OutputSamples:
+    """One output of a layer, over the runs seen so far.
+
+    Args:
+        first: What the first run made, for its name.
+        choices: Statistics that are wanted beside.
+        axis: The axis of one run's tensor whose indices these are told apart for.
+
+    Attributes:
+        held: Bytes that are kept.
+    """
+
+    def __init__(self, first: Numbers, choices: Sequence[Choice], axis: int | None) -> None:
+        self._first, self._choices = first, choices
+        rank = len(first.shape)
+        self._placed = axis is None or -rank <= axis < rank
+        self._axis = axis % rank if axis is not None and self._placed else None
+        self._whole = Moments()
+        self._ordered = True
+        self._along: Moments | None = Moments(first.shape[self._axis]) if self._axis is not None else None
+        self._kept: list[Numbers] = []
+        self._counts: CodeCounts | None = None
+        self._by_code = False
+        self._zeros = 0
+        self.runs = self._elements = self._bytes = self.held = 0
+
+    def add(self, numbers: Numbers, room: int, cancel: Cancel) -> None:
+        """Take in a run; `room` is how many bytes may be kept beside those that are."""
+        self.runs += 1
+        self._elements += numbers.elements
+        self._bytes += numbers.nbytes
+        found = moments(numbers, None, cancel)
+        if found is None:
+            self._ordered = False  # complex numbers
+        else:
+            self._whole.join(found)
+        if self._axis is not None and self._along is not None:
+            self._along = self._with(self._along, numbers, cancel)
+        if not self._ordered or (self._counts is None and numbers.nbytes <= room):
+            pieces = [np.array(slab) for slab in numbers.slabs()]
+            self._kept.append(replace(numbers, slabs=lambda: iter(pieces)))
+            self.held += sum(piece.nbytes for piece in pieces)
+            return
+        for run in (*self._kept, numbers):
+            for chunk in chunks(run, cancel):
+                self._count(chunk)
+        self._kept.clear()
+        self.held = 0
+
+    def _with(self, along: Moments, numbers: Numbers, cancel: Cancel) -> Moments | None:
+        axis = self._axis or 0
+        if axis >= len(numbers.shape) or numbers.shape[axis] != along.groups:
+            return None  # the axis is longer in one run than in another
+        found = moments(numbers, axis, cancel)
+        if found is not None:
+            along.join(found)
+        return along if found is not None else None
+
+    def _count(self, values: Array) -> None:
+        if self._counts is None:
+            self._by_code = values.dtype.itemsize <= 2
+            self._counts = CodeCounts(values.dtype if self._by_code else np.dtype(np.uint16))
+        if self._by_code:
+            self._counts.add(values)
+            return
+        # zero has a code with the smallest numbers, and is no small number
+        some = values[values != 0]
+        self._zeros += values.size - some.size
+        most = np.finfo(np.float32).max
+        some = np.where(np.isfinite(some), np.clip(some, -most, most), some)
+        bits = some.astype(np.float32).view(np.uint32)
+        self._counts.add((bits >> 16).astype(np.uint16))
+
+    def stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
+        """What there is to say of all runs together."""
+        shares = shares_of(self._choices)
+        if self._counts is None:
+            slabs = [slab for run in self._kept for slab in run.slabs()]
+            whole = replace(self._first, shape=(self._elements,), slabs=lambda: iter(slabs))
+            found = figures_of(whole, bins, shares, cancel)
+        else:
+            found = self._of_counts(self._counts, bins, shares)
+        quantiles = dict(found.pop("quantiles", ()))
+        return TensorStats(
+            TensorInfo(self._first.name, self._first.dtype, self._first.shape, "observed"),
+            self._first.layer,
+            self._elements,
+            self._bytes,
+            call=call,
+            quantiles=usual(quantiles),
+            quantiles_exact=self._counts is None or self._by_code,
+            runs=self.runs,
+            chosen=self._chosen(quantiles, shares),
+            **found,
+        )
+
+    def _chosen(
+        self, quantiles: dict[float, float], shares: Sequence[float]
+    ) -> dict[str, tuple[float | None, ...]]:
+        if not self._choices or not self._placed or not self._ordered:
+            return {}
+        if self._axis is None:
+            return figures(self._whole, self._choices, {q: (value,) for q, value in quantiles.items()})
+        if self._along is None:
+            return {}
+        known = quantiles_along(self._kept, self._axis, shares) if shares and self._counts is None else {}
+        return figures(self._along, self._choices, known)
+
+    def _of_counts(self, seen: CodeCounts, bins: int, shares: Sequence[float]) -> dict[str, Any]:
+        """Figures of numbers that were counted; what moments tell they tell exactly."""
+        values, counts = seen.told()
+        if not self._by_code:
+            # the middle of the numbers that share their upper 16 bits
+            bits = (values.astype(np.uint32) << 16) | 0x8000
+            values = bits.view(np.float32).astype(np.float64)
+            # the code of infinity has NaN in its middle
+            values[(bits & 0x7FFF0000) == 0x7F800000] = np.inf
+        found = of_counts(values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *shares}))
+        exact = figures(self._whole, [Choice(name, name) for name in _EXACT.values()], {})
+        return {**found, **{field: exact[name][0] for field, name in _EXACT.items()}}
+
+
+_EXACT = {
+    "minimum": "min",
+    "maximum": "max",
+    "mean": "mean",
+    "std": "std",
+    "zeros": "zeros",
+    "nan": "nan",
+    "inf": "inf",
+}
+"""Fields of `TensorStats` that moments know, and the statistic that each is."""

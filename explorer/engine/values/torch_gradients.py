@@ -1,0 +1,119 @@
+"""Backward pass of an nn.Module: the loss that it begins at, and how it leaves the module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from explorer.base.errors import Misuse
+from explorer.base.units import shape_text
+from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.values.activations import Backward
+
+
+def flow_back(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    backward: Backward,
+    seed: int,
+    at: int,
+) -> None:
+    """Runs a module forward and backward; its parameters have the gradients that they had before.
+
+    Args:
+        module: The module, in the mode in which it is to run.
+        args: Positional arguments of its forward.
+        kwargs: Keyword arguments.
+        backward: Where the gradient begins.
+        seed: Of a target that is drawn.
+        at: How many samples ran before: those that follow have a target of their own, drawn or given.
+
+    Raises:
+        Misuse: The outputs have no gradient, or are not what the loss takes.
+    """
+    # all that can have a gradient gets one: the inputs, so that one comes to layers without parameters
+    inputs = [t for _, t in tensors([list(args), dict(kwargs)]) if t.is_floating_point()]
+    before = [(t, t.requires_grad, t.grad) for t in (*inputs, *module.parameters())]
+    try:
+        for tensor, _, _ in before:
+            tensor.grad = None
+        for tensor in inputs:
+            tensor.requires_grad_()
+        with torch.enable_grad():
+            # a module may work in place on what it is given, which a leaf that has a gradient forbids
+            made = module(*_again(args), **_again(kwargs))
+            found = [t for _, t in tensors(made) if t.is_floating_point() and t.requires_grad]
+            if not found:
+                raise Misuse("no output of it has a gradient", hint="leave --backward out")
+            start, gradient = _start(found, backward, seed, at)
+            start.backward(gradient)  # type: ignore[no-untyped-call]
+    finally:
+        for tensor, wanted, gradient in before:
+            tensor.grad = gradient
+            if tensor.requires_grad != wanted:
+                tensor.requires_grad_(wanted)
+
+
+def _again(given: Any) -> Any:
+    """Arguments with every tensor behind an operation that leaves it as it is."""
+    if isinstance(given, torch.Tensor):
+        return given.clone() if given.is_floating_point() else given
+    if isinstance(given, Mapping):
+        return {key: _again(value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):
+        return type(given)(_again(value) for value in given)
+    return given
+
+
+def _start(
+    found: Sequence[torch.Tensor], backward: Backward, seed: int, at: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What flows back from where: a tensor, and its gradient; None for that of a number, which is 1."""
+    first = found[0]
+    if backward.gradient is not None:
+        return first, _like(first, backward.gradient, at, "--loss")
+    if backward.loss == "sum":
+        return torch.stack([t.sum() for t in found]).sum(), None
+    drawn = torch.Generator().manual_seed(seed + at)
+    if backward.loss == "mse":
+        if backward.target is None:
+            target = torch.randn(first.shape, generator=drawn).to(first)
+        else:
+            target = _like(first, backward.target, at, "--target")
+        return functional.mse_loss(first, target), None
+    if first.dim() == 0:
+        raise Misuse("a cross entropy needs an output with an axis of classes", where="--loss")
+    axis = 1 if first.dim() > 1 else 0
+    classes, places = first.shape[axis], (*first.shape[:axis], *first.shape[axis + 1 :])
+    if backward.target is None:
+        target = torch.randint(classes, places, generator=drawn).to(first.device)
+    else:
+        given = torch.as_tensor(_part(backward.target, len(first), at))
+        if tuple(given.shape) != places or given.is_floating_point():
+            raise Misuse(
+                f"the classes are {str(given.dtype)[6:]} {shape_text(tuple(given.shape))} there, and int64"
+                f" {shape_text(places)} are needed",
+                where="--target",
+            )
+        target = given.long().to(first.device)
+        if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < classes:
+            raise Misuse(f"a class is not one of 0 to {classes - 1:,}", where="--target")
+    return functional.cross_entropy(first, target), None
+
+
+def _part(given: Any, size: int, at: int) -> Any:
+    """What of an array over all samples belongs to a run of so many, behind `at` others."""
+    return given[at : at + size] if given.ndim and len(given) > size else given
+
+
+def _like(first: torch.Tensor, given: Any, at: int, where: str) -> torch.Tensor:
+    part = torch.as_tensor(_part(given, len(first) if first.dim() else 1, at))
+    if part.shape != first.shape:
+        texts = shape_text(tuple(part.shape)), shape_text(tuple(first.shape))
+        raise Misuse(f"it is {texts[0]} and the first output is {texts[1]}", where=where)
+    return part.to(first)
