@@ -79,18 +79,19 @@ class Integer(NumberFormat, frozen=True):
         """What DequantizeLinear gives of the codes."""
         whole = self._whole(values, grid)
         if grid.zero.any():
-            whole -= along(grid.zero.astype(np.float32), values.shape, grid)
+            whole -= along(grid.zero.astype(whole.dtype), values.shape, grid)
+        whole = whole.astype(np.float32, copy=False)
         whole *= along(grid.scale, values.shape, grid)
         return whole
 
     def _whole(self, values: Array, grid: Grid) -> Array:
-        """The codes in float32, which holds all of them exactly."""
-        with np.errstate(over="ignore"):  # what is beyond float32 by now saturates all the same
-            whole = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
-        whole = np.asarray(whole)
+        """The codes, in a float that holds all of them exactly."""
+        wide = np.float32 if self.bits <= 24 else np.float64
+        with np.errstate(over="ignore"):  # what is beyond the float by now saturates all the same
+            whole = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=wide))
         np.rint(whole, out=whole)
         if grid.zero.any():
-            whole += along(grid.zero.astype(np.float32), values.shape, grid)
+            whole += along(grid.zero.astype(wide), values.shape, grid)
         return np.clip(whole, self.least, self.largest, out=whole)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:

@@ -1,0 +1,84 @@
+"""Number formats as local functions of standard operators, which stock onnxruntime runs as they stand.
+
+IntQuant, FloatQuant and BipolarQuant are QONNX's operators, with its inputs and attributes, so that QONNX
+reads the file and computes the same; block formats, which QONNX has not, are in a domain of their own. A
+16-bit float needs no function: a Cast there and a Cast back say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.engine.graph.model import Function
+from explorer.engine.quantize.functions import microscaling, qonnx
+from explorer.engine.quantize.functions.call import Call, casts
+from explorer.engine.quantize.number_formats.half import Half
+from explorer.engine.quantize.number_formats.integer import Integer
+from explorer.engine.quantize.number_formats.microscaling import Microscaling
+from explorer.engine.quantize.number_formats.minifloat import Minifloat
+from explorer.engine.quantize.number_formats.narrow import Binary
+from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
+from explorer.facts import Dim
+
+__all__ = ["LEAST_OPSET", "Call", "call", "function_for"]
+
+LEAST_OPSET = 13
+"""Version of the default operator set from which on the functions' bodies are understood."""
+
+DOMAIN_VERSION = 1
+"""Of the functions' domains, which a model that calls them imports."""
+
+
+def function_for(fmt: NumberFormat, opset: int) -> Function | None:
+    """The function that says a format; None for a 16-bit float.
+
+    Formats of one family share one: what tells them apart stands in its inputs and attributes.
+
+    Args:
+        fmt: The format.
+        opset: Version of the default operator set that the model imports, at least `LEAST_OPSET`.
+
+    Raises:
+        ValueError: The operator set is older.
+    """
+    if opset < LEAST_OPSET:
+        raise ValueError(f"a format as a function needs operator set {LEAST_OPSET}, not {opset}")
+    match fmt:
+        case Integer():
+            return qonnx.int_quant(opset)
+        case Minifloat():
+            return qonnx.float_quant(opset)
+        case Binary():
+            return qonnx.bipolar_quant(opset)
+        case Microscaling():
+            return microscaling.function(fmt, opset)
+    return None
+
+
+def call(
+    fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Sequence[Dim], *, axis: int = -1
+) -> Call:
+    """The nodes that take the value `source` to its numbers in a format, `target`, and what they read.
+
+    Both are float32, of the same shape. Names of what is added begin with `target` and a slash.
+
+    Args:
+        fmt: The format.
+        grid: Where its numbers lie.
+        source: Value name of what is rounded.
+        target: Value name of what comes of it.
+        shape: Of both. Of sizes that are not known, those along which a scale of each block lies must be.
+        axis: Along which blocks of the format's own lie.
+    """
+    match fmt:
+        case Half():
+            return casts(fmt, source, target, shape)
+        case Microscaling():
+            return microscaling.called(fmt, source, target, axis)
+        case Integer():
+            return qonnx.called_integer(fmt, grid, source, target, shape)
+        case Minifloat():
+            return qonnx.called_float(fmt, grid, source, target, shape)
+        case Binary():
+            return qonnx.called_bipolar(grid, source, target, shape)
+    raise TypeError(fmt)

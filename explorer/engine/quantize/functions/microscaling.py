@@ -1,0 +1,86 @@
+"""Block formats (MX) as functions: one a format, in a domain of their own, since QONNX has none."""
+
+from __future__ import annotations
+
+from explorer.engine.graph.model import AttributeRef, Function, Node
+from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_of
+from explorer.engine.quantize.functions.call import Call
+from explorer.engine.quantize.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
+
+DOMAIN = "explorer.mx"
+
+
+def function(fmt: Microscaling, opset: int) -> Function:
+    """The format's function of X, with the attribute `axis`, along which its blocks of 32 lie.
+
+    The axis is cut into blocks, the last filled with zeros; each is divided by its power of two, rounded, and
+    multiplied by it again.
+    """
+    to = FunctionBody.of_opset(opset)
+    blocks, sizes = _cut(to)
+    scale = _scale(to, blocks, fmt.reach)
+    largest = fmt.element.largest
+    above = to.of("Min", "clipped_above", to.of("Div", "scaled", blocks, scale), to.real(largest, "largest"))
+    clipped = to.of("Max", "clipped", above, to.real(-largest, "least"))
+    least_exponent = to.real(1 - fmt.element.bias, "least_exponent")
+    step = step_of(to, clipped, least_exponent, to.real(-fmt.element.mantissa, "last_bit"))
+    near = to.of("Mul", "near", to.of("Round", "code", to.of("Div", "steps", clipped, step)), step)
+    joined = to.of("Reshape", "joined", to.of("Mul", "rounded", near, scale), sizes["filled"])
+    starts, axes = to.integers((0,), "starts"), to.integers((1,), "axes")
+    kept = to.of("Slice", "kept", joined, starts, sizes["length"], axes)
+    to.result("Reshape", kept, to.of("Shape", "shape", "X"))
+    return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(to.nodes), {"": opset}, ("axis",))
+
+
+def _cut(to: FunctionBody) -> tuple[str, dict[str, str]]:
+    """X as (before, blocks, 32, behind), and what is needed to make X of it again."""
+    axis = {"axis": AttributeRef("axis", INTEGER)}
+    flat = to.add("Flatten", ("X",), "flat", attributes=axis)
+    at = to.add("Constant", (), "at", attributes={"value_int": AttributeRef("axis", INTEGER)})
+    one = to.integers((1,), "one")
+    length = to.of("Reshape", "length", to.of("Gather", "length_of", to.of("Shape", "sizes", "X"), at), one)
+    flat_sizes = to.of("Shape", "flat_sizes", flat)
+    before = to.of("Gather", "before", flat_sizes, to.integers((0,), "first"))
+    behind = to.of("Div", "behind", to.of("Gather", "after", flat_sizes, one), length)
+    block = to.integers((BLOCK,), "block")
+    short = to.of("Mod", "short", to.of("Neg", "minus_length", length), block)
+    whole = to.of("Add", "whole", length, short)
+    rows = to.add("Concat", (before, length, behind), "rows_sizes", attributes={"axis": 0})
+    filled = to.add("Concat", (before, whole, behind), "filled_sizes", attributes={"axis": 0})
+    count = to.of("Div", "count", whole, block)
+    cut = to.add("Concat", (before, count, block, behind), "blocks_sizes", attributes={"axis": 0})
+    zeros = to.integers((0, 0, 0, 0), "none")
+    pads = to.add("Concat", (zeros, short, to.integers((0,), "no")), "pads", attributes={"axis": 0})
+    padded = to.of("Pad", "padded", to.of("Reshape", "rows", flat, rows), pads)
+    return to.of("Reshape", "blocks", padded, cut), {"length": length, "filled": filled}
+
+
+def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
+    """The power of two of each block; NaN where one of its numbers is not finite."""
+    magnitudes = to.of("Abs", "magnitudes", blocks)
+    if to.emission.opset < 18:
+        largest = to.add("ReduceMax", (magnitudes,), "block_largest", attributes={"axes": (2,)})
+    else:
+        largest = to.of("ReduceMax", "block_largest", magnitudes, to.integers((2,), "block_axis"))
+    # below it the exponent is the least all the same, and zero has none
+    least = 2.0 ** (LEAST_EXPONENT + reach)
+    known = to.of("Max", "block_reach", largest, to.real(least, "block_least"))
+    two, log = to.real(2, "block_two"), log_of_two(to, known, "block")
+    # the logarithm may be one off beside a power of two; the power itself says so
+    near = to.of("Floor", "block_floor", log)
+    power = to.of("Pow", "block_power", two, near)
+    high = to.truth(to.of("Greater", "is_high", power, known), "one_high")
+    low = to.truth(to.of("LessOrEqual", "is_low", to.of("Mul", "twice", power, two), known), "one_low")
+    exponent = to.of("Add", "block_exponent", to.of("Sub", "block_lower", near, high), low)
+    shared = to.of("Sub", "shared", exponent, to.real(reach, "reach"))
+    nothing = to.of("Mul", "nothing", blocks, to.real(0, "zero"))
+    axes = to.integers((2,), "sum_axis")
+    # zero, or not a number
+    finite = to.of("ReduceSum", "finite", nothing, axes)
+    return to.of("Add", "scale", to.of("Pow", "shared_power", two, shared), finite)
+
+
+def called(fmt: Microscaling, source: str, target: str, axis: int) -> Call:
+    """The format along an axis."""
+    node = Node(fmt.name, (source,), (target,), target, DOMAIN, attributes={"axis": axis})
+    return Call((node,))
