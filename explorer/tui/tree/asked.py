@@ -86,7 +86,7 @@ class AskedColumns:
                 else:
                     model.asked[name] = await store.jobs.ask("column", name, **more)
                 self._given[name] = given
-                model.wholes.clear()
+                model.forget_sums()
             except Cancelled:
                 return
             except ExplorerError as error:

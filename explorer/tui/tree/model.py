@@ -332,7 +332,8 @@ class TreeModel(FoldedRows):
             for row in before.open_rows
             if row >= 0 or (not before.is_range(row) and repeat[before.first(row)] > 1)
         }
-        self._ranges, self._range_of, self._gathered_in = [], {}, {}
+        self._ranges, self._range_of, self._gathered_in, self._listed = [], {}, {}, {}
+        self.forget_sums()
         self._show_constants(before.constants)
         self.rebuild()
 
@@ -365,7 +366,7 @@ class TreeModel(FoldedRows):
             marks[row] = 1
         self._constants = bytes(marks) if 1 in marks else b""
         self._gathered_in.clear()
-        self.wholes.clear()
+        self.forget_sums()
         self.show_constants(self.constants)
 
     def show_constants(self, shown: bool) -> None:

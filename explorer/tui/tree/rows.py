@@ -112,6 +112,7 @@ class FoldedRows:
         overlay, providers: Figures from outside, and what of onnxruntime runs each row; None for none.
         known: See `columns_of`.
         wholes: What siblings have together, by the row that they lie in and the column, once it was summed.
+        sums: Figures of rows that stand for many, by row and column, once they were summed.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -126,17 +127,19 @@ class FoldedRows:
         self.providers: Mapping[int, str] | None = None
         self.known: Mapping[str, LayerColumn] | None = None
         self.wholes: dict[tuple[int, str], float | None] = {}
+        self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
         self._folds = b""
         self._gathered_in: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []
         self._range_of: dict[tuple[int | None, int], int] = {}
+        self._listed: dict[int, Sequence[int]] = {}
 
     def lay(self, overlay: Overlay | None) -> None:
         """Figures from outside, in place of those that there are."""
         for column in () if self.overlay is None else self.overlay.columns:
             self.asked.pop(column.name, None)
         self.overlay, self.known = overlay, None
-        self.wholes.clear()
+        self.forget_sums()
         for column in () if overlay is None else overlay.columns:
             figures = overlay.figures[column.name] if overlay is not None else {}
             found = array("d", [nan]) * (self.count + 1)
@@ -144,6 +147,11 @@ class FoldedRows:
                 if at < self.count:
                     found[at] = value  # that of the whole model, -1, stands behind the rows
             self.asked[column.name] = found
+
+    def forget_sums(self) -> None:
+        """Sum anew: figures came, or rows stand for others."""
+        self.wholes.clear()
+        self.sums.clear()
 
     def first(self, row: int) -> int:
         """The layer of a row; the first one of a run or a range."""
@@ -164,8 +172,13 @@ class FoldedRows:
             return range(first, first + size * self.structure.repeat[first], size)
         if self.is_constants(row):
             return self._gathered_in[row]
-        first, stop = self._span(row)
-        return range(first, stop) if self._is_flat(row) else [*self._hop(first, stop)]
+        found = self._listed.get(row)
+        if found is None:
+            first, stop = self._span(row)
+            found = array("i", self._hop(first, stop))
+            # nothing lies in them: no list of them is kept
+            found = self._listed[row] = range(first, stop) if len(found) == stop - first else found
+        return found
 
     def is_range(self, row: int) -> bool:
         """Whether the row stands for children that need not be alike."""
@@ -203,13 +216,6 @@ class FoldedRows:
             return self.members(above)[::RANGE]
         return self.structure.wide.get(-1 if above is None else above, ())
 
-    def _is_flat(self, row: int) -> bool:
-        """Whether nothing lies in the children of a range: then they are as many as its layers."""
-        first, stop = self._span(row)
-        above, place = self._ranges[-row - self.count - 1]
-        listed = above is None or above >= 0
-        return listed and stop - first == RANGE and place + 1 < len(self._starts(above))
-
     def _hop(self, at: int, stop: int) -> Iterator[int]:
         end = self.end
         while at < stop:
@@ -226,23 +232,39 @@ class FoldedRows:
         The sum over a run counts a parameter that its blocks share once for each block: an upper bound.
         A group with an unknown part, or of which parts are still being read, sums what is known: a lower one.
         """
-        flags, column = self.structure.flags, self.column(metric)
+        column = self.column(metric)
         if column is None:
             return None, ""
+        if row >= 0 and not metric.over:
+            value = column[row]
+            return (value if is_known(value, metric) else None), self._bound(
+                self.structure.flags[row], metric
+            )
+        found = self.sums.get((row, metric.id))
+        if found is None:
+            found = self._summed(row, metric, column)
+            if not self.growing:
+                self.sums[row, metric.id] = found
+        return found
+
+    def _summed(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
+        """The figure of all that a row stands for."""
+        flags, members, stored = self.structure.flags, self.members(row), metric.stored
         if metric.over:
-            figures = [column[at] for at in self.members(row) if column[at] == column[at]]
+            figures = [column[at] for at in members if column[at] == column[at]]
             return (_OVER[metric.over](figures) if figures else None), ""
-        members, stored = self.members(row), metric.stored
         bound = self._bound(flags[members[0]] if members else 0, metric)
-        if row >= 0 or not metric.sums:
+        if not metric.sums:
             value = column[members[0]]
             return (value if is_known(value, metric) and not self.is_range(row) else None), bound
         if isinstance(members, range):
             at = slice(members.start, members.stop, members.step)
-            values, marks = column[at], list(flags[at])
+            values, marks = column[at], set(flags[at])
         else:
-            values, marks = [column[i] for i in members], [flags[i] for i in members]
-        known = [value for value in values if is_known(value, metric)]
+            values, marks = [column[i] for i in members], {flags[i] for i in members}
+        known = values
+        if not metric.of or min(values, default=0) < 0:
+            known = [value for value in values if is_known(value, metric)]
         if len(known) < len(values):
             if not known or not self.is_range(row):
                 return None, ""
