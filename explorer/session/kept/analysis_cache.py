@@ -35,7 +35,7 @@ from explorer.host.cache_folder import SWITCH, CacheFolder, CacheUsage, home
 from explorer.host.file_reads import FileRead
 from explorer.session.kept.rows import Piece, RowPages, tupled
 
-_VERSION = 1
+_VERSION = 2
 _PACKAGES = (
     *("gguf", "ml_dtypes", "msgspec", "numpy", "onnx", "onnxruntime", "safetensors", "tflite", "torch"),
     *("torchvision", "transformers"),

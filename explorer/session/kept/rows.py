@@ -15,7 +15,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import Struct, field
@@ -35,6 +35,8 @@ GROUP, UNKNOWN, BOUND, SHARED, ASSUMED = 1, 2, 4, 8, 16
 """Flags of a row; SHARED: a parameter of it, or of what is in it, has other users; ASSUMED: and no bound."""
 
 _KEPT_PAGES, _KEPT_ROWS = 128, 1_024
+_LEVEL = 3
+"""Of zlib: with a dictionary as quick as 1."""
 _PAGES = 16
 """Pages of rows a message."""
 _SENT = 1 << 18
@@ -61,7 +63,7 @@ class Structure(Struct):
 
     parent: array[int] = field(default_factory=lambda: array("i"))
     end: array[int] = field(default_factory=lambda: array("i"))
-    depth: array[int] = field(default_factory=lambda: array("H"))
+    depth: Numbers = field(default_factory=lambda: array("H"))
     repeat: array[int] = field(default_factory=lambda: array("i"))
     flags: array[int] = field(default_factory=lambda: array("B"))
     columns: dict[str, Numbers] = field(default_factory=dict)
@@ -91,14 +93,15 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
     from explorer.facts import is_assumed
 
     count = len(layers)
+    depth = array("H", bytes(2 * count))
     found = Structure(
         parent=array("i", bytes(4 * count)),
         end=array("i", bytes(4 * count)),
-        depth=array("H", bytes(2 * count)),
+        depth=depth,
         repeat=array("i", bytes(4 * count)),
         flags=array("B", bytes(count)),
     )
-    parent, depth, repeat, flags = found.parent, found.depth, found.repeat, found.flags
+    parent, repeat, flags = found.parent, found.repeat, found.flags
     values: tuple[list[int], ...] = ([], [], [], [])
     macs, params, weights, activations = (column.append for column in values)
     for at, layer in enumerate(layers):
@@ -125,6 +128,7 @@ def close(found: Structure) -> None:
     parent, end, repeat, flags = found.parent, found.end, found.repeat, found.flags
     count = len(parent)
     found.deepest = max(found.depth, default=0)
+    found.depth = narrow(found.depth)
     found.known = tuple([name for name, numbers in found.columns.items() if max(numbers, default=-1) >= 0])
     for at in range(count - 1, -1, -1):
         if end[at] <= at:
@@ -173,29 +177,45 @@ def narrow(values: Sequence[int]) -> Numbers:
 
 
 def pack(layers: Iterable[Layer]) -> Iterator[Piece]:
-    """The pages of rows, each of `PAGE`."""
+    """The pages of rows, each of `PAGE`; the first is the dictionary of the others, which are like it."""
     import zlib
 
-    rows = iter(layers)
+    rows, start, press = iter(layers), 0, zlib.compressobj(_LEVEL)
     while page := list(islice(rows, PAGE)):
-        bodies = _encoded(page)
+        bodies = _encoded(page, start)
         name = "page"
         if bodies is None:
             import pickle
 
             name, bodies = "pickled", [pickle.dumps(layer, 5) for layer in page]
-        sizes = array("I", [len(page), *map(len, bodies)])
-        yield Piece(name, "", zlib.compress(sizes.tobytes() + b"".join(bodies), 1))
+        body = array("I", [len(page), *map(len, bodies)]).tobytes() + b"".join(bodies)
+        packer = press.copy()
+        yield Piece(name, "", packer.compress(body) + packer.flush())
+        if not start:
+            press = zlib.compressobj(_LEVEL, zdict=body)
+        start += PAGE
 
 
-def _encoded(page: Sequence[Layer]) -> list[bytes] | None:
-    """Rows as MessagePack; None if it cannot say one of them exactly."""
+def _encoded(page: Sequence[Layer], start: int) -> list[bytes] | None:
+    """Rows from row `start` on as MessagePack; None if it cannot say one of them exactly.
+
+    Numbers that count up are set against where they stand: all the same, they take no room.
+    """
     from msgspec import msgpack
     from msgspec.structs import replace
 
     try:
-        rows = [replace(row, attributes=_marked(row.attributes)) if row.attributes else row for row in page]
-        return [msgpack.encode(row) for row in rows]
+        return [
+            msgpack.encode(
+                replace(
+                    row,
+                    id=row.id - at,
+                    parent=None if row.parent is None else row.parent - row.id,
+                    attributes=_marked(row.attributes) if row.attributes else row.attributes,
+                )
+            )
+            for at, row in enumerate(page, start)
+        ]
     except (OverflowError, TypeError, ValueError):  # beyond 64 bits; of no kind that it has; no UTF-8
         return None
 
@@ -237,8 +257,8 @@ def _list(code: int, body: memoryview) -> Any:
 
 
 @cache
-def _decoder() -> Callable[[memoryview], Layer]:
-    """What makes a row of a page that is MessagePack; it raises msgspec.DecodeError where it is none."""
+def _decoder() -> Callable[[memoryview, int], Layer]:
+    """What makes the row at a place of a page that is MessagePack, or raises msgspec.DecodeError."""
     from msgspec.msgpack import Decoder
     from msgspec.structs import force_setattr
 
@@ -246,8 +266,11 @@ def _decoder() -> Callable[[memoryview], Layer]:
 
     decode = Decoder(Layer, ext_hook=_list).decode
 
-    def row(body: memoryview) -> Layer:
+    def row(body: memoryview, at: int) -> Layer:
         made = decode(body)
+        force_setattr(made, "id", made.id + at)
+        if made.parent is not None:
+            force_setattr(made, "parent", made.parent + made.id)
         if made.attributes:
             force_setattr(made, "attributes", tupled(made.attributes))
         return made
@@ -317,6 +340,7 @@ class RowPages(Sequence["Layer"]):
         self.opened = 0
         self._amend: Callable[[Layer], Layer] = lambda layer: layer
         self._pages: list[bytes] = []
+        self._first = b""
         self._pickled: set[int] = set()
         self._bodies: dict[int, bytes] = {}
         self._taken: dict[int, Layer] = {}
@@ -336,12 +360,14 @@ class RowPages(Sequence["Layer"]):
             known: Any = found.wide.get(piece.key)
         else:
             known = found.columns.get(piece.name) if piece.name in COLUMNS else getattr(found, piece.name)
-        if known is None:
+        if not known:
             known = array(piece.code) if piece.code else []
             if piece.name == "wide":
                 found.wide[piece.key] = known
-            else:
+            elif piece.name in COLUMNS:
                 found.columns[piece.name] = known
+            else:
+                setattr(found, piece.name, known)
         if piece.code:
             known.frombytes(piece.data)
         else:
@@ -414,19 +440,19 @@ class RowPages(Sequence["Layer"]):
         found = self._taken.get(at)
         if found is None:
             page = at // PAGE
-            found = self._amend(self._row(page)(_spans(self._body(page))[at % PAGE]))
+            found = self._amend(self._row(page)(_spans(self._body(page))[at % PAGE], at))
             if len(self._taken) >= _KEPT_ROWS:
                 self._taken.clear()
             self._taken[at] = found
         return found
 
-    def _row(self, page: int) -> Callable[[memoryview], Layer]:
-        """What makes a row of a page from its bytes."""
+    def _row(self, page: int) -> Callable[[memoryview, int], Layer]:
+        """What makes a row of a page from its bytes and its place among all."""
         if page not in self._pickled:
             return _decoder()
         import pickle
 
-        return pickle.loads
+        return lambda body, at: pickle.loads(body)
 
     def _body(self, page: int) -> bytes:
         body = self._bodies.get(page)
@@ -441,7 +467,11 @@ class RowPages(Sequence["Layer"]):
         import zlib
 
         self.opened += 1
-        return zlib.decompress(self._pages[page])
+        if not page:
+            return zlib.decompress(self._pages[0])
+        if not self._first:
+            self._first = zlib.decompress(self._pages[0])
+        return zlib.decompressobj(zdict=self._first).decompress(self._pages[page])
 
     def located(self, paths: Iterable[str]) -> dict[str, int]:
         """Which rows have these paths; only pages in which one of them stands are taken apart."""
@@ -452,7 +482,7 @@ class RowPages(Sequence["Layer"]):
                 break
             body = self._bodies.get(page) or self._take_out(page)
             if page in self._pickled or any(path in body for path in wanted.values()):
-                for row in map(self._row(page), _spans(body)):
+                for row in map(self._row(page), _spans(body), count(page * PAGE)):
                     if wanted.pop(row.path, None) is not None:
                         found[row.path] = row.id
         return found
@@ -464,8 +494,9 @@ class RowPages(Sequence["Layer"]):
             page, first = divmod(at, PAGE)
             last = min(PAGE, first + stop - at)
             row = self._row(page)
-            for body in _spans(self._bodies.get(page) or self._take_out(page))[first:last]:
-                yield self._amend(row(body))
+            bodies = _spans(self._bodies.get(page) or self._take_out(page))[first:last]
+            for place, body in enumerate(bodies, at):
+                yield self._amend(row(body, place))
             at += last - first
 
     def __iter__(self) -> Iterator[Layer]:

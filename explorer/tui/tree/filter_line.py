@@ -161,7 +161,7 @@ class FilterLine(Horizontal):
             if wanted(layer):
                 found.append(layer.id)
             if pause.due():
-                if found or not shown:
+                if not shown or self._is_worth_drawing(model, len(found)):
                     self._show_found(model, found, more=shown)
                     found, shown = [], True
                 await pause.rest()
@@ -170,6 +170,11 @@ class FilterLine(Horizontal):
                 if self._typed != typed and not self._fault(self._typed):
                     return  # what is typed now is looked for next
         self._show_found(model, found, more=shown)
+
+    def _is_worth_drawing(self, model: TreeModel, found: int) -> bool:
+        """Whether to show what was found: behind the last row in view, only when it is as much again."""
+        in_view = len(model.rows) < self._tree.size.height or model.is_full
+        return bool(found) and (in_view or found >= model.found)
 
     def _complain(self, said: str) -> None:
         if said == self._complaint:
@@ -191,8 +196,9 @@ class FilterLine(Horizontal):
         tree = self._tree
         if not more:
             model.set_filter(found)
-        elif found:
-            model.add_matches(found)
+        elif not model.add_matches(found):
+            self._store.notify("query")  # how many there are
+            return
         if model.matches and (not more or tree.cursor == 0):
             tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)
         self._draw_tree()

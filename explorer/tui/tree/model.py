@@ -249,11 +249,16 @@ class TreeModel(FoldedRows):
         self.found = 0
         self._closed.clear()
         self._within = {}
-        self.add_matches(matches or ())
+        if not self.add_matches(matches or ()):
+            self.rebuild()
 
-    def add_matches(self, matches: Iterable[int]) -> None:
-        """More that a filter finds, in the order of the tree; shown up to `MATCHES` of them."""
+    def add_matches(self, matches: Iterable[int]) -> bool:
+        """More that a filter finds, in the order of the tree; shown up to `MATCHES` of them.
+
+        Returns whether any of these is shown.
+        """
         shown, within, parent = self.matches, self._within, self.structure.parent
+        before = len(shown or ())
         for match in matches:
             self.found += 1
             if shown is None or len(shown) >= MATCHES:
@@ -269,7 +274,15 @@ class TreeModel(FoldedRows):
                 if beside is not None or row < 0:
                     break
                 child, row = row, parent[row]
-        self.rebuild()
+        more = len(shown or ()) > before
+        if more:
+            self.rebuild()
+        return more
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is found beyond is only counted."""
+        return self.matches is not None and len(self.matches) >= MATCHES
 
     @property
     def shape(self) -> TreeShape:

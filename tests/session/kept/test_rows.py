@@ -32,6 +32,18 @@ def test_packed_rows_are_the_rows() -> None:
         assert [rows[i] for i in range(-len(layers), 0)] == list(layers)
 
 
+def test_rows_of_a_tree_whose_numbers_are_not_their_places_come_back_too() -> None:
+    some = tuple(alexnet().layers[at] for at in (5, 3, 4, 11))
+    far = tuple(replace(layer, id=layer.id + 70_000, parent=9_000) for layer in some)
+    assert sent(some) == some
+    assert sent(far) == far
+
+
+def test_a_page_that_is_like_the_first_takes_a_third_of_its_room() -> None:
+    pages = [len(piece.data) for piece in pack(flat(40 * PAGE).layers)]
+    assert max(pages[1:]) < pages[0] / 1.5
+
+
 def test_a_row_that_is_looked_at_takes_one_page_out_and_once() -> None:
     rows = sent(flat(20 * PAGE).layers)
     assert rows.opened == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from explorer.facts import Layer
-from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import METRICS
+from explorer.facts.beside.overlay import Overlay, OverlayColumn
+from explorer.tui.tree.model import MATCHES, TreeModel
+from explorer.tui.tree.rows import METRICS, columns_of, metric_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 
@@ -152,6 +153,26 @@ def test_a_range_is_worth_the_sum_of_what_is_in_it() -> None:
     assert worth[5] == layers[5_000].macs
     model.set_order(by_cost=True)
     assert [model.value(row)[0] for row in model.rows] == sorted(worth, reverse=True)
+
+
+def test_a_sum_is_made_anew_when_other_figures_are_laid_over_the_rows() -> None:
+    model = TreeModel(flat(5_000).layers)
+    column = OverlayColumn("spent", "spent", "number")
+    for each in (2.0, 3.0):
+        figures = {"spent": dict.fromkeys(range(5_000), each)}
+        model.lay(Overlay(("mine.csv",), (column,), figures, 5_000, 5_000, 5_000))
+        metric = metric_of("spent", columns_of(model))
+        assert metric is not None
+        assert [model.figure(row, metric) for row in model.rows[:2]] == [(1_000 * each, "")] * 2
+
+
+def test_a_search_says_whether_what_it_found_is_shown() -> None:
+    model = TreeModel(flat(5_000).layers)
+    model.set_filter([7])
+    assert model.add_matches(range(10, 3_000))
+    assert model.is_full
+    assert not model.add_matches([4_000])
+    assert (len(model.matches or ()), model.found) == (MATCHES, 2_992)
 
 
 def test_a_run_of_very_many_blocks_opens_to_ranges() -> None:
