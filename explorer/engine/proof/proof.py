@@ -28,7 +28,7 @@ from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.runs import settle
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
-from explorer.engine.proof.sites.run import chain_length
+from explorer.engine.proof.sites.rounding import chain_length
 from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
-from explorer.engine.proof.sites.run import LIMIT, chain_length, fault_of
+from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan

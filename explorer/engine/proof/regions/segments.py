@@ -12,7 +12,7 @@ import numpy as np
 
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.sites.run import run_nodes
+from explorer.engine.proof.sites.parts import run_nodes
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 
 

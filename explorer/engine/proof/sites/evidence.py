@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from explorer.engine.proof.outputs.compare import OutputComparison
-from explorer.engine.proof.sites.run import LIMIT, SiteRun
+from explorer.engine.proof.sites.rounding import LIMIT
+from explorer.engine.proof.sites.run import SiteRun
 from explorer.facts import SiteEvidence, SitePlan
 
 

@@ -24,7 +24,9 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
 from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
-from explorer.engine.proof.sites.run import Sessions, SiteRun, run_part, run_site
+from explorer.engine.proof.sites.parts import run_part
+from explorer.engine.proof.sites.run import SiteRun, run_site
+from explorer.engine.proof.sites.runner import Sessions
 from explorer.engine.proof.structure.walk import walk
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches

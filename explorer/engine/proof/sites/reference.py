@@ -1,0 +1,94 @@
+"""Reference of a site: what it should give, in a wider type, for the rows of a draw that are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.proof.float64.evaluator import product
+from explorer.engine.proof.meanings import ProductSpec, Rows
+from explorer.engine.runtime.onnxruntime import Array
+
+_WITHOUT_BLAS = 1 << 28
+"""Multiplications in a type wider than float64 that are worth waiting for (a second or so)."""
+
+_ROWS = 1 << 21
+"""Elements of X that are widened at a time."""
+
+
+class Reference(Struct, frozen=True):
+    """What a site should give, in a wider type, (batch, M, N).
+
+    Attributes:
+        exact: alpha X W + beta C.
+        bound: The same with absolute values throughout.
+        product: alpha X W by itself.
+    """
+
+    exact: Array
+    bound: Array
+    product: Array
+
+
+def rows_of(array: Array, some: Array | None) -> Array:
+    """Those rows of (batch, M, ...)."""
+    return array if some is None else array[:, some]
+
+
+def references(
+    meaning: ProductSpec,
+    draws: Sequence[Sequence[Array]],
+    lefts: Sequence[Rows],
+    looked: Sequence[Array | None],
+) -> list[Reference]:
+    """What the site should give for each draw of its inputs, in the rows that are looked at."""
+    stored = isinstance(meaning.right, np.ndarray)
+    weights = [meaning.weight(inputs) for inputs in (draws[:1] if stored else draws)]
+    terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
+    # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
+    wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
+    wide = np.dtype(np.longdouble if wider else np.float64)
+    every = np.arange(meaning.M)
+    bands = [(left, every if some is None else some) for left, some in zip(lefts, looked, strict=True)]
+    with np.errstate(all="ignore"):
+        if stored and meaning.batch * meaning.K * sum(len(some) for _, some in bands) <= _ROWS:
+            # one pass over the weight for all draws
+            ends = np.cumsum([len(some) for _, some in bands])[:-1]
+            together = np.arange(sum(len(some) for _, some in bands))
+
+            def all_draws(b: int, at: Array | slice) -> Array:
+                return np.concatenate([left(b, some) for left, some in bands])[at]
+
+            both = _banded(all_draws, together, weights[0], wide)
+            parts = [np.split(side, ends, axis=1) for side in both]
+        else:
+            each = [_banded(*band, weights[0 if stored else at], wide) for at, band in enumerate(bands)]
+            parts = [list(side) for side in zip(*each, strict=True)]
+        results = []
+        for inputs, some, part, top in zip(draws, looked, *parts, strict=True):
+            part *= wide.type(meaning.alpha)
+            top *= abs(meaning.alpha)
+            bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
+            added: Any = 0
+            if bias is not None:
+                added = rows_of(meaning.added(bias.astype(wide) * wide.type(meaning.beta)), some)
+            if meaning.shown is not None:
+                shown = rows_of(meaning.shown, some)
+                part, top = np.where(shown, part, 0), np.where(shown, top, 0)
+            results.append(Reference(part + added, top + np.abs(added), part))
+    return results
+
+
+def _banded(left: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
+    """X W and |x| |W| of a stack, some rows at a time: a convolution has 29 million elements in X."""
+    batch, depth, width = weight.shape
+    exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))
+    step = max(1, _ROWS // max(depth, 1))
+    for b in range(batch):
+        for first in range(0, len(some), step):
+            rows = slice(first, first + step)
+            exact[b, rows], bound[b, rows] = product(left(b, some[rows]).astype(wide), weight[b])
+    return exact, bound

@@ -1,0 +1,228 @@
+"""Runner of a site: its nodes as one session, or, where they are too many for one, column by column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from explorer.base.errors import Cancelled
+from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.model import Function, Model, Node, Value
+from explorer.engine.proof.meanings import Original
+from explorer.engine.proof.sites.parts import part_session
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
+from explorer.engine.runtime.parallel import ThreadShare
+from explorer.facts import SitePlan
+
+_SMALL = 1 << 25
+"""Bytes that go into a site up to which its draws are run at a time: a run has them several times."""
+
+_ONE_THREAD = 1 << 20
+"""Multiplications of a product that is over before another thread is awake."""
+
+_TOGETHER = 1024
+"""Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
+
+
+Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], RuntimeSession]
+"""Sessions of the parts of a site whose sizes are open, by what goes in and comes out."""
+
+
+class Runner:
+    """Runs a site as one sub-model, or, where its nodes are too many for one, column by column."""
+
+    def __init__(
+        self,
+        after: Model,
+        site: SitePlan,
+        original: Original,
+        share: ThreadShare,
+        wiring: Wiring,
+        sessions: Sessions | None,
+    ) -> None:
+        self.after = after
+        self.sessions = sessions
+        self.site = site
+        self.share = share
+        self.given = list(original.inputs)
+        nodes, _ = wiring.needed([site.output], stop=self.given)
+        function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
+        if function is not None and len(function.nodes) > _TOGETHER:
+            nodes = _opened(nodes[0], function)
+        self.nodes = nodes
+
+    def run(self, draws: Sequence[Sequence[Array]]) -> list[Array]:
+        """The site's output for each draw of its inputs."""
+        values = [dict(zip(self.given, inputs, strict=True)) for inputs in draws]
+        joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
+        looped = any(n.op == "Scan" for n in self.nodes)  # a Scan's columns are one body already
+        if len(self.nodes) <= _TOGETHER or looped or not joins:
+            self._stage(self.nodes, [self.site.output], values)
+        else:
+            self._in_columns(max(joins, key=lambda n: len(n.inputs)), values)
+        return [known[self.site.output] for known in values]
+
+    def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
+        """What the columns share; each column; what comes behind them.
+
+        Columns are alike, and a session of one serves all: the tiles are handed in.
+        """
+        parts = list(dict.fromkeys(join.inputs))
+        makers = {o: n for n in self.nodes for o in n.outputs if o}
+        users: dict[int, set[int]] = {}
+        for at, part in enumerate(parts):
+            for node in _cone(part, makers, set(self.given)):
+                users.setdefault(id(node), set()).add(at)
+        tail, _ = Wiring(self.nodes).needed([self.site.output], stop=[*self.given, *parts])
+        for node in tail:
+            users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
+        columns: list[list[Node]] = [[] for _ in parts]
+        shared: list[Node] = []
+        for node in self.nodes:
+            owners = users.get(id(node), set())
+            if len(owners) == 1:
+                columns[next(iter(owners))].append(node)
+            elif owners - {-1, -2}:
+                # what comes behind the columns may need it, too, and makes it again
+                shared.append(node)
+        moving = _reached(shared, self.given)
+        outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
+        fixed = [n for n in shared if id(n) not in moving]
+        if fixed:
+            # cuts of the weight: once for all activations
+            wanted = outside | {name for n in shared if id(n) in moving for name in reads(n)}
+            once: list[dict[str, Array]] = [{}]
+            self._stage(fixed, [o for n in fixed for o in n.outputs if o in wanted], once)
+            for known in values:
+                known.update(once[0])
+        varying = [n for n in shared if id(n) in moving]
+        if varying:
+            self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)
+        sessions: dict[Any, RuntimeSession] = {}
+        for part, nodes in zip(parts, columns, strict=True):
+            if self.share.stopped():
+                raise Cancelled
+            if nodes:
+                self._column(part, nodes, values, sessions)
+        self._stage(tail, [self.site.output], values)
+
+    def _column(
+        self,
+        part: str,
+        nodes: Sequence[Node],
+        values: list[dict[str, Array]],
+        sessions: dict[Any, RuntimeSession],
+    ) -> None:
+        """One column, in the session of the first column that is like it."""
+        names: dict[str, str] = {}
+        for node in nodes:
+            for name in (*node.inputs, *node.outputs):
+                if name:
+                    names.setdefault(name, f"v{len(names)}")
+        made = {o for n in nodes for o in n.outputs}
+        outer = [name for name in names if name not in made]
+        initializers = self.after.graph.initializers
+        # a weight in a file may begin at any byte; the runtime wants whole words
+        tiles = {
+            name: np.require(initializers[name].array(), requirements=("C", "A"))
+            for name in outer
+            if name in initializers
+        }
+        inputs = [{n: tiles[n] if n in tiles else known[n] for n in outer} for known in values]
+        kinds = tuple((names[n], str(v.dtype), v.shape) for n, v in inputs[0].items())
+        key = (tuple(_signature(n, names) for n in nodes), kinds)
+        if key not in sessions:
+            alike = [
+                n.with_values([names.get(i, "") for i in n.inputs], [names.get(o, "") for o in n.outputs], "")
+                for n in nodes
+            ]
+            given = tuple(Value(*kind) for kind in kinds)
+            sessions[key] = self._session(alike, given, [names[part]])
+        for known, feeds in zip(values, inputs, strict=True):
+            result = sessions[key].run({names[n]: v for n, v in feeds.items()})
+            known[part] = result[names[part]]
+
+    def _stage(self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]) -> None:
+        """Runs nodes for every activation and adds `outputs` to what is known of it."""
+        if self.share.stopped():
+            raise Cancelled
+        own = {o for n in nodes for o in n.outputs}
+        read = dict.fromkeys(name for n in nodes for name in reads(n))
+        inputs = [name for name in read if name in values[0] and name not in own]
+        given = tuple(Value(n, str(values[0][n].dtype), values[0][n].shape) for n in inputs)
+        if self.sessions is None:
+            session = self._session(nodes, given, outputs)
+        else:
+            given = tuple(Value(v.name, v.dtype, (None,) * len(v.shape or ())) for v in given)
+            key = given, tuple(outputs)
+            if key not in self.sessions:
+                self.sessions[key] = self._session(nodes, given, outputs)
+            session = self.sessions[key]
+        feeds = [{name: known[name] for name in inputs} for known in values]
+        small = sum(value.nbytes for known in feeds for value in known.values()) <= _SMALL
+        width = min(self.share.threads, len(feeds)) if small else 1
+        with ThreadPoolExecutor(max(1, width)) as pool:
+            for known, made in zip(values, pool.map(session.run, feeds), strict=True):
+                known.update(made)
+
+    def _session(
+        self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
+    ) -> RuntimeSession:
+        what = f"site '{self.site.name}'"
+        large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
+        threads = self.share.threads if large_products else 1
+        return part_session(self.after, nodes, inputs, outputs, what, threads, True)
+
+
+def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:
+    """The nodes that `output` depends on, not looking behind `stop`; in no order."""
+    found: dict[int, Node] = {}
+    pending = [output]
+    while pending:
+        name = pending.pop()
+        node = makers.get(name)
+        if node is not None and name not in stop and id(node) not in found:
+            found[id(node)] = node
+            pending.extend(reads(node))
+    return list(found.values())
+
+
+def _reached(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
+    """Ids of the nodes that depend on `names`."""
+    moving = set(names)
+    reached: set[int] = set()
+    for node in nodes:
+        if any(name in moving for name in reads(node)):
+            reached.add(id(node))
+            moving.update(node.outputs)
+    return reached
+
+
+def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
+    """What makes two nodes of different columns the same node; tensors and graphs never are."""
+    attributes = tuple(
+        (k, v if isinstance(v, (int, float, str, bytes, tuple)) else id(v))
+        for k, v in node.attributes.items()
+    )
+    wires = tuple(names.get(n, "") for n in (*node.inputs, "|", *node.outputs))
+    return node.op, node.domain, node.overload, wires, attributes
+
+
+def _opened(call: Node, function: Function) -> list[Node]:
+    """The body of a function in place of its call; the functions that it calls stay calls."""
+    names = dict(zip(function.inputs, call.inputs, strict=False))
+    names.update(zip(function.outputs, call.outputs, strict=False))
+
+    def outer(name: str) -> str:
+        return names.get(name, f"{call.label}::{name}") if name else ""
+
+    return [
+        node.with_values(
+            [*map(outer, node.inputs)], [*map(outer, node.outputs)], f"{call.label}::{node.name}"
+        )
+        for node in function.nodes
+    ]
