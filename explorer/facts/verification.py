@@ -80,7 +80,7 @@ class SiteEvidence(Struct, frozen=True):
         bound_ratio: max of |error against float64| / (u x (|x| |W|)), u the unit roundoff; `limit` is
             what it may be.
         rms_before, rms_after: RMS error of the original and the tiled site against float64.
-        rows: Rows of input tried: true activations plus dense random rows.
+        rows: Rows of input tried: true activations plus the dense random rows that were compared.
         nonfinite: NaN or Inf that the tiled site has and the original has not.
     """
 

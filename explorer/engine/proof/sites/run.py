@@ -19,6 +19,7 @@ from explorer.engine.proof.outputs.compare import SLAB, OutputComparison, unit_r
 from explorer.engine.proof.sites.exact import compare_exact, dense_integers
 from explorer.engine.proof.sites.reference import references, rows_of
 from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio, smallest
+from explorer.engine.proof.sites.row_blocks import run_some
 from explorer.engine.proof.sites.runner import Runner, Sessions
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare
@@ -90,23 +91,26 @@ def run_site(
     fill = _dense if meaning.integers is None else dense_integers
     dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
-    outputs = Runner(after, site, original, share, wiring, sessions).run(draws)
+    runner = Runner(after, site, original, share, wiring, sessions)
+    some = run_some(runner, site, meaning, dense, y, seed)
+    outputs = runner.run(draws) if some is None else [*runner.run(draws[:1]), some.output]
     comparison = OutputComparison(unit_roundoff(str(y.dtype)), binned=False)
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
     sampled = _looked_at(site, meaning, seed)
-    rows = meaning.batch * (meaning.M + (meaning.M if sampled is None else len(sampled)))
+    looked = [sampled, sampled if some is None else some.rows]
+    rows = meaning.batch * (meaning.M + (meaning.M if looked[1] is None else len(looked[1])))
     if meaning.integers is not None:
         found = compare_exact(meaning, draws, outputs, y)
         return SiteRun(found.comparison, None, LIMIT, rows, found.reason, found.note, True)
     before, shown = meaning.out(y), meaning.out(outputs[0])
-    left = meaning.left(inputs)
-    looked = [_unsure(meaning, inputs, left, before, shown, sampled), sampled]
-    given = [rows_of(shown, looked[0]), rows_of(meaning.out(outputs.pop()), sampled)]
-    exact = references(meaning, draws, [left, meaning.left(dense)], looked)
-    del left, dense
+    lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
+    looked[0] = _unsure(meaning, inputs, lefts[0], before, shown, sampled)
+    given = [rows_of(shown, looked[0]), rows_of(meaning.out(outputs.pop()), looked[1])]
+    exact = references(meaning, draws, lefts, looked)
+    del lefts, dense, some
     true = exact[0].exact.astype(np.float64)
     comparison.add(rows_of(before, looked[0]), given[0], true)
     if looked[0] is not None:
