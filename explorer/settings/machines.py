@@ -134,7 +134,7 @@ def _cycle(value: Any, where: str, unit: Unit) -> float:
 
 
 _MOST = 1 << 62
-_TILING = ("tile", "site")
+_OTHER_TABLES = ("tile", "site", "quantize")
 """Tables that another option reads in the same file."""
 
 
@@ -393,7 +393,7 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
             return _named(name or next(iter(found)), found, path, where)
         several = f"write {path}:{next(iter(found))}" if found else "write [machine.NAME]"
         raise Misuse(f"it holds {len(found)} machines", where=path, hint=several)
-    said = content.get("profile", {key: value for key, value in content.items() if key not in _TILING})
+    said = content.get("profile", {key: value for key, value in content.items() if key not in _OTHER_TABLES})
     if name or not said:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
     return _profile(os.path.splitext(os.path.basename(path))[0], said, path, path)

@@ -16,7 +16,7 @@ from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.number_format import NumberFormat
 from explorer.engine.tiling.rules import Rules, name_matcher
 from explorer.facts import Layer
-from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
+from explorer.facts.quantize import PARTS, Granularity, QuantizeForm, QuantizeSpec
 from explorer.settings.filter import is_query, matcher
 
 VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
@@ -36,6 +36,7 @@ class LayerChoice(Struct, frozen=True):
         granularity: Of the weight's scales.
         symmetric: As in `QuantizeSpec`.
         block: Weights along the depth that share a scale; 0 for none.
+        form: How it is written, 'auto' resolved.
         origins: Who said so, by the names of `VALUES`: 'npu.toml:12', 'command line', or '' for the default.
         reason: Why the layer is left as it is; '' where a part of it takes a format.
     """
@@ -47,6 +48,7 @@ class LayerChoice(Struct, frozen=True):
     granularity: Granularity = "channel"
     symmetric: bool | None = None
     block: int = 0
+    form: QuantizeForm = "qdq"
     origins: Mapping[str, str] = {}
     reason: str = ""
 

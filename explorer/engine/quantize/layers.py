@@ -37,6 +37,7 @@ class Operand(Struct, frozen=True):
         tensor: What is stored behind it; None for an activation.
         stored: What identifies that: the initializer's name, or the value name of the Constant.
         axes: Axes of the stored tensor in the order of the value.
+        chain: Nodes between what is stored and the value.
     """
 
     part: Part
@@ -47,6 +48,7 @@ class Operand(Struct, frozen=True):
     tensor: Tensor | None = None
     stored: str = ""
     axes: tuple[int, ...] = ()
+    chain: tuple[Node, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -187,8 +189,7 @@ def _operand(
     if found is None or value in constants.derived:
         # what is behind a DequantizeLinear is refused by its producer
         return Operand("input" if part == "weight" else part, at, value, channel, depth)
-    tensor, name, order, _ = found
-    return Operand(part, at, value, channel, depth, tensor, name, order)
+    return Operand(part, at, value, channel, depth, *found)
 
 
 def _bias(node: Node, constants: Constants, at: int) -> tuple[Operand, ...]:

@@ -42,7 +42,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
     bypassed |= {id(n) for s in sites for n in s.absorbed}
     graph = model.graph
-    nodes, used = _prune(
+    nodes, used = pruned(
         _replaced(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
     )
     own = {
@@ -128,7 +128,7 @@ def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emi
         if not isinstance(body, Graph) or not any(id(inner) in planned for inner in _inner(body.nodes)):
             continue
         made = _replaced(body.nodes, planned, bypassed, emission)
-        kept, used = _prune(made, [v.name for v in body.outputs], bypassed)
+        kept, used = pruned(made, [v.name for v in body.outputs], bypassed)
         stored = {n: t for n, t in body.initializers.items() if n in used}
         attributes[name] = replace(body, nodes=gathered(kept), initializers=stored)
         changed = True
@@ -153,7 +153,7 @@ def _function(function: Function, planned: Planned, bypassed: set[int], emission
         named=emission.named,
         quantized=emission.quantized,
     )
-    made, _ = _prune(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
+    made, _ = pruned(_replaced(nodes, planned, bypassed, inner), function.outputs, bypassed)
     stored = [
         Node("Constant", (), (name,), name=name, attributes={"value": _materialised(tensor)})
         for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
@@ -197,8 +197,14 @@ def _uses(graph: Graph) -> Iterator[str]:
             yield from _uses(inner)
 
 
-def _prune(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
-    """Drops the bypassed nodes whose outputs nobody uses; also says which names are used."""
+def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
+    """Drops the bypassed nodes whose outputs nobody uses; also says which names are used.
+
+    Args:
+        nodes: Of a graph, in order.
+        outputs: What of it is used in any case.
+        bypassed: Ids of the nodes that may go.
+    """
     used = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):

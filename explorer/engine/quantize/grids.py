@@ -1,0 +1,110 @@
+"""Grids of a layer's inputs, weights and biases, and the ranges that those of the inputs are chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from explorer.base.errors import BadModel
+from explorer.engine.quantize.calibration import Range, RangeUse
+from explorer.engine.quantize.choice import BIAS, LayerChoice
+from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.number_formats.number_format import Array, Grid
+from explorer.engine.quantize.weights import fits_bias, weight_grid
+
+Ranges = Mapping[RangeUse, Range]
+"""What calibration found."""
+
+
+def wanted(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
+    """The values whose range the layers need: what calibration is asked for."""
+    return {use: use for choice in choices for use in _uses(choice)}
+
+
+def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
+    """The inputs of a layer; where integers come out of it its output, too."""
+    fmt, symmetric = choice.input, choice.symmetric_of("input")
+    if fmt is None or choice.reason or not fmt.scaled:
+        return
+    for operand in choice.layer.of("input"):
+        yield RangeUse(operand.value, fmt, symmetric)
+    if choice.form == "qoperator":
+        yield RangeUse(choice.layer.node.outputs[0], fmt, symmetric)
+
+
+class Grids:
+    """The grids of all layers; each is reckoned once.
+
+    Args:
+        ranges: Of the values that `wanted` names.
+    """
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._known: dict[tuple[int, int], Grid] = {}
+
+    def of(self, choice: LayerChoice, operand: Operand) -> Grid:
+        """The grid of an operand that has a format.
+
+        Raises:
+            BadModel: It holds NaN or infinity.
+        """
+        key = id(choice.layer.node), operand.at
+        if key not in self._known:
+            make = {"input": self._input, "weight": self._weight, "bias": self._bias}[operand.part]
+            self._known[key] = make(choice, operand)
+        return self._known[key]
+
+    def of_value(self, choice: LayerChoice, value: str) -> Grid:
+        """The grid of a value in the format of a layer's inputs."""
+        assert choice.input is not None
+        use = RangeUse(value, choice.input, choice.symmetric_of("input"))
+        low, high = self._ranges[use] if choice.input.scaled else (0.0, 0.0)
+        ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        return choice.input.grid(*ends, symmetric=use.symmetric)
+
+    def _input(self, choice: LayerChoice, operand: Operand) -> Grid:
+        return self.of_value(choice, operand.value)
+
+    def _weight(self, choice: LayerChoice, operand: Operand) -> Grid:
+        """Where the bias is of integers, one on which that fits."""
+        assert choice.weight is not None
+        grid = weight_grid(
+            operand,
+            choice.weight,
+            channel=choice.granularity == "channel",
+            symmetric=choice.symmetric_of("weight"),
+            block=choice.block,
+        )
+        if choice.bias is not BIAS or grid.block:
+            return grid
+        scale = self.of(choice, choice.layer.of("input")[0]).scale
+        return fits_bias(grid, bias_values(choice.layer.of("bias")[0]), scale)
+
+    def _bias(self, choice: LayerChoice, operand: Operand) -> Grid:
+        """The product of the scales of its input and its weight, or its own."""
+        assert choice.bias is not None
+        if choice.bias is not BIAS:
+            return weight_grid(operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias"))
+        parts = (choice.layer.of("input")[0], choice.layer.of("weight")[0])
+        x, w = (self.of(choice, part).scale for part in parts)
+        scale = np.asarray(x * w, np.float32)
+        if scale.size == 1:
+            return Grid(scale.reshape(()), np.zeros((), np.int32))
+        # a transposed convolution in groups has a scale for several channels
+        scale = np.tile(scale, operand.shape[-1] // scale.size)
+        return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
+
+
+def bias_values(operand: Operand) -> Array:
+    """A stored bias, as its layer reads it.
+
+    Raises:
+        BadModel: It holds what is no number.
+    """
+    assert operand.tensor is not None
+    values = operand.tensor.array().transpose(operand.axes)
+    if not np.isfinite(values).all():
+        raise BadModel(f"the bias '{operand.stored}' holds NaN or infinity")
+    return values

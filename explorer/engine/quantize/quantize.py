@@ -1,0 +1,73 @@
+"""Quantization of a graph: a model and a choice for each layer in, the quantized model out.
+
+Nodes that are no chosen layer keep their bytes; weights that nothing reads any more are left out; codes are
+made while the file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Model
+from explorer.engine.graph.repeated_nodes import gathered, held
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.grids import Grids
+from explorer.engine.quantize.write import qdq
+from explorer.engine.quantize.write.additions import Additions
+from explorer.engine.tiling.tile import pruned
+from explorer.facts import TensorInfo
+
+_IR_VERSIONS = ((21, 10), (19, 9), (13, 7), (10, 5))
+"""Operator sets, and the IR version that came with each."""
+
+
+def quantized(
+    model: Model, choices: Sequence[LayerChoice], grids: Grids, shapes: Mapping[str, TensorInfo]
+) -> Model:
+    """The model with every chosen layer in its formats.
+
+    Args:
+        model: The original, whose operator set has what the choices need.
+        choices: For its layers.
+        grids: Of what these layers read.
+        shapes: Of every value of its main graph.
+
+    Returns:
+        A new model; `model` is untouched.
+
+    Raises:
+        BadModel: A weight or a bias holds NaN or infinity.
+    """
+    to, graph = Additions(model, shapes), model.graph
+    chosen = {id(choice.layer.node): choice for choice in choices if not choice.reason}
+    for node in held(graph.nodes):
+        choice = chosen.get(id(node))
+        if choice is None:
+            to.nodes.append(node)
+        else:
+            qdq.write(choice, grids, to)
+    bypassed = {id(node) for choice in chosen.values() for o in choice.layer.operands for node in o.chain}
+    nodes, used = pruned(to.nodes, [value.name for value in graph.outputs], bypassed)
+    kept = {name: tensor for name, tensor in {**graph.initializers, **to.stored}.items() if name in used}
+    listed = tuple(
+        value
+        for value in graph.inputs
+        if value.name not in graph.initializers or (value.name in used and value.name in model.defaults)
+    )
+    needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
+    return replace(
+        model,
+        graph=replace(
+            graph,
+            nodes=gathered(nodes),
+            inputs=listed,
+            initializers=kept,
+            values=(*graph.values, *to.values),
+        ),
+        opsets={**to.opsets, **model.opsets},
+        ir_version=max(model.ir_version, needed, 8 if to.functions else 0),
+        functions={**to.functions, **model.functions},
+        path="",
+    )

@@ -1,0 +1,171 @@
+"""Quantized weights: the grid of a stored weight, and its codes, made in slabs while they are written.
+
+A weight is looked at twice, once for its range and once for its codes; it is never held as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import Computed, FileSpan, Inline, Tensor
+from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat, ends
+
+_SLAB = 1 << 18
+"""Elements that are looked at together: they stay in a processor's cache."""
+
+_BAND = 1 << 22
+"""Elements that one of two threads makes at a time."""
+
+_BLOCKS = 128
+"""No block of a format is longer."""
+
+
+def weight_grid(
+    operand: Operand, fmt: NumberFormat, *, channel: bool, symmetric: bool, block: int = 0
+) -> Grid:
+    """The grid of a stored weight, chosen from its range.
+
+    Args:
+        operand: The weight.
+        fmt: Its number format.
+        channel: A scale for each output channel, where it has such; else one for the tensor.
+        symmetric: As in `NumberFormat.grid`.
+        block: Elements along the depth that share a scale; 0, and a depth that is no longer, for none.
+
+    Raises:
+        BadModel: It holds what is no number.
+    """
+    rank, axis = len(operand.shape), None
+    if block and operand.depth is not None and operand.shape[operand.depth] > block:
+        axis = operand.depth % rank
+    else:
+        block = 0
+        if channel and operand.channel is not None:
+            axis = operand.channel % rank
+    assert operand.tensor is not None
+    values = operand.tensor.array().transpose(operand.axes)
+    if not fmt.scaled:
+        axis, block = None, 0
+    low, high = (ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise BadModel(
+            f"the weight '{operand.stored}' holds NaN or infinity", hint="no format has a grid for it"
+        )
+    if fmt.writing == "linear":  # which looks at nothing but the ends
+        grid = replace(fmt.grid(low, high, axis=axis, symmetric=symmetric), block=block)
+    else:
+        grid = fmt.fitted(values, axis=axis, block=block, symmetric=symmetric)
+    _forget(operand)
+    return grid
+
+
+def fits_bias(grid: Grid, bias: Array, input_scale: Array) -> Grid:
+    """A weight's grid on which its layer's bias fits into int32: a channel of tiny weights is made coarser.
+
+    Args:
+        grid: With one scale, or one a channel.
+        bias: Of the layer, (channels,).
+        input_scale: Of its input.
+    """
+    least = np.abs(bias.astype(np.float64)).reshape(-1) / (float(input_scale) * (2**31 - 128))
+    if grid.axis is None:
+        least = least.max(initial=0)
+    elif least.size % grid.scale.size:
+        return grid
+    else:  # a transposed convolution in groups has a scale for several channels
+        least = least.reshape(-1, grid.scale.size).max(axis=0)
+    scale = np.maximum(grid.scale, least).astype(np.float32)
+    return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
+
+
+def quantized_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) -> Tensor:
+    """The codes of a stored weight, in the shape that its layer reads."""
+    shape, bits = operand.shape, fmt.bits
+    first = shape[0] if shape else 1
+    row = max(1, operand.tensor.elements // max(1, first)) if operand.tensor is not None else 1
+    step = _step(operand, grid.block, _BAND)
+
+    def size(start: int, stop: int) -> int:
+        return ((min(stop, first) - start) * row * bits + 7) // 8
+
+    bands = tuple(
+        Computed(size(at, at + step), partial(_codes, operand, fmt, grid, at, at + step), alone=True)
+        for at in range(0, first, step)
+    )
+    payload = Computed(size(0, first), partial(_codes, operand, fmt, grid, 0, first), bands)
+    return Tensor(name, fmt.element_type, shape, payload)
+
+
+def slabs(
+    operand: Operand, grid: Grid, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[Array, Grid]]:
+    """A stored weight as its layer reads it, some rows of its first axis at a time, and their part of a grid.
+
+    Blocks along the first axis are never cut. What was looked at of a file is forgotten again.
+    """
+    assert operand.tensor is not None
+    values = operand.tensor.array().transpose(operand.axes)
+    if not values.ndim:
+        yield values, grid
+        return
+    end = len(values) if stop is None else min(stop, len(values))
+    step = _step(operand, grid.block, _SLAB)
+    for at in range(start, end, step):
+        yield values[at : min(at + step, end)], _rows(grid, values.ndim, at, min(at + step, end))
+    plain = operand.axes == tuple(range(values.ndim))
+    if plain or end == len(values):
+        _forget(operand, *((start, end) if plain else ()))
+
+
+def _forget(operand: Operand, first: int = 0, last: int | None = None) -> None:
+    """Lets the kernel forget rows of a weight that lies in a file as its layer reads it."""
+    payload = operand.tensor.payload if operand.tensor is not None else None
+    if isinstance(payload, FileSpan):
+        row = payload.size // max(1, operand.shape[0]) if operand.shape else 0
+        payload.release(first * row, payload.size if last is None else last * row)
+
+
+def packed(codes: Array, bits: int) -> bytes:
+    """Codes as ONNX stores them: of 4 bits two in a byte, the first in the lower half."""
+    if bits >= 8:
+        return codes.tobytes()
+    flat = codes.reshape(-1).view(np.uint8) & 15
+    if flat.size % 2:
+        flat = np.append(flat, np.uint8(0))
+    return bytes(flat[::2] | flat[1::2] << 4)
+
+
+def stored(name: str, values: Array, fmt_type: str = "") -> Tensor:
+    """A small tensor; of the 4-bit types 'int4' and 'uint4' the values come one a byte."""
+    bits = 4 if fmt_type in ("int4", "uint4") else 8
+    return Tensor(name, fmt_type or str(values.dtype), values.shape, Inline(packed(values, bits)))
+
+
+def _step(operand: Operand, block: int, elements: int) -> int:
+    """Rows of the first axis that are looked at together: an even number, for packed pairs."""
+    rows = operand.shape[0] if operand.shape else 1
+    assert operand.tensor is not None
+    row = max(1, operand.tensor.elements // max(1, rows))
+    rank = len(operand.shape)
+    whole = operand.depth is not None and operand.depth % rank == 0
+    even = max(block, _BLOCKS if whole else 2)
+    return max(1, elements // row // even) * even
+
+
+def _rows(grid: Grid, rank: int, start: int, stop: int) -> Grid:
+    if grid.axis is None or (grid.axis % rank and not grid.block):
+        return grid
+    if grid.block and grid.axis % rank == 0:
+        start, stop = start // grid.block, -(-stop // grid.block)
+    return replace(grid, scale=grid.scale[start:stop], zero=grid.zero[start:stop])
+
+
+def _codes(operand: Operand, fmt: NumberFormat, grid: Grid, start: int, stop: int) -> Iterator[memoryview]:
+    for values, part in slabs(operand, grid, start, stop):
+        yield memoryview(packed(fmt.codes(values, part), fmt.bits))

@@ -1,0 +1,1 @@
+"""Quantized layers as ONNX: QuantizeLinear and DequantizeLinear, QOperator, MatMulNBits, functions."""

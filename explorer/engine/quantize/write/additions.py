@@ -1,0 +1,120 @@
+"""What quantization adds to a graph: nodes, stored tensors and functions, each under a name that is free."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, dtype_code, subgraphs
+from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
+from explorer.engine.quantize.weights import stored
+from explorer.facts import TensorInfo
+
+
+class Additions:
+    """What is added, and what of it can be shared.
+
+    Args:
+        model: What it is added to.
+
+    Attributes:
+        nodes: The new graph's nodes so far.
+        stored: New tensors.
+        functions: New local functions.
+        opsets: Operator sets that new nodes need.
+        values: Declarations of new values.
+    """
+
+    def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
+        self.nodes: list[Node] = []
+        self.stored: dict[str, Tensor] = {}
+        self.functions: dict[tuple[str, str, str], Function] = {}
+        self.opsets: dict[str, int] = {}
+        self.values: list[Value] = []
+        self._shapes = shapes
+        self._taken = set(_names(model.graph))
+        self._made: dict[Hashable, str] = {}
+
+    def unique(self, wanted: str) -> str:
+        """`wanted`, or with a number behind it when it is in use."""
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def known(self, key: Hashable) -> str | None:
+        """The value that was made for a key before."""
+        return self._made.get(key)
+
+    def made(self, key: Hashable, value: str) -> str:
+        """Remembers the value for a key."""
+        self._made[key] = value
+        return value
+
+    def store(self, tensor: Tensor) -> str:
+        """A stored tensor under a free name; returns it."""
+        name = self.unique(tensor.name)
+        self.stored[name] = Tensor(name, tensor.dtype, tensor.shape, tensor.payload)
+        return name
+
+    def number(self, wanted: str, values: Array, dtype: str = "") -> str:
+        """A small tensor; one with the same name, type and bytes is shared."""
+        key = wanted, dtype, values.shape, str(values.dtype), values.tobytes()
+        return self.known(key) or self.made(key, self.store(stored(wanted, values, dtype)))
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        output: str,
+        *,
+        like: str = "",
+        dtype: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        domain: str = "",
+    ) -> str:
+        """A node with one output, which is called `output` or much like it.
+
+        Args:
+            op: The operator.
+            inputs: What it reads.
+            output: Name of its output; the node's own comes of it.
+            like: A value of the model that its output has the shape of.
+            dtype: Element type of its output, to declare it.
+            attributes: Of the node.
+            domain: Of the operator.
+        """
+        name = self.unique(output)
+        node = Node(op, inputs, (name,), name=f"{name}/{op}", domain=domain, attributes=attributes)
+        self.nodes.append(node)
+        if domain:
+            self.opsets.setdefault(domain, 1)
+        info = self._shapes.get(like)
+        if info is not None and info.shape is not None and dtype:
+            self.values.append(Value(name, dtype, info.shape))
+        return name
+
+    def scale(self, base: str, fmt: NumberFormat, grid: Grid) -> tuple[str, str]:
+        """The scale and the zero point of a grid, stored."""
+        zero = grid.zero.astype(f"{'' if getattr(fmt, 'signed', True) else 'u'}int{max(8, fmt.bits)}")
+        return self.number(f"{base}_scale", grid.scale), self.number(
+            f"{base}_zero_point", zero, fmt.element_type
+        )
+
+
+def cast_to(dtype: str) -> Mapping[str, Any]:
+    """Attributes of a Cast."""
+    return {"to": dtype_code(dtype)}
+
+
+def _names(graph: Graph) -> Iterator[str]:
+    """Every value name in a graph and the graphs inside it."""
+    yield from graph.initializers
+    for value in (*graph.inputs, *graph.outputs, *graph.values):
+        yield value.name
+    for node in held(graph.nodes):
+        yield from node.outputs
+        for _, inner in subgraphs(node):
+            yield from _names(inner)

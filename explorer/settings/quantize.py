@@ -1,0 +1,115 @@
+"""Quantization file: number formats in a file of the user's own, for all layers and for some of them.
+
+    [quantize]
+    weight = "int8"           # so are input and bias; float32 leaves a part as it is
+    granularity = "channel"
+    sites = ["*encoder*"]     # only these; all without it
+
+    [[quantize.site]]         # the first table that means a layer and has a value decides that value
+    site = "re:fc[12]$"       # a name, a glob or 're:' and a regular expression; op is a glob
+    op = "Gemm"
+    shape = "K>=64"           # conditions on the sizes of the product
+    weight = "int4"
+    block = 32
+    on = false                # leave it as it is
+
+The same file may hold tilings. Precedence and lines are as there (`settings.tiling`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
+from explorer.facts.quantize.spec import Calibrator, Granularity, QuantizeForm
+from explorer.settings.tables import Readers, SettingsFile, content, flag, one_of, shape, text, texts, written
+from explorer.settings.tiling import COMMAND_LINE
+
+_ASKS = (*PARTS, "granularity", "symmetric", "block", "on")
+"""What a rule can ask for; one that asks for nothing is none."""
+
+
+def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
+    """The specification that holds: default < file < command line.
+
+    What was typed holds for every layer, over the file's own tables too; so do `ops` and `sites`, which
+    decide what is switched on.
+
+    Args:
+        path: Of the file; None for none.
+        typed: Fields of `QuantizeSpec` that were really typed.
+
+    Raises:
+        Misuse: The file cannot be read, or says something that cannot be; file and line are named.
+    """
+    spec = QuantizeSpec() if path is None else read_text(content(path), path)
+    unset = {value: None for value in _ASKS if value in typed}
+    if typed.keys() & {"ops", "sites"}:
+        unset["on"] = None
+    rules = tuple(replace(rule, **unset) for rule in spec.rules)
+    said = {**dict(spec.origins), **dict.fromkeys(typed, COMMAND_LINE)}
+    return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
+
+
+def read_text(data: bytes | str, path: str) -> QuantizeSpec:
+    """What stands in the file `path`: its `[quantize]`, with defaults, and its `[[quantize.site]]` tables.
+
+    Raises:
+        Misuse: It is no TOML, or says something that cannot be.
+    """
+    file = SettingsFile(data, path)
+    table = dict(file.table("quantize"))
+    rules = file.rules(("quantize", "site"), table.pop("site", []), _PARTICULAR, _ASKS)
+    values = file.values(("quantize",), table, _GENERAL)
+    origins = tuple((name, file.origin(("quantize", name))) for name in values)
+    made = tuple(QuantizeRule(**rule) for rule in rules)
+    return QuantizeSpec(**values, rules=made, origins=origins, config=path)
+
+
+def as_toml(spec: QuantizeSpec) -> str:
+    """A file that says what `spec` says: only what differs from the defaults, and the rules."""
+    default = QuantizeSpec()
+    general = {
+        name: value
+        for name in _GENERAL
+        if (value := getattr(spec, name)) not in (None, getattr(default, name))
+    }
+    rules = [
+        {name: value for name in _PARTICULAR if (value := getattr(rule, name)) not in (None, "")}
+        for rule in spec.rules
+        if any(getattr(rule, name) is not None for name in _ASKS)
+    ]
+    return written({"quantize": {**general, "site": rules}} if general or rules else {})
+
+
+def _block(value: Any, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 2 <= value <= 1 << 16):
+        return value
+    raise Misuse(f"a block of '{value}' cannot be", where=where, hint="give 2 to 65,536, or 0 for none")
+
+
+def _percentile(value: Any, where: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 50 < value <= 100:
+        return float(value)
+    raise Misuse(f"of {value} % no range can be made", where=where, hint="99.999")
+
+
+_BOTH: Readers = {
+    **dict.fromkeys(PARTS, text),
+    "granularity": one_of(get_args(Granularity)),
+    "symmetric": flag,
+    "block": _block,
+}
+_GENERAL: Readers = {
+    **_BOTH,
+    "form": one_of(get_args(QuantizeForm)),
+    "calibrator": one_of(get_args(Calibrator)),
+    "percentile": _percentile,
+    "ops": texts,
+    "sites": texts,
+}
+_PARTICULAR: Readers = {"site": text, "op": text, "shape": shape, **_BOTH, "on": flag}
