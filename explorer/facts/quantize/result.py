@@ -31,13 +31,17 @@ class QuantizedLayer(Struct, frozen=True):
         granularity: 'tensor', 'channel' or 'block 32', of the weight.
         bits, bits_before: Of its numbers.
         weight_max_error, weight_rms_error, weight_snr_db: Of the stored weight against the original's; dB is
-            10 log10(sum w**2 / sum (q - w)**2), None where nothing is lost (infinite) or changed.
+            10 log10(sum w**2 / sum (q - w)**2), None where nothing is lost (infinite) or changed, -999 where
+            all is lost: NaN or infinity came in, or the original is zero throughout.
         input_snr_db: Of the input's quantization alone, on the original's values.
-        output_snr_db: Of the layer's output in the quantized model against the original's, on the same
-            inputs; None where it was not run or nothing is lost.
-        saturated: Share of input values beyond the range of its format; None where it was not run.
-        macs: In one run; `bitops` are macs x bits of weight x bits of input.
-        weight_bytes_before, weight_bytes: As stored, scales and zero points included.
+        output_snr_db: Of what the quantized layer makes of the original's values against what the original
+            makes of them, so that it is the layer's own; None where it was not run or nothing is lost.
+        saturated: Share of input values beyond the range of its format, by more than rounding moves them;
+            None where it was not run, or blocks choose their range themselves (mx formats).
+        macs: In one run at the sizes of the samples; `bitops` are macs x bits of weight x bits of input (of
+            both inputs, where there is no weight).
+        weight_bytes_before, weight_bytes: In its format, with scales, and zero points that are not 0: what
+            hardware holds. A file holds as much where ONNX has a type for the format.
         reason: Why the layer was left as it was; '' where it took a format.
     """
 
@@ -82,10 +86,10 @@ class OutputAgreement(Struct, frozen=True):
     """An output of the quantized model against the original's, over all samples.
 
     Attributes:
-        snr_db: None where nothing is lost.
+        snr_db: As in `QuantizedLayer`; that of all layers together.
         cosine: None where one of them is zero.
-        top1, top5: Share of samples whose largest class is the same, or among the original's five largest;
-            None where the output is no row of classes.
+        top1, top5: Share of rows along the last axis whose largest class is the same, or whose largest class
+            of the original's is among the five largest; None where there is nothing to choose.
         samples: How many rows were compared.
     """
 

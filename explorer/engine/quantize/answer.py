@@ -1,0 +1,230 @@
+"""Quantization answer: by operator type and by layer, what a choice of number formats costs and saves.
+
+BitOPs are MACs x bits of a weight x bits of an input (Uniq, arXiv:1804.10969). Bytes of weights are those of
+the formats, scales and zero points included: what the hardware holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
+from explorer.engine.quantize.layers import Operand, Part
+from explorer.engine.quantize.number_formats.microscaling import BLOCK, Microscaling
+from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
+from explorer.engine.values.agreement import Agreement
+from explorer.facts import Layer
+from explorer.facts.quantize import (
+    BeforeAfter,
+    Bits,
+    OperatorCount,
+    OutputAgreement,
+    Quantization,
+    QuantizedLayer,
+    QuantizeTotals,
+)
+
+LOST = -999.0
+"""Decibels of what is lost altogether: a NaN or infinity came in, or there was nothing but zeros."""
+
+
+def answer(
+    choices: Sequence[LayerChoice],
+    grid_of: GridOf,
+    rows: Sequence[Layer],
+    weight_bytes: int,
+    layers: Mapping[str, LayerErrors] | None = None,
+    outputs: Mapping[str, Agreement] | None = None,
+    *,
+    weights: bool = True,
+) -> Quantization:
+    """What quantization does to a model.
+
+    Args:
+        choices: For all layers of the model.
+        grid_of: The grids on which operands were rounded.
+        rows: The original's, from the analysis at the sizes of the samples: their MACs.
+        weight_bytes: The original's, all together.
+        layers: From `run_errors`; None where nothing was run.
+        outputs: Likewise.
+        weights: Measure the error of weights, too, each being read once.
+    """
+    macs = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
+    found = [
+        _layer(choice, grid_of, macs, (layers or {}).get(choice.layer.node.outputs[0]), weights=weights)
+        for choice in choices
+    ]
+    kinds = Counter(layer.op for layer in found)
+    changed = Counter(layer.op for layer in found if not layer.reason)
+    rank = [(loss, layer.name) for layer in found if (loss := _loss(layer)) is not None]
+    return Quantization(
+        tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
+        tuple(found),
+        QuantizeTotals(_bytes(weight_bytes, choices, grid_of), _all_bitops(choices, found, rows)),
+        tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
+        worst=min(rank)[1] if rank else "",
+    )
+
+
+def decibels(snr: float | None) -> float | None:
+    """A figure for JSON, which has no infinity: None where nothing is lost, `LOST` where everything is."""
+    return None if snr is None or snr == math.inf else max(snr, LOST)
+
+
+def _loss(layer: QuantizedLayer) -> float | None:
+    return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
+
+
+def _layer(
+    choice: LayerChoice,
+    grid_of: GridOf,
+    macs: Mapping[str, int | None],
+    errors: LayerErrors | None,
+    *,
+    weights: bool,
+) -> QuantizedLayer:
+    layer = choice.layer
+    count = macs.get(layer.node.outputs[0])
+    formats = _format(choice, "weight"), _format(choice, "input")
+    before = Bits(
+        *(None if b is None else float(b) for b in (_bits(choice, "weight"), _bits(choice, "input")))
+    )
+    bits = Bits(
+        *(f.stored_bits if f else b for f, b in zip(formats, (before.weight, before.input), strict=True))
+    )
+    lost = weight_errors(choice, grid_of) if weights and not choice.reason else None
+    stored = {operand.stored: operand for operand in layer.of("weight") if operand.tensor is not None}
+    return QuantizedLayer(
+        layer.name,
+        layer.op,
+        weight=_name(choice, "weight"),
+        input=_name(choice, "input"),
+        bias=_name(choice, "bias"),
+        before=next((_dtype(operand) for operand in layer.operands), "float32"),
+        granularity=_granularity(choice, grid_of),
+        bits=bits,
+        bits_before=before,
+        weight_max_error=None if lost is None else lost.max_abs,
+        weight_rms_error=None if lost is None else lost.rms,
+        weight_snr_db=None if lost is None else decibels(lost.snr_db),
+        input_snr_db=None if errors is None else decibels(errors.input.snr_db),
+        output_snr_db=None if errors is None else decibels(errors.output.snr_db),
+        saturated=errors.saturated / errors.inputs if errors is not None and errors.inputs else None,
+        macs=count,
+        bitops_before=_bitops(choice, count, (None, None)),
+        bitops=_bitops(choice, count, formats),
+        weight_bytes_before=sum(operand.tensor.nbytes for operand in stored.values() if operand.tensor),
+        weight_bytes=sum(_stored(choice, operand, grid_of) for operand in stored.values()),
+        reason=choice.reason,
+    )
+
+
+def _format(choice: LayerChoice, part: Part) -> NumberFormat | None:
+    return None if choice.reason else getattr(choice, part)
+
+
+def _dtype(operand: Operand) -> str:
+    """Element type as it was; an activation that takes a format is float32."""
+    return "float32" if operand.tensor is None else operand.tensor.dtype
+
+
+def _name(choice: LayerChoice, part: Part) -> str:
+    """The format of a part; its element type where it stayed, '' where there is none."""
+    operands, fmt = choice.layer.of(part), _format(choice, part)
+    return fmt.name if fmt is not None else _dtype(operands[0]) if operands else ""
+
+
+def _bits(choice: LayerChoice, part: Part) -> int | None:
+    """Of a number of a part, as it was; None where there is none such."""
+    operands = choice.layer.of(part)
+    return DTYPES[dtype_code(_dtype(operands[0]))].bits if operands else None
+
+
+def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]) -> int | None:
+    """MACs x bits of a weight (where there is none, of the other input) x bits of an input.
+
+    What flows through a recurrent layer, or is read from a table, is float32.
+    """
+    parts: tuple[Part, Part] = ("weight", "input")
+    weight, inputs = (
+        fmt.bits if fmt is not None else _bits(choice, part) for part, fmt in zip(parts, formats, strict=True)
+    )
+    inputs = inputs or 32
+    return None if macs is None else macs * (weight or inputs) * inputs
+
+
+def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
+    """What of a weight shares a scale."""
+    weight = _format(choice, "weight")
+    operands = choice.layer.of("weight")
+    if weight is None or not operands:
+        return ""
+    if isinstance(weight, Microscaling):
+        return f"block {BLOCK}"
+    grid = grid_of(choice, operands[0])
+    return f"block {grid.block}" if grid.block else "tensor" if grid.axis is None else "channel"
+
+
+def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
+    """Bytes of a weight in its format, with its scales and, where they are not all 0, zero points."""
+    assert operand.tensor is not None
+    fmt = _format(choice, operand.part)
+    if fmt is None:
+        return operand.tensor.nbytes
+    own = math.ceil(operand.tensor.elements * fmt.bits / 8)
+    if isinstance(fmt, Microscaling):
+        depth = operand.shape[-1 if operand.depth is None else operand.depth] if operand.shape else 1
+        return own + operand.tensor.elements // max(depth, 1) * -(-depth // BLOCK)
+    return own + (_beside(fmt, grid_of(choice, operand)) if fmt.scaled else 0)
+
+
+def _beside(fmt: NumberFormat, grid: Grid) -> int:
+    """Bytes of scales in float32 and of zero points."""
+    zeros = math.ceil(grid.zero.size * fmt.bits / 8) if grid.zero.any() else 0
+    return int(grid.scale.size) * 4 + zeros
+
+
+def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf) -> BeforeAfter:
+    """Of all weights and biases of the model; one that several layers read counts once."""
+    saved = {
+        operand.stored: operand.tensor.nbytes - _stored(choice, operand, grid_of)
+        for choice in choices
+        for operand in choice.layer.operands
+        if operand.tensor is not None
+    }
+    return BeforeAfter(whole, whole - sum(saved.values()))
+
+
+def _all_bitops(
+    choices: Sequence[LayerChoice], found: Sequence[QuantizedLayer], rows: Sequence[Layer]
+) -> BeforeAfter:
+    """Of the whole model; what is no layer here multiplies as it did."""
+    saved = 0
+    for layer in found:
+        if layer.bitops_before is not None and layer.bitops is not None:
+            saved += layer.bitops_before - layer.bitops
+    own = {c.layer.node.outputs[0]: layer.bitops_before for c, layer in zip(choices, found, strict=True)}
+    total = 0
+    for row in rows:
+        if row.group or not row.counted:
+            continue
+        if row.macs is None:
+            return BeforeAfter(None, None)
+        known = next((own[out.name] for out in row.outputs if out.name in own), None)
+        total += row.macs * 32 * 32 if known is None else known
+    return BeforeAfter(total, total - saved)
+
+
+def _output(name: str, agreement: Agreement) -> OutputAgreement:
+    return OutputAgreement(
+        name,
+        decibels(agreement.snr_db),
+        agreement.cosine,
+        agreement.top1,
+        agreement.top5,
+        agreement.rows,
+    )

@@ -1,0 +1,220 @@
+"""Quantization errors: what a number format does to weights, to activations, to a layer, to the outputs.
+
+Signal to noise is 10 log10(sum of squares of the original / sum of squares of the difference), over all
+elements of all samples. Weights are looked at one after the other, values of one sample at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.outputs.quantization import with_floats
+from explorer.engine.proof.structure.probes import GraphProducers, cut_out
+from explorer.engine.quantize.calibration import infos
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.number_formats.microscaling import Microscaling
+from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
+from explorer.engine.quantize.weights import slabs
+from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.observed import BUDGET, Observer, nbytes
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.samples import Feeds, Samples
+from explorer.engine.values.agreement import Agreement
+from explorer.facts import TensorInfo
+
+GridOf = Callable[[LayerChoice, Operand], Grid]
+"""The grid on which an operand of a layer was rounded."""
+
+Step = Callable[[int, int], None]
+
+_PIECE = 1 << 18
+"""Numbers that are rounded together, which stay in a processor's cache."""
+
+
+class LayerErrors(Struct):
+    """What quantization did to a layer, over all samples.
+
+    Attributes:
+        input: Its inputs, rounded, against themselves.
+        output: What the quantized layer makes of the original's values, against what the original makes.
+        saturated: Input values beyond the range of the format, by more than rounding moves them.
+        inputs: Input values in all; 0 where no input has a format with a range of its own.
+    """
+
+    input: Agreement = field(default_factory=Agreement)
+    output: Agreement = field(default_factory=Agreement)
+    saturated: int = 0
+    inputs: int = 0
+
+
+def weight_errors(choice: LayerChoice, grid_of: GridOf) -> Agreement | None:
+    """The rounded weights of a layer against the original's; None where none has a format."""
+    operands = choice.layer.of("weight") if choice.weight is not None else ()
+    found = Agreement()
+    for operand in operands:
+        for values, grid in slabs(operand, grid_of(choice, operand)):
+            assert choice.weight is not None
+            depth = -1 if operand.depth is None else operand.depth
+            flat = choice.weight.rounded(values, grid, depth).reshape(-1, 1)
+            found.add(values.reshape(-1, 1), flat)
+    return found if operands else None
+
+
+def run_errors(
+    before: Model,
+    after: Model,
+    choices: Sequence[LayerChoice],
+    grid_of: GridOf,
+    samples: Samples,
+    step: Step = lambda done, total: None,
+) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
+    """Errors of activations, layers and outputs, on the values that the original has for each sample.
+
+    Args:
+        before: The original.
+        after: It, quantized by `choices`.
+        choices: For its layers.
+        grid_of: As `weight_errors`.
+        samples: What both are run on.
+        step: Called before each run, with how many are done and how many there are; raises `Cancelled` to
+            stop.
+
+    Returns:
+        (by the first output of a layer, for those that have a format; by the outputs of the model).
+
+    Raises:
+        BadModel: A model does not run on a sample.
+    """
+    ends = [v.name for v in before.graph.outputs]
+    pieces = _Pieces(before, after, [choice for choice in choices if not choice.reason])
+    known = {info.name: info for info in infos(before, {*pieces.values, *ends}, samples)}
+    parts = list(batches(pieces.choices, lambda c: sum(nbytes(known[n]) for n in pieces.of(c)), BUDGET)) or [
+        []
+    ]
+    layers: dict[str, LayerErrors] = {}
+    outputs = {name: Agreement() for name in ends}
+    whole = RuntimeSession(after, what="the quantized model")
+    for at, part in enumerate(parts):
+        values = {name for choice in part for name in pieces.of(choice)} | (set() if at else {*ends})
+        observer = Observer(before, [known[name] for name in sorted(values)], "the original")
+        quantized = pieces.session(part, known)
+        for number, feeds in enumerate(samples):
+            step(at * samples.count + number, len(parts) * samples.count)
+            seen = observer.run(feeds)
+            if not at:
+                _agree(outputs, seen, whole.run(feeds))
+            made = quantized(seen)
+            for choice in part:
+                errors = layers.setdefault(choice.layer.node.outputs[0], LayerErrors())
+                _add(errors, choice, grid_of, seen, made)
+    return layers, outputs
+
+
+def _agree(outputs: Mapping[str, Agreement], seen: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Outputs that are arrays of numbers, and of the same shape in both."""
+    for name, agreement in outputs.items():
+        old, new = seen[name], made.get(name)
+        if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.dtype.kind in "biufV":
+            agreement.add(old, new)
+
+
+def _add(
+    errors: LayerErrors,
+    choice: LayerChoice,
+    grid_of: GridOf,
+    seen: Mapping[str, Any],
+    made: Mapping[str, Any],
+) -> None:
+    """What one sample shows of a layer."""
+    for name in choice.layer.node.outputs:
+        if name in made:
+            errors.output.add(seen[name].reshape(-1, 1), made[name].reshape(-1, 1))
+    for operand in choice.layer.of("input") if choice.input is not None else ():
+        assert choice.input is not None
+        values, grid = seen[operand.value], grid_of(choice, operand)
+        for some, rounded in _rounded(choice.input, values, grid, operand.depth):
+            errors.input.add(some.reshape(-1, 1), rounded.reshape(-1, 1))
+        if not isinstance(choice.input, Microscaling):
+            errors.saturated += _saturated(choice.input, values, grid)
+            errors.inputs += values.size
+
+
+def _rounded(
+    fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
+) -> Iterator[tuple[Array, Array]]:
+    """Values and what a format makes of them, some at a time where its blocks allow."""
+    if isinstance(fmt, Microscaling):
+        yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
+        return
+    flat = values.reshape(-1)
+    for at in range(0, flat.size, _PIECE):
+        yield flat[at : at + _PIECE], fmt.rounded(flat[at : at + _PIECE], grid)
+
+
+def _saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
+    """How many lie beyond the least or the largest number, by more than half a step on a linear grid."""
+    low, high = fmt.limits(grid)
+    # the scale is a float32: the largest value itself may lie a rounding beyond the largest code
+    slack = grid.scale / 2 if fmt.writing == "linear" else 1e-6 * np.maximum(-low, high)
+    return int(np.count_nonzero((values < low - slack) | (values > high + slack)))
+
+
+class _Pieces:
+    """The layers of a quantized model, each by itself: on values that the original has.
+
+    Attributes:
+        choices: Of the layers.
+        values: All values that are looked at, by the names of the original.
+    """
+
+    def __init__(self, before: Model, after: Model, choices: Sequence[LayerChoice]) -> None:
+        old = GraphProducers(before)
+        # where a layer is one of integers, its values are made into floats beside it
+        model, floats = with_floats(old, GraphProducers(after))
+        self._wiring = GraphProducers(model)
+        both = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
+        self._originals = {both[name]: name for name in old.live if name in both}
+        read = {name for choice in choices for name in choice.layer.node.inputs if name in old.live}
+        stops = {both[name] for name in read if name in both}
+        self.choices = choices
+        self._regions = {
+            choice.layer.node.outputs[0]: [
+                (name, self._wiring.region(both[name], stops))
+                for name in choice.layer.node.outputs
+                if name in both
+            ]
+            for choice in choices
+        }
+        self.values = {name for choice in choices for name in self.of(choice)}
+
+    def of(self, choice: LayerChoice) -> list[str]:
+        """The original's values that are looked at for a layer: what it reads, and what it makes."""
+        regions = self._regions[choice.layer.node.outputs[0]]
+        given = {self._originals[name] for _, region in regions for name in region.given}
+        read = {operand.value for operand in choice.layer.of("input")}
+        return sorted(given | read | {name for name, _ in regions})
+
+    def session(
+        self, choices: Sequence[LayerChoice], known: Mapping[str, TensorInfo]
+    ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """A session of some layers: what they make, by the original's values."""
+        regions = [pair for choice in choices for pair in self._regions[choice.layer.node.outputs[0]]]
+        if not regions:
+            return lambda seen: {}
+        given = {name: self._originals[name] for _, region in regions for name in region.given}
+        dtypes = {name: known[value].dtype or "float32" for name, value in given.items()}
+        model, names = cut_out(self._wiring, [region for _, region in regions], dtypes)
+        session = RuntimeSession(model, what="the quantized layers", optimise=False)
+
+        def run(seen: Mapping[str, Any]) -> dict[str, Any]:
+            feeds: Feeds = {name: seen[value] for name, value in given.items()}
+            results = session.run(feeds)
+            return {name: results[names[region.value]] for name, region in regions}
+
+        return run

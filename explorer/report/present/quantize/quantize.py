@@ -1,0 +1,232 @@
+"""What a quantization did, in text: `explorer quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from explorer.base.units import printable, seconds_text
+from explorer.facts import Info
+from explorer.facts.quantize import BeforeAfter, OutputAgreement, Quantization, QuantizedLayer
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Rows,
+    Span,
+    Table,
+)
+from explorer.report.present.alike import alike, and_more
+from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
+from explorer.report.present.look.info import title
+
+__all__ = ["layer_formats", "layer_summary", "layers", "outputs", "quantize", "quantize_blocks", "totals"]
+
+_LEFT = ("float32", "")
+
+
+def quantize(about: Info, fact: Quantization) -> list[Block]:
+    """The answer of `explorer quantize`."""
+    return [*title(about.model), Line(), *quantize_blocks(fact)]
+
+
+def quantize_blocks(fact: Quantization) -> list[Block]:
+    """By operator and by layer what took a format, what was lost by it and what is saved."""
+    changed = [layer for layer in fact.layers if not layer.reason]
+    blocks: list[Block] = [_by_op(fact), Line()]
+    if changed:
+        blocks += [layers(changed, run=bool(fact.outputs)), *_worst(fact, changed), Line()]
+    if len(changed) < len(fact.layers):
+        blocks += [_left(fact), Line()]
+    blocks += [totals(fact)]
+    if fact.outputs:
+        blocks += [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
+    blocks += [Line(), *([Paragraph(_rests_on(fact), "quiet")])]
+    return [*blocks, *([Line(), *written(fact.output)] if fact.output else [])]
+
+
+def _rests_on(fact: Quantization) -> str:
+    ran = f"ranges and errors from {printable(fact.calibration)}" if fact.calibration else "nothing was run"
+    return f"{ran}; {seconds_text(fact.seconds)}"
+
+
+def _by_op(fact: Quantization) -> Table:
+    """How many layers of an operator took a format."""
+    rows: list[tuple[Cell, ...]] = [
+        (Span(one.op, "kind"), plain(one.total), plain(one.changed), quiet_zero(plain(one.unchanged)))
+        for one in fact.by_op
+    ]
+    if len(rows) > 1:
+        sums = (sum(getattr(one, name) for one in fact.by_op) for name in ("total", "changed", "unchanged"))
+        rows.append((Span("all", "strong"), *(quiet_zero(plain(many)) for many in sums)))
+    columns = Column("operator"), *(Column(word, "right") for word in ("layers", "changed", "unchanged"))
+    return Table(columns, rows)
+
+
+_COLUMNS = (
+    Column("layer", shrink=True),
+    Column("operator", drop=4, role="quiet"),
+    Column("weight"),
+    Column("input"),
+    Column("bias", drop=8),
+    Column("scales", drop=7, role="quiet"),
+    Column("bits", "right", drop=10),
+    Column("weight max error", "right", drop=11),
+    Column("RMS", "right", drop=12),
+    Column("weight dB", "right", drop=3),
+    Column("input dB", "right", drop=5),
+    Column("saturated", "right", drop=6),
+    Column("BitOPs", "right", drop=9),
+    Column("bytes", "right", drop=2),
+    Column("output dB", "right"),
+)
+
+
+def layers(found: Sequence[QuantizedLayer], *, run: bool) -> Table:
+    """A row a layer that took a format; `run` says that the models were run."""
+    return Table(_COLUMNS, Rows(lambda layer: _row(layer, run), found), what="layers")
+
+
+def _row(layer: QuantizedLayer, run: bool) -> tuple[Cell, ...]:
+    return (
+        Span(printable(layer.name), "strong"),
+        layer.op,
+        *(_format(getattr(layer, part), layer.before) for part in ("weight", "input", "bias")),
+        layer.granularity,
+        _bits(layer),
+        _error(layer.weight_max_error),
+        _error(layer.weight_rms_error),
+        _decibels(layer.weight_snr_db, layer.weight_max_error is not None),
+        _decibels(layer.input_snr_db, run and layer.input not in _LEFT),
+        _saturated(layer.saturated),
+        count(layer.bitops),
+        size(layer.weight_bytes) if layer.weight_bytes_before else "",
+        _decibels(layer.output_snr_db, run),
+    )
+
+
+def layer_formats(layer: QuantizedLayer) -> str:
+    """The formats of a layer's weight and inputs: 'int8', 'mxfp4 x float16', 'weight int4'."""
+    weight, inputs = (name if name not in _LEFT else "" for name in (layer.weight, layer.input))
+    if weight and inputs:
+        return weight if weight == inputs else f"{weight} x {inputs}"
+    return f"weight {weight}" if weight else (inputs and f"input {inputs}") or layer.before
+
+
+def layer_summary(layer: QuantizedLayer) -> str:
+    """One line: 'Gemm -> int8, per channel, 38.2 dB'."""
+    parts = [f"{layer.op} -> {layer_formats(layer)}"]
+    if layer.granularity:
+        parts.append(f"per {layer.granularity}" if " " not in layer.granularity else layer.granularity)
+    snr = layer.output_snr_db if layer.output_snr_db is not None else layer.weight_snr_db
+    return ", ".join([*parts, *([f"{snr:.1f} dB"] if snr is not None else [])])
+
+
+def _format(name: str, before: str) -> Span:
+    return Span(name or "-", "" if name and name != before else "quiet")
+
+
+def _bits(layer: QuantizedLayer) -> str:
+    return " x ".join(f"{bits:g}" for bits in (layer.bits.weight, layer.bits.input) if bits is not None)
+
+
+def _error(value: float | None) -> Cell:
+    return Span("-", "quiet") if value is None else Span(f"{value:.1e}" if value else "0", value=value)
+
+
+def _decibels(value: float | None, known: bool) -> Cell:
+    """A ratio in dB; where nothing is lost, 'exact'; what was not measured is a question mark."""
+    if value is not None:
+        return Span(
+            f"{value:.1f}" if value > _LOST else "lost", "" if value >= _LOW else "warning", value=value
+        )
+    return Span("exact", "good") if known else Span("-", "quiet")
+
+
+_LOW = 10.0
+"""Decibels below which noise is a third of the signal, by amplitude."""
+
+_LOST = -999.0
+
+
+def _saturated(share: float | None) -> Cell:
+    if not share:
+        return Span("-" if share is None else "0", "quiet", value=share)
+    return Span(share_text(share, 1), "warning" if share > 0.01 else "", value=share)
+
+
+def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:
+    """The layer that lost most, where there are several."""
+    worst = next((layer for layer in changed if layer.name == fact.worst), None)
+    if worst is None or len(changed) < 2:
+        return []
+    said = (Span("worst  ", "quiet"), Span(printable(worst.name), "strong"), f"   {layer_summary(worst)}")
+    return [Line(), Line(said, 2)]
+
+
+def _left(fact: Quantization) -> Table:
+    """What stayed as it was, and why."""
+    left = [layer for layer in fact.layers if layer.reason]
+    groups = alike(left, lambda layer: (layer.op, layer.reason))
+    rows: list[tuple[Cell, ...]] = [
+        (
+            printable(and_more([layer.name for layer in some])),
+            some[0].op,
+            Span(printable(some[0].reason), "warning"),
+        )
+        for some in groups
+    ]
+    return Table(
+        (Column("left as it was", shrink=True), Column("operator", role="quiet"), Column("why")), rows
+    )
+
+
+def totals(fact: Quantization) -> Fields:
+    """Bytes of weights and BitOPs, before and after."""
+    both = (
+        ("weight bytes", fact.totals.weight_bytes, size),
+        ("BitOPs", fact.totals.bitops, count),
+    )
+    return Fields([Field(name, _change(pair, how), _share(pair)) for name, pair, how in both])
+
+
+def _change(pair: BeforeAfter, how: Callable[[int | None], Span]) -> Cell:
+    old, new = how(pair.before), how(pair.after)
+    return Span(f"{old.text} -> {new.text}", "figure", f"{old.exact} -> {new.exact}", pair.after)
+
+
+def _share(pair: BeforeAfter) -> Cell:
+    return share_text(pair.after, pair.before) if pair.before and pair.after is not None else ""
+
+
+def outputs(found: Sequence[OutputAgreement]) -> Table:
+    """How far the outputs of the model agree with the original's."""
+    ranked = any(one.top1 is not None for one in found)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            printable(one.name),
+            _decibels(one.snr_db, True),
+            "?" if one.cosine is None else f"{one.cosine:.6f}",
+            *([_share_of(one.top1), _share_of(one.top5), plain(one.samples)] if ranked else []),
+        )
+        for one in found
+    ]
+    columns = (
+        Column("output", shrink=True),
+        Column("SNR dB", "right"),
+        Column("cosine", "right", drop=3),
+        *(
+            [Column("top-1 agrees", "right"), Column("top-5", "right"), Column("rows", "right", drop=2)]
+            if ranked
+            else []
+        ),
+    )
+    return Table(columns, rows)
+
+
+def _share_of(share: float | None) -> Cell:
+    return Span("-", "quiet") if share is None else Span(share_text(share, 1), value=share)
