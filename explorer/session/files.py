@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison, TreeDiff
     from explorer.facts.cost import Hardware
+    from explorer.facts.evaluate.evaluation import Evaluation, Task
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.facts.verification import Tolerance
 
@@ -162,6 +163,42 @@ def compare_files(
         beside = [(models, 0) for models in others]
         proved: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
         return sessions[0]._comparer.totals(0, beside, on_progress, cancel, **proved)
+
+
+def evaluate_files(
+    *sources: str | os.PathLike[str],
+    data: str,
+    labels: str = "",
+    inputs: Sequence[str] = (),
+    scores: str = "",
+    batch: int = 64,
+    task: Task | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> Evaluation:
+    """How well models do on the samples of a file, side by side; arguments as for `Session.evaluate`.
+
+    `options` as for `explorer.session.Session`; a dimension or input need only exist in one of the models.
+    """
+    from explorer.session.parts.evaluate import evaluated  # onnxruntime
+
+    with _opened(sources, options, strict=len(sources) == 1) as sessions:
+        several = [session._models for session in sessions]
+        for models in several:
+            models.opened(0, on_progress)
+        _check_names(several)
+        return evaluated(
+            [(models, 0) for models in several],
+            data,
+            labels=labels,
+            inputs=inputs,
+            output=scores,
+            batch=batch,
+            task=task,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
 
 def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Any) -> Sweep:

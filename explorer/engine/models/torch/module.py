@@ -6,6 +6,7 @@ than many a model takes to be counted.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -90,6 +91,20 @@ class TorchModel:
     def runner(self) -> Callable[[Arrays], Arrays] | None:
         """See `OpenedModel`."""
         return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
+
+    def taken(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
+        """The inputs; those of a module that does not say what it takes have the types and shapes of arrays.
+
+        Args:
+            shapes: Types and shapes of the arrays; of one alone the name does not matter.
+        """
+        try:
+            return self._bound()
+        except Misuse:
+            if len(shapes) == 1:
+                first = next(iter(inspect.signature(self.loaded.meta().forward).parameters), "x")
+                shapes = {first: next(iter(shapes.values()))}
+            return bind(self.loaded, {**self.options.input_shapes, **shapes}, {})
 
     @property
     def weights_note(self) -> str:

@@ -1,0 +1,292 @@
+"""Data set in a file, .npz, .npy or .csv: which of it goes in and which is met, read a batch at a time.
+
+Arrays have a sample along their first axis. A table has one in each line, and its label in the last column.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.base.units import printable, shape_text
+from explorer.engine.runtime import samples
+from explorer.engine.runtime.input_files import Array, InputSpec
+from explorer.host import confinement
+
+_LABELS = ("labels", "label", "y", "targets", "target")
+"""What arrays of labels are called, where nobody says it."""
+_CELLS = 1 << 28
+"""Cells of a table at most: 2 GiB as numbers. What is larger belongs into an .npz."""
+TABLE = "the table"
+"""What the columns of a table that go in are called together."""
+
+
+Width = Callable[[], int | None]
+
+
+class Part(Struct, frozen=True):
+    """An array of the data: its type, the shape of one sample, and what reads it, a sample at a time."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    each: Callable[[], Iterator[Array]]
+
+
+class DataFile(Struct, frozen=True):
+    """Samples.
+
+    Attributes:
+        path: The file.
+        count: Of samples.
+        parts: By name.
+        labels: The name of the part that is to be met; '' for none.
+        table: Whether it is one, whose numbers have no type of their own.
+        columns: Of a table, those that go in.
+    """
+
+    path: str
+    count: int
+    parts: Mapping[str, Part]
+    labels: str
+    table: bool = False
+    columns: tuple[str, ...] = ()
+
+    def batches(self, size: int) -> Iterator[dict[str, Array]]:
+        """All parts of so many samples at a time, in order.
+
+        Raises:
+            Misuse: A number is NaN or Inf, or the file is cut short.
+        """
+        each = {name: part.each() for name, part in self.parts.items()}
+        for first in range(0, self.count, size):
+            made = {}
+            for name, rows in each.items():
+                made[name] = np.stack(list(islice(rows, min(size, self.count - first))))
+                self._check(name, made[name], first)
+            yield made
+
+    def _check(self, name: str, values: Array, first: int) -> None:
+        if values.dtype.kind not in "fc" or (good := np.isfinite(values)).all():
+            return
+        row = int(np.argwhere(~good)[0][0])
+        what = f"'{printable(name)}' has a NaN or Inf in sample {first + row + 1:,}"
+        raise Misuse(what, where=self.path)
+
+    def assigned(self, wanted: Sequence[InputSpec], named: Sequence[str], model: str) -> dict[str, str]:
+        """Which part goes into which input of a model.
+
+        Args:
+            wanted: The inputs of the model.
+            named: Those that the user named, in the order of the inputs, or as 'input=array'.
+            model: What the user calls it.
+
+        Raises:
+            Misuse: That cannot be told, or a part does not fit.
+        """
+        left = [name for name in self.parts if name != self.labels]
+        names = [spec.name for spec in wanted]
+        pairs = dict(word.split("=", 1) for word in named if "=" in word and word not in left)
+        plain = [word for word in named if word not in pairs and ("=" not in word or word in left)]
+        if self.table:
+            found = dict.fromkeys(names[:1], TABLE)
+        elif named:
+            free = [name for name in names if name not in pairs]
+            found = pairs | dict(zip(free, plain, strict=False))
+        elif set(names) <= set(left):
+            found = {name: name for name in names}
+        else:
+            found = dict(zip(names, left, strict=False)) if len(names) == len(left) == 1 else {}
+        for name in found.values():
+            if name not in self.parts or name == self.labels:
+                raise Misuse(
+                    f"no array of inputs is called '{printable(name)}'",
+                    where=self.path,
+                    hint=nearest(name, left),
+                )
+        if missing := [name for name in names if name not in found]:
+            what = f"which array is the input '{printable(missing[0])}' of {model} is not clear"
+            hint = f"name them: --inputs {missing[0]}=NAME; it has {', '.join(left) or 'labels only'}"
+            raise Misuse(what, where=self.path, hint=hint)
+        for spec in wanted:
+            self._fits(spec, self.parts[found[spec.name]], model)
+        return found
+
+    def _fits(self, spec: InputSpec, part: Part, model: str) -> None:
+        name = f"'{printable(spec.name)}'"
+        if spec.dtype is not None and not self.table and not _converts(part.dtype, spec.dtype):
+            what = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
+            raise Misuse(what, where=self.path, hint=f"convert it with .astype('{spec.dtype}')")
+        if spec.shape is None:
+            return
+        sample = spec.shape[1:]
+        if self.table and _elements(sample) in (None, math.prod(part.shape)):
+            return
+        fits = len(sample) == len(part.shape) and all(
+            not isinstance(d, int) or d == size for d, size in zip(sample, part.shape, strict=True)
+        )
+        if not fits:
+            texts = shape_text(part.shape), shape_text(sample)
+            raise Misuse(f"a sample of {name} is {texts[0]} there and {texts[1]} in {model}", where=self.path)
+
+
+def feed(values: Array, spec: InputSpec) -> Array:
+    """Samples as the input of a model takes them: in its type, and a table's rows in its shape."""
+    made = values if spec.dtype is None else values.astype(spec.dtype)
+    sample = None if spec.shape is None else spec.shape[1:]
+    if sample is not None and len(sample) != values.ndim - 1:
+        sizes = [d for d in sample if isinstance(d, int)]
+        made = made.reshape(len(values), *(sizes if len(sizes) == len(sample) else values.shape[1:]))
+    return np.ascontiguousarray(made)
+
+
+def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Width = lambda: None) -> DataFile:
+    """A data file; no more than its headers are read of an .npz.
+
+    Args:
+        path: An .npz, .npy or .csv.
+        labels: The array or column that is to be met; by default one that is called so, or the last column.
+        inputs: Columns of a table that go in.
+        width: Tells the numbers in a sample of the model's input, None if they are not known: a table that
+            has just as many columns has no labels.
+
+    Raises:
+        Misuse: It cannot be read, or has no such array or column.
+    """
+    confinement.check(path)
+    if path.lower().endswith((".csv", ".tsv", ".txt")):
+        return _table(path, labels, inputs, width)
+    entries = samples.headers(path)
+    entries = {name or "x": entry for name, entry in entries.items()}
+    counts = {name: entry.whole[0] for name, entry in entries.items() if entry.whole}
+    if flat := [name for name, entry in entries.items() if not entry.whole or entry.dtype.kind not in "biuf"]:
+        raise Misuse(f"'{printable(flat[0])}' is no array of numbers with a sample in each row", where=path)
+    most = next(iter(counts.values()), 0)
+    if odd := [name for name, count in counts.items() if count != most]:
+        first = next(iter(counts))
+        what = f"'{printable(odd[0])}' has {counts[odd[0]]:,} samples and '{printable(first)}' {most:,}"
+        raise Misuse(what, where=path)
+    if not most:
+        raise Misuse("there is no sample in it", where=path)
+    if labels and labels not in entries:
+        raise Misuse(f"it has no array '{labels}'", where=path, hint=nearest(labels, list(entries)))
+    parts = {
+        name: Part(entry.dtype, entry.whole[1:], _reader(path, entry)) for name, entry in entries.items()
+    }
+    chosen = labels or next((name for name in _LABELS if name in parts and len(parts) > 1), "")
+    return DataFile(path, most, parts, chosen)
+
+
+def _reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:
+    cut = replace(entry, shape=entry.whole[1:], count=entry.whole[0])
+    return lambda: samples.pieces(path, cut)
+
+
+def _converts(held: np.dtype[Any], wanted: str) -> bool:
+    """Whether numbers of one type may be taken for another's: floats for floats, integers for wider ones."""
+    target = np.dtype(wanted) if wanted in _NUMPY else np.dtype(np.float32)
+    if held.kind == "f":
+        return target.kind == "f"
+    return (
+        bool(np.can_cast(held, target, "safe"))
+        and held.kind in (target.kind, "u", "b")
+        and target.kind != "f"
+    )
+
+
+_NUMPY = frozenset(
+    {"bool", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+
+def _elements(sample: Sequence[Any]) -> int | None:
+    """Numbers of one sample; None if a size is open."""
+    return math.prod(sample) if all(isinstance(d, int) for d in sample) else None
+
+
+# -- tables
+
+
+def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataFile:
+    names, values = _numbers(path)
+    table = values.reshape(-1, len(names))
+    for name in (*inputs, *([labels] if labels else [])):
+        if name not in names:
+            raise Misuse(f"it has no column '{printable(name)}'", where=path, hint=nearest(name, names))
+    chosen = labels or ("" if (inputs and names[-1] in inputs) or len(names) == width() else names[-1])
+    taken = [name for name in names if name != chosen and (not inputs or name in inputs)]
+    if not taken:
+        raise Misuse("no column is left that goes in", where=path)
+    into = [names.index(name) for name in taken]
+    parts = {TABLE: Part(table.dtype, (len(into),), lambda: iter(table[:, into]))}
+    if chosen:
+        at = names.index(chosen)
+        parts[chosen] = Part(table.dtype, (), lambda: iter(table[:, at]))
+    return DataFile(path, len(table), parts, chosen, True, tuple(taken))
+
+
+def _numbers(path: str) -> tuple[list[str], Array]:
+    """The names of the columns, and all numbers, line by line."""
+    values = array("d")
+    names: list[str] = []
+    try:
+        if not os.path.isfile(path):
+            raise Misuse("there is no such file", where=path)
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            head = file.readline(1 << 20)
+            file.seek(0)
+            mark = max(",;\t", key=head.count)
+            for number, line in enumerate(csv.reader(file, delimiter=mark), 1):
+                if not line:
+                    continue
+                if not names:
+                    numeric = all(_is_number(cell) for cell in line)
+                    names = (
+                        [f"column {at}" for at in range(1, len(line) + 1)]
+                        if numeric
+                        else [c.strip() for c in line]
+                    )
+                    if not numeric:
+                        continue
+                if len(line) != len(names):
+                    what = f"it has {len(line):,} cells and the first line {len(names):,}"
+                    raise Misuse(what, where=f"{path}:{number}")
+                _take(values, line, names, f"{path}:{number}")
+                if len(values) > _CELLS:
+                    raise Misuse("this table is too large", where=path, hint="numpy.savez keeps it as arrays")
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise Misuse(f"this is no table of numbers: {error}", where=path) from None
+    if not values:
+        raise Misuse("there is no sample in it", where=path)
+    if len(set(names)) != len(names):
+        raise Misuse("two columns are called alike", where=path)
+    return names, np.frombuffer(values, np.float64)
+
+
+def _take(values: array[float], line: Sequence[str], names: Sequence[str], where: str) -> None:
+    try:
+        values.extend([float(cell) for cell in line])
+    except ValueError:
+        at = next(at for at, cell in enumerate(line) if not _is_number(cell))
+        what = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
+        raise Misuse(what, where=where) from None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""Evaluation of models on a data file: every batch through every model, figures added up, nothing held."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from explorer.base.errors import Misuse
+from explorer.engine.evaluate.data_file import DataFile
+from explorer.engine.evaluate.predictor import Predictor
+from explorer.engine.evaluate.score import ClassMetrics, NumberMetrics, choices, task_of
+from explorer.engine.progress import Cancel, OnProgress, stop_if
+from explorer.engine.runtime.input_files import Array
+from explorer.engine.values.agreement import Agreement
+from explorer.facts import Progress
+from explorer.facts.evaluate.evaluation import Evaluation, ModelScore, OutputAgreement, Task
+
+_LOSS = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
+Metrics = ClassMetrics | NumberMetrics
+
+
+def evaluate(
+    data: DataFile,
+    models: Sequence[Predictor],
+    *,
+    batch: int = 64,
+    task: Task | None = None,
+    named: Sequence[str] = (),
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Evaluation:
+    """Models side by side on the samples of a file.
+
+    Args:
+        data: The samples.
+        models: The first is the one that the others agree with or not.
+        batch: Samples that run together.
+        task: What the labels say; None: told by their type and the shape of the output.
+        named: Which part of the data goes into which input; see `DataFile.assigned`.
+        on_progress: Told how many samples are done.
+        cancel: Asked at every batch; True stops.
+
+    Raises:
+        Misuse: The data does not fit a model, a label is out of range, a number is NaN or Inf.
+        BadModel: A model fails.
+        Cancelled: `cancel` said so.
+    """
+    began = time.perf_counter()
+    if not data.labels and len(models) < 2:
+        what = "it has no labels, and one model agrees with itself"
+        raise Misuse(what, where=data.path, hint="name them with --labels NAME, or a second model")
+    for model in models:
+        if not model.parts:
+            model.parts = data.assigned(model.inputs, named, model.name)
+    metrics: list[Metrics] = []
+    beside = [Agreement() for _ in models[1:]]
+    chosen, done, outputs = task, 0, 0
+    for samples in data.batches(batch):
+        stop_if(cancel)
+        if on_progress is not None:
+            on_progress(Progress("evaluating", done, data.count))
+        found = [model.predict(samples) for model in models]
+        labels = samples[data.labels] if data.labels else None
+        if chosen is None:
+            chosen = task_of(labels, found[0]) if labels is not None else "agreement"
+        outputs = outputs or _outputs(found[0], labels, chosen)
+        if labels is not None:
+            metrics = metrics or [_metrics(chosen) for _ in models]
+            _check_classes(labels, chosen, data, done)
+            for one, output in zip(metrics, found, strict=True):
+                one.add(output, labels, data.path, done)
+        for agreement, model, output in zip(beside, models[1:], found[1:], strict=True):
+            _agree(agreement, found[0], output, labels, models[0], model)
+        done += len(found[0])
+    assert chosen is not None  # a file without samples was refused
+    scores = [
+        ModelScore(
+            model.name,
+            model.output,
+            agreement=_agreement(beside[at - 1], chosen) if at else None,
+            seconds=model.seconds,
+            notes=model.notes,
+            **(metrics[at].figures() if metrics else {}),
+        )
+        for at, model in enumerate(models)
+    ]
+    taken = data.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
+    return Evaluation(
+        data.path,
+        data.count,
+        chosen,
+        _LOSS[chosen],
+        taken,
+        data.labels,
+        batch,
+        outputs,
+        tuple(scores),
+        time.perf_counter() - began,
+    )
+
+
+def _metrics(task: Task) -> Metrics:
+    return ClassMetrics() if task == "classification" else NumberMetrics()
+
+
+def _outputs(output: Array, labels: Array | None, task: Task) -> int:
+    """Classes, or numbers of a sample."""
+    if task == "regression":
+        return int(output[0].size)
+    return int(choices(output, labels).shape[1]) if output.ndim > 1 else 1
+
+
+def _check_classes(labels: Array, task: Task, data: DataFile, first: int) -> None:
+    """Refuses classes that are no whole numbers."""
+    if task != "classification" or labels.dtype.kind in "biu":
+        return
+    broken = (labels != np.floor(labels)).reshape(len(labels), -1).any(axis=1)
+    if broken.any():
+        what = f"'{data.labels}' in sample {first + int(np.argmax(broken)) + 1:,} is no class"
+        raise Misuse(what, where=data.path, hint="classes are whole numbers from 0 on")
+
+
+def _agree(
+    agreement: Agreement, first: Array, output: Array, labels: Array | None, a: Predictor, b: Predictor
+) -> None:
+    if first.shape != output.shape:
+        what = f"its output is {output.shape[1:]} a sample and that of {a.name} {first.shape[1:]}"
+        raise Misuse(what, where=b.name, hint="name the output that is scored with --scores NAME")
+    agreement.add(choices(first, labels), choices(output, labels)) if first.ndim > 1 else agreement.add(
+        first, output
+    )
+
+
+def _agreement(found: Agreement, task: Task) -> OutputAgreement:
+    some = bool(found.elements)
+    chosen = task != "regression"
+    return OutputAgreement(
+        found.snr_db,
+        found.cosine,
+        found.rms,
+        found.max_abs if some else None,
+        found.top1 if chosen else None,
+        found.top5 if chosen else None,
+    )

@@ -1,0 +1,130 @@
+"""Predictor: a model as a function of samples, whatever it was written in and whatever its batch is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.units import printable, shape_text
+from explorer.engine.evaluate.data_file import feed
+from explorer.engine.graph.model import Model
+from explorer.engine.runtime.input_files import Array, InputSpec
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+
+Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+class Predictor:
+    """Runs a model on samples.
+
+    Args:
+        name: What the user calls it.
+        inputs: What it takes; the first size of a shape is the batch.
+        run: Gives outputs by name.
+        output: The one that is scored; '' for the first.
+        batch: The samples that it takes at a time; None for any number.
+        fallback: The number that it takes if it turns out to be fixed to one.
+        notes: What there is to know of its weights.
+
+    Attributes:
+        parts: Which part of the data goes into which input, once that is settled.
+        seconds: That its runs took.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        inputs: Sequence[InputSpec],
+        run: Run,
+        *,
+        output: str = "",
+        batch: int | None = None,
+        fallback: int | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.notes = notes
+        self.output = output
+        self.parts: Mapping[str, str] = {}
+        self.seconds = 0.0
+        self._run = run
+        self._batch = batch
+        self._fallback = fallback
+
+    def predict(self, samples: Mapping[str, Array]) -> Array:
+        """The output that is scored, a row for each sample.
+
+        Raises:
+            Misuse: There is no output of that name, or its first axis is not the batch.
+            BadModel: The model fails.
+        """
+        feeds = {spec.name: feed(samples[self.parts[spec.name]], spec) for spec in self.inputs}
+        rows = len(next(iter(feeds.values())))
+        began = time.perf_counter()
+        try:
+            return self._pieces(feeds, rows)
+        except BadModel:
+            if self._batch is not None or self._fallback in (None, rows):
+                raise
+            self._batch = self._fallback
+            return self._pieces(feeds, rows)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def _pieces(self, feeds: Mapping[str, Array], rows: int) -> Array:
+        size = self._batch or rows
+        made = []
+        for first in range(0, rows, size):
+            held = min(size, rows - first)
+            # a model that is fixed to a batch gets its last sample again and again where there are too few
+            take = np.minimum(np.arange(first, first + size), rows - 1)
+            found = self._scored(self._run({name: values[take] for name, values in feeds.items()}))
+            if found.ndim == 0 or len(found) != size:
+                what = (
+                    f"its output '{printable(self.output)}' is {shape_text(found.shape)} for {size:,} samples"
+                )
+                raise Misuse(f"{what}: its first axis is not the batch", where=self.name)
+            made.append(found[:held])
+        return made[0] if len(made) == 1 else np.concatenate(made)
+
+    def _scored(self, outputs: Mapping[str, Array]) -> Array:
+        self.output = self.output or next(iter(outputs), "")
+        found = outputs.get(self.output)
+        if found is None:
+            names = list(outputs)
+            what = f"no output is called '{printable(self.output)}'"
+            raise Misuse(what, where=self.name, hint=nearest(self.output, names))
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "biufV":
+            raise Misuse(f"its output '{printable(self.output)}' holds no numbers", where=self.name)
+        return found
+
+
+def of_graph(model: Model, name: str, output: str = "", notes: tuple[str, ...] = ()) -> Predictor:
+    """An ONNX graph in onnxruntime.
+
+    Raises:
+        BadModel: onnxruntime cannot load it.
+        Misuse: Its inputs are fixed to batches that differ.
+    """
+    session = RuntimeSession(model, what=f"'{printable(name)}'")
+    inputs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.feeds]
+    fixed = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], int)}
+    if len(fixed) > 1:
+        raise Misuse(
+            "the first axes of its inputs differ: which of them is the batch is not clear", where=name
+        )
+    wanted = [output] if output in session.outputs else None
+
+    def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        return session.run(feeds, wanted or session.outputs[:1])
+
+    if output and wanted is None:
+        raise Misuse(
+            f"no output is called '{printable(output)}'", where=name, hint=nearest(output, session.outputs)
+        )
+    size = next((s for s in fixed if isinstance(s, int)), None)
+    return Predictor(name, inputs, run, output=output, batch=size, notes=notes)

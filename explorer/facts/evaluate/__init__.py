@@ -1,0 +1,1 @@
+"""What a data file says of models, and what training one did."""

@@ -1,0 +1,130 @@
+"""Models side by side on a data file: `explorer evaluate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from explorer.base.units import printable, seconds_text
+from explorer.facts.evaluate.evaluation import Evaluation, ModelScore
+from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
+from explorer.report.present.figures import plain, share_text
+
+__all__ = ["evaluation", "score_table"]
+
+_MATRIX = 10
+"""Classes up to which every confusion is shown, as a matrix."""
+_FEW = 5
+_OF_TASK = {
+    "classification": ("accuracy", "top-5", "cross entropy"),
+    "regression": ("squared error", "absolute error", "R2"),
+    "agreement": (),
+}
+
+
+def evaluation(fact: Evaluation) -> list[Block]:
+    """The answer of `explorer evaluate`: the models side by side, then what each confuses."""
+    said = f"{fact.task} of {fact.outputs:,} {'classes' if fact.task == 'classification' else 'numbers'}"
+    blocks: list[Block] = [
+        Line((Span(printable(fact.data), "strong"), Span(f"   {fact.samples:,} samples, {said}", "quiet"))),
+        Line(),
+        Line((Span("inputs  ", "quiet"), _names(fact.inputs)), 2),
+        *([Line((Span("labels  ", "quiet"), printable(fact.labels)), 2)] if fact.labels else []),
+        Line(),
+        score_table(fact),
+    ]
+    notes = [(model, note) for model in fact.models for note in model.notes]
+    if notes:
+        blocks += [Line(), *(Paragraph(f"{printable(m.source)}: {note}", "warning") for m, note in notes)]
+    for model in fact.models:
+        if model.undefined:
+            text = f"{printable(model.source)}: {model.undefined:,} outputs are NaN or Inf"
+            blocks += [Line(), Paragraph(text, "bad")]
+    for model in fact.models:
+        if model.confused:
+            blocks += [Line(), *_confusions(model, fact)]
+    return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
+
+
+def score_table(fact: Evaluation) -> Table:
+    """A row for each model: how well it does, and how far it agrees with the first."""
+    columns = [Column("model", shrink=True, role="strong")]
+    columns += [Column(name, "right", drop=8 * (name in ("top-5", "R2"))) for name in _OF_TASK[fact.task]]
+    several = len(fact.models) > 1
+    if several:
+        columns += [Column("SNR dB", "right"), Column("cosine", "right", drop=7)]
+        if fact.task != "regression":
+            columns += [Column("same choice", "right", drop=2), Column("in its five", "right", drop=9)]
+    columns.append(Column("time", "right", drop=6))
+    return Table(columns, [_row(model, fact, several) for model in fact.models])
+
+
+def _row(model: ModelScore, fact: Evaluation, several: bool) -> Sequence[Cell]:
+    cells: list[Cell] = [printable(model.source)]
+    if fact.task == "classification":
+        cells += [_share(model.accuracy), _share(model.top5), _figure(model.loss)]
+    elif fact.task == "regression":
+        cells += [_figure(model.loss), _figure(model.mean_absolute), _figure(model.r2)]
+    if several:
+        cells += _beside(model, fact)
+    return [*cells, Span(seconds_text(model.seconds), "quiet", value=model.seconds)]
+
+
+def _beside(model: ModelScore, fact: Evaluation) -> list[Cell]:
+    chosen = fact.task != "regression"
+    found = model.agreement
+    if found is None:
+        return [Span("the first", "quiet"), *([""] * (3 if chosen else 1))]
+    cells: list[Cell] = [_decibels(found.snr_db), "-" if found.cosine is None else f"{found.cosine:.6f}"]
+    return [*cells, _share(found.top1), _share(found.top5)] if chosen else cells
+
+
+def _decibels(value: float | None) -> Span:
+    """A signal to noise ratio, or that there is no noise."""
+    if value is None:
+        return Span("-", "quiet")
+    if math.isinf(value):
+        return Span("same", "good", value=value) if value > 0 else Span("no signal", "bad", value=value)
+    return Span(f"{value:.1f}", "figure", f"{value!r}", value)
+
+
+def _share(value: float | None) -> Span:
+    return (
+        Span("-", "quiet") if value is None else Span(share_text(value, 1.0), "figure", f"{value!r}", value)
+    )
+
+
+def _figure(value: float | None) -> Span:
+    return Span("-", "quiet") if value is None else Span(f"{value:.4g}", "figure", f"{value!r}", value)
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(printable(name) for name in names[:_FEW])
+    return shown if len(names) <= _FEW else f"{shown} and {len(names) - _FEW:,} more"
+
+
+def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
+    heading = Heading(printable(model.source), f"{model.confused:,} labels missed")
+    if fact.outputs <= _MATRIX:
+        return [heading, _matrix(model, fact.outputs)]
+    rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _FEW]]
+    columns = (Column("label", "right"), Column("taken for", "right"), Column("times", "right"))
+    return [heading, Table(columns, rows)]
+
+
+def _matrix(model: ModelScore, classes: int) -> Table:
+    """Labels downward, what the model took them for to the right."""
+    counts = {(c.label, c.predicted): c.count for c in model.confusions}
+    counts |= {(c.label, c.label): c.correct for c in model.classes}
+    columns = [Column("label", "right"), *(Column(f"as {at}", "right") for at in range(classes))]
+    rows: list[list[Cell]] = [
+        [plain(label), *(_cell(counts.get((label, at), 0), label == at) for at in range(classes))]
+        for label in range(classes)
+    ]
+    return Table(columns, rows)
+
+
+def _cell(count: int, right: bool) -> Span:
+    if not count:
+        return Span("-", "quiet", value=0)
+    return Span(f"{count:,}", "good" if right else "figure", value=count)
