@@ -258,6 +258,8 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
         across, up = zip(*guilty, strict=True)
         label = f"beyond rounding: {len(guilty):,} layer{'s' if len(guilty) > 1 else ''}"
         axes.plot(across, up, "o", color=_RED, markersize=5, label=label)
+    if fact.worst is not None and (size := probes[fact.worst].relative):
+        axes.plot([fact.worst], [size], "v", color=_ORANGE, markersize=7, label=f"largest: {size:.1e}")
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
         left = fact.first < len(probes) / 2
         axes.annotate(

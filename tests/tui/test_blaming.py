@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -216,6 +217,18 @@ def test_every_line_fits_and_the_cursor_is_on_the_page(width: int, height: int, 
         assert len(named) == 1
         assert probe_at(growth, at, named[0], width, height) == at
         assert probe_at(growth, at, 0, width, height) is None
+
+
+def test_the_plot_is_filled_up_to_each_error_and_its_largest_is_marked() -> None:
+    growth = growth_of(fact(20, GUILTY))
+    largest = max(range(20), key=lambda at: growth.errors[at])
+    page = [line_text(line) for line in growth_page(growth, largest - 3, 140, 36)]
+    begin = next(i for i, line in enumerate(page) if "▼ largest" in line) + 1
+    plot = page[begin : next(i for i, line in enumerate(page) if "└" in line)]
+    top, x = next((y, line.index("▼")) for y, line in enumerate(plot) if "▼" in line)
+    assert plot[top + 1][x] in "▁▂▃▄▅▆▇█"
+    assert all(line[x] in "█•●" for line in plot[top + 2 :])
+    assert not re.search("[\u2801-\u28ff]", "".join(page)), "no dots"
 
 
 def test_a_model_without_any_error_is_drawn_without_a_curve() -> None:

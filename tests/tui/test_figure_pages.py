@@ -21,7 +21,7 @@ from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow, line_text, line_width
-from explorer.tui.text.plot import area, columns_of, framed, log_ticks, overlay, part_names
+from explorer.tui.text.plot import area, columns_of, framed, log_ticks, part_names
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
 
 MACHINE = Machine("laptop", 4e12, 100e9)
@@ -413,13 +413,6 @@ def test_a_column_is_lit_for_each_value_and_nothing_else() -> None:
     lit = [piece for piece, role in rows[-1] if role == "accent"]
     assert len(lit) == 1
     assert len(lit[0]) == 4
-
-
-def test_parts_of_a_picture_join_their_dots_and_the_last_gives_the_role() -> None:
-    rows = overlay(2, 1, (("dim", lambda c: c.point(0, 0)), ("accent", lambda c: c.point(0, 3))))
-    assert rows == [(("⡁", "accent"), (" ", "text"))]
-    marked = overlay(1, 1, (("dim", lambda c: c.point(0, 0)), ("good", lambda c: c.point(0, 0, marker="●"))))
-    assert marked == [(("●", "good"),)]
 
 
 def test_words_under_an_axis_neither_overlap_nor_leave_the_plot() -> None:

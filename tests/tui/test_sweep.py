@@ -22,7 +22,15 @@ from explorer.settings import machines
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.sweep import SweepDialog
 from explorer.tui.dialogs.sweep_table import SweepScreen
-from explorer.tui.pages.sweep import ParetoPlot, axes_of, columns_for, sweep_facts, sweep_head, sweep_line
+from explorer.tui.pages.sweep import (
+    AXES,
+    ParetoPlot,
+    axes_of,
+    columns_for,
+    sweep_facts,
+    sweep_head,
+    sweep_line,
+)
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
@@ -196,6 +204,21 @@ def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
     wrong = tuple(replace(one, verified=one.tile[0] != 16) for one in rows)
     lines = ParetoPlot(wrong, ("buffer", "cycles")).lines(None, 60, 14)
     assert sum(line_text(line).count("◆") for line in lines[1:]) == 1, "what is disproved beats nothing"
+
+
+def test_columns_of_the_plot_are_filled_to_what_is_had_with_no_larger_a_buffer() -> None:
+    known = row(TileSpec(tile=(8, 8, 8)), Hardware())
+    steps = ((10, 1000, 8), (20, 500, 16), (40, 700, 32), (80, 100, 64))
+    rows = with_front([replace(known, tile=(n, n, n), buffer=b, cycles=c, traffic=1) for b, c, n in steps])
+    lines = [
+        line_text(line).split("┤")[-1].split("│")[-1]
+        for line in ParetoPlot(rows, AXES[0]).lines(None, 60, 14)
+    ]
+    across = max(map(len, lines[1:-2]))
+    plot = [line.ljust(across) for line in lines[1:-2]]
+    filled = [sum(line[x] != " " and line[x] != "·" for line in plot) for x in range(across)]
+    assert filled == sorted(filled, reverse=True)
+    assert len(set(filled)) == 3, "the third has more cycles than the second, for a larger buffer"
 
 
 async def test_marked_tilings_stand_beside_each_other_and_keep_their_marks_when_sorted() -> None:

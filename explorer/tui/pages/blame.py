@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.facts.blame import Blame, Probe
 from explorer.report.blocks import Field, Fields, Table
 from explorer.report.present.compare.blame import STATES, claim, decades, probe_figures, values
 from explorer.tui.text.drawing import ROLES, row_line, side_by_side, title_line
-from explorer.tui.text.lines import BLANK, Line, first_shown, fit, safe, wrap
-from explorer.tui.text.plot import Part, framed, log_ticks, overlay, spread
-
-if TYPE_CHECKING:
-    from plotille import Canvas
-
-    from explorer.facts.blame import Blame, Probe
+from explorer.tui.text.lines import BLANK, Line, cut, first_shown, fit, safe, wrap
+from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, log_ticks, put, spread
 
 __all__ = ["Growth", "blame_head", "growth_of", "growth_page", "probe_at"]
 
@@ -122,73 +116,58 @@ def _verdict(fact: Blame, width: int, most: int) -> list[Line]:
 
 
 def _plot(shown: Growth, at: int, width: int, rows: int) -> list[Line]:
-    """The error from left to right over the original's own noise; what introduces error as a mark."""
-    probes = shown.fact.probes
+    """The error from left to right, the original's own noise over it; what introduces error as a mark."""
+    probes, count = shown.fact.probes, len(shown.fact.probes)
     known = decades([*(p.relative for p in probes), *(p.noise for p in probes)]) or (-8, 0)
     low, high = known[0], known[1] + _LARGEST
     ticks = log_ticks(low, high, max(2, rows // 2))
     margin = max(len(f"1e{power}") for power in (*ticks, low))
     across = max(8, width - margin - 2)
-    dots, count = 2 * across, len(probes)
+    here = columns_of(at, count, across)
 
-    def x_of(index: int) -> int:
-        return spread(index, 0, max(1, count - 1), dots)
+    def row(value: float) -> int:
+        return rows - 1 - spread(value, low, high, rows)
 
-    def y_of(value: float) -> int:
-        return spread(value, low, high, 4 * rows)
-
-    def curve(values: Sequence[float]) -> list[tuple[int, int]]:
-        """Dots; where several values share a column the largest."""
-        found = []
-        step = max(1, count // dots)
-        for first in range(0, count, step):
-            value = max(values[first : first + step])
-            if value > _NONE:
-                found.append((x_of(first), y_of(value)))
-        return found
-
-    def error(canvas: Canvas) -> None:
-        before: tuple[int, int] | None = None
-        for place in curve(shown.errors):
-            if before is None or place[0] - before[0] > 2 * dots / count + 2:
-                canvas.point(*place)
-            else:
-                canvas.line(*before, *place)
-            before = place
-
-    def noise(canvas: Canvas) -> None:
-        for place in curve(shown.noise):
-            canvas.point(*place)
-
-    def guilty(canvas: Canvas) -> None:
-        for index in shown.guilty:
-            value = _mark(probes[index])
-            if value > _NONE:
-                canvas.point(x_of(index), max(0, y_of(max(low, value))), marker="●")
-
-    def stem(canvas: Canvas) -> None:
-        canvas.line(x_of(at), 0, x_of(at), max(1, y_of(max(low, shown.errors[at]))))
-
-    def cursor(canvas: Canvas) -> None:
-        canvas.point(x_of(at), y_of(max(low, shown.errors[at])), marker="◆")
-
-    role = "bad" if shown.fact.kind in ("fault", "spread") else "warn"
-    parts: list[Part] = [("dim", noise), ("accent", stem), ("bar", error), (role, guilty), ("accent", cursor)]
-    picture = overlay(across, rows, parts)
-    labels = {rows - 1 - y_of(power) // 4: f"1e{power}" for power in reversed(ticks)}
+    guilty = "bad" if shown.fact.kind in ("fault", "spread") else "warn"
+    roles = ["bar"] * across
+    for index in shown.guilty:
+        for x in columns_of(index, count, across):
+            roles[x] = guilty
+    for x in here:
+        roles[x] = "accent"
+    errors = column_values(shown.errors, across)
+    cells = filled([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
+    for x, value in enumerate(column_values(shown.noise, across)):
+        if value > _NONE:
+            put(cells, x, row(value), "•", "dim")
+    for index in shown.guilty:
+        if (size := _mark(probes[index])) > _NONE:
+            put(cells, _middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
+    largest = max(errors)
+    if largest > _NONE:
+        put(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
+    put(cells, _middle(here), row(max(low, shown.errors[at])), "◆", "accent")
+    labels = {row(power): f"1e{power}" for power in reversed(ticks)}
     below = [(0, "first"), (across - 1, "last")]
     if shown.guilty:
-        below.insert(1, (x_of(shown.guilty[0]) // 2, f"node {probes[shown.guilty[0]].step:,}"))
-    return [_legend(margin, role if shown.guilty else ""), *framed(picture, labels, below)]
+        first = shown.guilty[0]
+        below.insert(1, (_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
+    said = _legend(margin, guilty if shown.guilty else "", 10**largest)
+    return [cut(said, width), *framed(lines_of(cells), labels, below, mark=_middle(here))]
 
 
-def _legend(margin: int, guilty: str) -> Line:
-    """What the curves are; the role `guilty` is that of the marks, '' where there are none."""
+def _middle(columns: range) -> int:
+    return columns[len(columns) // 2]
+
+
+def _legend(margin: int, guilty: str, largest: float) -> Line:
+    """What is drawn how; the role `guilty` is that of the marks, '' where there are none."""
     return (
-        (" " * (margin + 2), "dim"),
-        ("error / value", "bar"),
-        ("  the original's noise", "dim"),
+        (" " * (margin + 2) + "█ ", "bar"),
+        ("error / value", "dim"),
+        (f"  ▼ largest {largest:.1e}" if largest else "", "warn"),
         ("  ● introduced" if guilty else "", guilty),
+        ("  • the original's noise", "dim"),
     )
 
 

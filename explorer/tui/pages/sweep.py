@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
 from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
 from explorer.report.present.tiling.sweep import FRONT, SweepColumn, shown_columns, tile_text, tiling_blocks
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, fit, line_text, safe
-from explorer.tui.text.plot import Part, framed, overlay, spread
-
-if TYPE_CHECKING:
-    from plotille import Canvas
+from explorer.tui.text.plot import filled, framed, lines_of, put, spread
 
 Axes = tuple[str, str]
 TilePlace = tuple[int, int]
@@ -110,7 +106,8 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
 class ParetoPlot:
     """Every tiling as a dot, the Pareto front as diamonds, the chosen one lit; both axes logarithmic.
 
-    The front is that of the two axes: a tiling may be on that of the table by a third.
+    The front is that of the two axes: a tiling may be on that of the table by a third. A column is filled up
+    to the least that is had with no more of what is across.
 
     Made once for its rows: a cursor that moves asks for nothing but its own place.
 
@@ -141,37 +138,36 @@ class ParetoPlot:
         rows, across = height - 3, max(8, width - margin - 3)
         others, front = self._spots(across, rows)
         chosen = None if current is None else self._points.get((current.tile, current.edges))
-
-        def dim(canvas: Canvas) -> None:
-            for place in others:
-                canvas.point(*place, marker="·")
-
-        def line(canvas: Canvas) -> None:
-            for start, stop in pairwise(front):
-                canvas.line(*start, *stop)
-
-        def diamonds(canvas: Canvas) -> None:
-            for place in front:
-                canvas.point(*place, marker=FRONT)
-
-        def lit(canvas: Canvas) -> None:
-            if chosen is not None:
-                point, best = chosen
-                canvas.point(*self._dot(point, across, rows), marker=FRONT if best else "●")
-
-        parts: list[Part] = [("track", line), ("dim", dim), ("good", diamonds), ("accent", lit)]
+        cells = filled(self._least(across, rows), rows, ["bar"] * across)
+        for x, y in others:
+            put(cells, x, y, "·", "text")
+        for x, y in front:
+            put(cells, x, y, FRONT, "good")
+        if chosen is not None:
+            point, best = chosen
+            put(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
             ((fit(f"{title}   {FRONT} Pareto front of these two   · others", width), "dim"),),
             *framed(
-                overlay(across, rows, parts),
+                lines_of(cells),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},
                 [(0, labels[0][0]), (across - 1, labels[0][1])],
             ),
         ]
 
+    def _least(self, across: int, rows: int) -> list[float]:
+        """How high each column is filled: to the middle of the cell of the lowest point not right of it."""
+        low, high = self._bounds[1]
+        lowest = [math.inf] * across
+        for (x, y), best in self._points.values():
+            if best:
+                at = spread(x, *self._bounds[0], across)
+                lowest[at] = min(lowest[at], (spread(y, low, high, rows) + 0.5) / rows)
+        return [0.0 if found == math.inf else found for found in accumulate(lowest, min)]
+
     def _dot(self, point: tuple[float, float], across: int, rows: int) -> TilePlace:
-        return spread(point[0], *self._bounds[0], 2 * across), spread(point[1], *self._bounds[1], 4 * rows)
+        return spread(point[0], *self._bounds[0], across), rows - 1 - spread(point[1], *self._bounds[1], rows)
 
     def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Where the others are, and the front from left to right; each place once."""

@@ -1,56 +1,21 @@
-"""Plots made of text, for the pages: filled curves in eighths of a cell, lines of dots by plotille.
+"""Plots made of text, for the pages: curves and columns filled in eighths of a cell, signs set over them.
 
 No library draws columns in eighths with roles: plotext and textual-plot take 80-90 ms to import, draw in
-quarters or braille, and choose colours themselves; Textual's sparkline has neither axes nor a cursor. Lines
-that cross (a sweep, a blame) are dots of plotille's canvas, 4 ms: each part is a canvas of its own with a
-role, and the parts are laid over each other. Only a part that changed changes cells, so a cursor that moves
-over a plot costs the two columns it left and entered.
+quarters or braille, and choose colours themselves; plotille draws lines of dots; Textual's sparkline has
+neither axes nor a cursor. Only what changed changes cells, so a cursor that moves over a plot costs the two
+columns it left and entered.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from explorer.tui.text.lines import Line, Span, fit, safe
-
-if TYPE_CHECKING:
-    from plotille import Canvas
-
-Part = tuple[str, Callable[["Canvas"], None]]
-"""A role, and what draws on a canvas whose units are dots, the origin in the lower left corner."""
-
-_EMPTY = 0x2800
-
-
-def _dots(width: int, height: int, draw: Callable[[Canvas], None]) -> list[str]:
-    from plotille import Canvas  # 10 ms that the first paint need not wait for
-
-    canvas = Canvas(width, height, 0, 0, 2 * width, 4 * height)
-    draw(canvas)
-    return str(canvas.plot(linesep="\n")).split("\n")
-
-
-def overlay(width: int, height: int, parts: Sequence[Part]) -> list[Line]:
-    """Parts over each other; a cell shows the dots of all, in the role of the last that has any there."""
-    codes = [[0] * width for _ in range(height)]
-    roles = [["text"] * width for _ in range(height)]
-    for role, draw in parts:
-        for y, row in enumerate(_dots(width, height, draw)):
-            for x, cell in enumerate(row):
-                code = ord(cell) - _EMPTY
-                if code:
-                    # dots join dots; a marker is a character of its own and covers what lies under it
-                    below = codes[y][x]
-                    codes[y][x] = below | code if 0 <= below < 256 and 0 <= code < 256 else code
-                    roles[y][x] = role
-    pictures = ((chr(code + _EMPTY) if code else " " for code in row) for row in codes)
-    return [_joined(zip(row, names, strict=True)) for row, names in zip(pictures, roles, strict=True)]
 
 
 def _joined(cells: Iterable[Span]) -> Line:
