@@ -12,7 +12,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
@@ -105,10 +105,8 @@ def side_by_side(
     Args:
         works: What is to be done.
         sizes: Bytes that each takes, roughly.
-        most: What the sizes of works at a time may add up to, less under a limit of memory; a work above it
-            runs alone.
-        tick: Told in this thread how many works are done: at each, and now and then. What it raises ends
-            the works and is raised here.
+        most: As of `streamed`, like the others.
+        tick: Told how many works are done.
         cancel: Asked by the works.
 
     Returns:
@@ -117,42 +115,95 @@ def side_by_side(
     Raises:
         Exception: What a work raised; of several that failed, the first in order.
     """
+    coming = zip(works, sizes, strict=True)
+    return streamed(coming, most, tick=tick, cancel=cancel, count=len(works))
+
+
+def streamed(
+    works: Iterable[tuple[Callable[[ThreadShare], _T], int]],
+    most: int,
+    *,
+    tick: Callable[[int], None] | None = None,
+    cancel: Cancel = None,
+    count: int = _MOST,
+) -> list[_T]:
+    """Runs works as they come, on all processors.
+
+    Args:
+        works: What is to be done, and the bytes that it takes, roughly. The next is asked for in this thread,
+            when a processor has nothing to do: what takes time or memory to say is said no earlier.
+        most: What the sizes of works at a time may add up to, less under a limit of memory; a work above it
+            runs alone, with all threads.
+        tick: Told in this thread how many works are done: at each, and now and then. What it raises ends
+            the works and is raised here.
+        cancel: Asked by the works.
+        count: How many works there are at most.
+
+    Returns:
+        The results in the order of the works.
+
+    Raises:
+        Exception: What a work raised; of several that failed, the first in order.
+    """
     told = tick if tick is not None else lambda done: None
-    count = processors()
-    width = min(count, _MOST, len(works))
+    width = min(processors(), _MOST, count)
     if width < 2:
-        return _in_turn(works, ThreadShare(count, cancel if cancel is not None else lambda: False), told)
-    most = within_limit(most)
+        alone = ThreadShare(processors(), cancel if cancel is not None else lambda: False)
+        return _in_turn((work for work, _ in works), alone, told)
     stop = threading.Event()
-    share = ThreadShare(count // width, lambda: stop.is_set() or (cancel is not None and cancel()))
-    running: dict[Future[_T], int] = {}
-    begun: list[Future[_T]] = []
+
+    def share(threads: int) -> ThreadShare:
+        return ThreadShare(threads, lambda: stop.is_set() or (cancel is not None and cancel()))
+
+    each = share(processors() // width)
     with (
-        threadpool_limits(share.threads, user_api="blas"),
+        threadpool_limits(each.threads, user_api="blas"),
         ThreadPoolExecutor(width, thread_name_prefix="work") as pool,
     ):
         try:
-            while running or len(begun) < len(works):
-                while len(begun) < len(works) and len(running) < width:
-                    size = sizes[len(begun)]
-                    if running and size + sum(running.values()) > most:
-                        break
-                    future = pool.submit(works[len(begun)], share)
-                    begun.append(future)
-                    running[future] = size
-                told(len(begun) - len(running))
-                ended = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
-                for future in ended:
-                    del running[future]
-                if any(future.exception() is not None for future in ended):
-                    break
+            begun = _begin(iter(works), within_limit(most), pool, width, (each, share(processors())), told)
         finally:
             stop.set()
     return _results(begun)
 
 
+def _begin(
+    works: Iterator[tuple[Callable[[ThreadShare], _T], int]],
+    most: int,
+    pool: ThreadPoolExecutor,
+    width: int,
+    shares: tuple[ThreadShare, ThreadShare],
+    told: Callable[[int], None],
+) -> list[Future[_T]]:
+    """Begins works, as many at a time as there is room for, until all have ended or one has failed.
+
+    `shares` are what each gets, and what one gets that runs alone.
+    """
+    running: dict[Future[_T], int] = {}
+    begun: list[Future[_T]] = []
+    held: tuple[Callable[[ThreadShare], _T], int] | None = None
+    more = True
+    while more or running:
+        while more and len(running) < width:
+            held = held or next(works, None)
+            more = held is not None
+            if held is None or (running and held[1] + sum(running.values()) > most):
+                break
+            future = pool.submit(held[0], shares[held[1] > most])
+            begun.append(future)
+            running[future] = held[1]
+            held = None  # what it holds goes with it
+        told(len(begun) - len(running))
+        ended = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
+        for future in ended:
+            del running[future]
+        if any(future.exception() is not None for future in ended):
+            break
+    return begun
+
+
 def _in_turn(
-    works: Sequence[Callable[[ThreadShare], _T]], alone: ThreadShare, told: Callable[[int], None]
+    works: Iterable[Callable[[ThreadShare], _T]], alone: ThreadShare, told: Callable[[int], None]
 ) -> list[_T]:
     """The results of works that run one after the other in this thread."""
     results = []

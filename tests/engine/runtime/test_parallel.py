@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np  # so that there is a BLAS to hold
 import pytest
 from threadpoolctl import threadpool_info
 
-from explorer.base.errors import Cancelled
+from explorer.base.errors import BadModel, Cancelled
 from explorer.engine.runtime import parallel
-from explorer.engine.runtime.parallel import ThreadShare, in_background, processors, side_by_side, wait_for
+from explorer.engine.runtime.parallel import (
+    ThreadShare,
+    in_background,
+    processors,
+    side_by_side,
+    streamed,
+    wait_for,
+)
 
 
 @pytest.fixture
@@ -165,3 +172,60 @@ def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
     monkeypatch.setattr(parallel, "processors", lambda: 1)
     with in_background(go.wait) as nothing:
         assert nothing is None
+
+
+@pytest.mark.usefixtures("four")
+def test_the_next_is_asked_for_when_there_is_room_for_it() -> None:
+    asked: list[int] = []
+    ended: list[int] = []
+    at_once: list[int] = []
+
+    def work(share: ThreadShare) -> None:
+        time.sleep(0.01)
+        ended.append(1)
+
+    def coming() -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
+        for at in range(12):
+            asked.append(at)
+            at_once.append(len(asked) - len(ended))
+            yield work, 1
+
+    assert streamed(coming(), 8) == [None] * 12
+    assert 1 < max(at_once) <= 4
+
+
+@pytest.mark.usefixtures("four")
+def test_a_work_above_the_limit_has_the_machine_to_itself() -> None:
+    going: list[int] = []
+    seen: dict[int, tuple[int, int]] = {}
+
+    def work(at: int) -> Callable[[ThreadShare], None]:
+        def run(share: ThreadShare) -> None:
+            going.append(at)
+            time.sleep(0.01)
+            seen[at] = share.threads, len(going)
+            going.remove(at)
+
+        return run
+
+    streamed(((work(at), size) for at, size in enumerate([1, 1, 9, 1, 1])), 4)
+    assert seen[2] == (4, 1)
+    assert seen[0][0] == seen[4][0] == 1
+
+
+@pytest.mark.usefixtures("four")
+def test_what_fails_while_the_next_is_asked_for_ends_the_others() -> None:
+    told: list[bool] = []
+
+    def waits(share: ThreadShare) -> None:
+        while not share.stopped():
+            time.sleep(0.001)
+        told.append(True)
+
+    def coming() -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
+        yield waits, 1
+        raise BadModel("it does not run")
+
+    with pytest.raises(BadModel, match="does not run"):
+        streamed(coming(), 8)
+    assert told == [True]

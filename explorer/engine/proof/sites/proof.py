@@ -36,7 +36,7 @@ from explorer.engine.runtime.parallel import (
     ended,
     give_back,
     in_background,
-    side_by_side,
+    streamed,
     wait_for,
 )
 from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
@@ -44,7 +44,7 @@ from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 
-_EXPOSED = 1 << 26
+_EXPOSED = 1 << 25
 """Bytes of activations that the original hands out at a time."""
 
 _TOGETHER = 1 << 27
@@ -135,59 +135,74 @@ class SiteProof:
         planned = [s for s in plan.sites if key_of(s) in found]
         made: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
-        wiring = Wiring.of(self.after.graph)
-        sizes = {key_of(s): _activations(s, found[key_of(s)]) for s in planned}
-
-        def alone(site: SitePlan) -> int:
-            # a large one is proved by itself: its walk beside its run
-            return max(sizes[key_of(site)], _EXPOSED if matrices(site) > LARGE else 0)
-
-        def tick(more: int) -> None:
-            self.tell("proving matmuls", done + more, total)
-
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            groups = list(batches(moved, alone, _EXPOSED))
-            runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
-            for group in groups:
-                try:
-                    values = next(runs)
-                except BadModel:
-                    if drawn is self.drawn:
-                        raise
-                    # longer than a table of positions, say: the original does not take this size
-                    self.tried.remove(drawn)
-                    break
-                if drawn is self.drawn:
-                    for name, value in values.items():
-                        self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
-                if any(site.place for site in group):
-                    self._places(drawn)  # once for all of them
-                # the longest first: the last to end has the others waiting for it
-                group.sort(key=lambda s: -s.products)
-                if ahead is not None and max(map(matrices, group)) > LARGE:
-                    ended(ahead, self.cancel)
-                proved = side_by_side(
-                    [partial(self._site, site, found[key_of(site)], values, drawn, wiring) for site in group],
-                    [sizes[key_of(site)] for site in group],
-                    _TOGETHER,
-                    tick=tick,
-                    cancel=self.cancel,
-                )
-                for site, evidence in zip(group, proved, strict=True):
-                    known = made.get(key_of(site))
-                    made[key_of(site)] = evidence if known is None else both(known, evidence)
-                done += len(group)
-                values = {}
-                give_back()
-            if drawn is self.drawn and self.seen:
-                last = next(runs)
-                self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
+            begun: list[str] = []
+
+            def tick(more: int, before: int = done) -> None:
+                self.tell("proving matmuls", before + more, total)
+
+            coming = self._coming(moved, found, drawn, begun, ahead)
+            proved = streamed(coming, _TOGETHER, tick=tick, cancel=self.cancel, count=len(moved))
+            for key, evidence in zip(begun, proved, strict=True):
+                known = made.get(key)
+                made[key] = evidence if known is None else both(known, evidence)
+            done += len(proved)
         failed = (s for s in plan.sites if key_of(s) in self.unresolved)
         return (
             *(made[key] for key in (key_of(s) for s in planned) if key in made),
             *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
         )
+
+    def _coming(
+        self,
+        moved: Sequence[SitePlan],
+        found: Mapping[str, Original],
+        drawn: tuple[RandomInput, ...],
+        begun: list[str],
+        ahead: Future[Any] | None,
+    ) -> Iterator[tuple[Callable[[ThreadShare], SiteEvidence], int]]:
+        """Sites to be proved at one of the sizes, and the bytes that each takes; `begun` gets their keys.
+
+        The original is run as far as they need it. What they hold is let go of before more is made.
+        """
+        wiring = Wiring.of(self.after.graph)
+        sizes = {key_of(s): _activations(s, found[key_of(s)]) for s in moved}
+        # a large one is handed out by itself, and takes more than what goes into it
+        large = {key_of(s): matrices(s) for s in moved if matrices(s) > LARGE}
+        groups = list(
+            batches(moved, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
+        )
+        runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
+        for group in groups:
+            give_back()
+            try:
+                values = next(runs)
+            except BadModel:
+                if drawn is self.drawn:
+                    raise
+                # longer than a table of positions, say: the original does not take this size
+                self.tried.remove(drawn)
+                return
+            if drawn is self.drawn:
+                for name, value in values.items():
+                    self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
+            if any(site.place for site in group):
+                self._places(drawn)  # once for all of them
+            if ahead is not None and any(key_of(site) in large for site in group):
+                ended(ahead, self.cancel)
+            # the longest first: the last to end has the others waiting for it
+            for site in sorted(group, key=lambda s: -s.products):
+                key = key_of(site)
+                begun.append(key)
+                work = partial(self._site, site, found[key], values, drawn, wiring)
+                yield work, large.get(key, sizes[key])
+                del work
+            del values
+        give_back()
+        if drawn is self.drawn and self.seen:
+            last = next(runs)
+            self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
 
     def _observed(
         self, shown: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
