@@ -28,9 +28,6 @@ from explorer.facts.quantize import (
     QuantizeTotals,
 )
 
-LOST = -999.0
-"""Decibels of what is lost altogether: a NaN or infinity came in, or there was nothing but zeros."""
-
 
 def answer(
     choices: Sequence[LayerChoice],
@@ -70,11 +67,6 @@ def answer(
     )
 
 
-def decibels(snr: float | None) -> float | None:
-    """A figure for JSON, which has no infinity: None where nothing is lost, `LOST` where everything is."""
-    return None if snr is None or snr == math.inf else max(snr, LOST)
-
-
 def _loss(layer: QuantizedLayer) -> float | None:
     return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
@@ -110,9 +102,9 @@ def _layer(
         bits_before=before,
         weight_max_error=None if lost is None else lost.max_abs,
         weight_rms_error=None if lost is None else lost.rms,
-        weight_snr_db=None if lost is None else decibels(lost.snr_db),
-        input_snr_db=None if errors is None else decibels(errors.input.snr_db),
-        output_snr_db=None if errors is None else decibels(errors.output.snr_db),
+        weight_snr_db=None if lost is None else lost.snr_db,
+        input_snr_db=None if errors is None else errors.input.snr_db,
+        output_snr_db=None if errors is None else errors.output.snr_db,
         saturated=errors.saturated / errors.inputs if errors is not None and errors.inputs else None,
         macs=count,
         bitops_before=_bitops(choice, count, (None, None)),
@@ -158,13 +150,15 @@ def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberForma
 
 
 def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
-    """What of a weight shares a scale."""
+    """What of a weight shares a scale; '' where none has one."""
     weight = _format(choice, "weight")
     operands = choice.layer.of("weight")
     if weight is None or not operands:
         return ""
     if isinstance(weight, Microscaling):
         return f"block {BLOCK}"
+    if not weight.scaled:
+        return ""
     grid = grid_of(choice, operands[0])
     return f"block {grid.block}" if grid.block else "tensor" if grid.axis is None else "channel"
 
@@ -222,7 +216,7 @@ def _all_bitops(
 def _output(name: str, agreement: Agreement) -> OutputAgreement:
     return OutputAgreement(
         name,
-        decibels(agreement.snr_db),
+        agreement.snr_db,
         agreement.cosine,
         agreement.top1,
         agreement.top5,

@@ -28,14 +28,14 @@ class QuantizedLayer(Struct, frozen=True):
         weight, input, bias: Number formats after; the element type where they stayed, '' where there is no
             such part.
         before: Element type of its weight (or input) before.
-        granularity: 'tensor', 'channel' or 'block 32', of the weight.
+        granularity: 'tensor', 'channel' or 'block 32' of the weight shares a scale; '' where there is none.
         bits, bits_before: Of its numbers.
         weight_max_error, weight_rms_error, weight_snr_db: Of the stored weight against the original's; dB is
-            10 log10(sum w**2 / sum (q - w)**2), None where nothing is lost (infinite) or changed, -999 where
-            all is lost: NaN or infinity came in, or the original is zero throughout.
+            10 log10(sum w**2 / sum (q - w)**2), infinite where nothing is lost, minus infinite where NaN or
+            infinity came in or the original is zero throughout, None where nothing was changed or measured.
         input_snr_db: Of the input's quantization alone, on the original's values.
         output_snr_db: Of what the quantized layer makes of the original's values against what the original
-            makes of them, so that it is the layer's own; None where it was not run or nothing is lost.
+            makes of them, so that it is the layer's own; None where it was not run.
         saturated: Share of input values beyond the range of its format, by more than rounding moves them;
             None where it was not run, or blocks choose their range themselves (mx formats).
         macs: In one run at the sizes of the samples; `bitops` are macs x bits of weight x bits of input (of

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
-from explorer.engine.quantize.answer import LOST, answer, decibels
+from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.calibration import ranges
 from explorer.engine.quantize.choice import choose
 from explorer.engine.quantize.errors import run_errors
@@ -196,10 +196,3 @@ def test_figures_do_not_depend_on_how_many_values_fit(
     monkeypatch.setattr("explorer.engine.quantize.errors.BUDGET", 4096)
     monkeypatch.setattr(observed, "BUDGET", 4096)
     assert quantize("lenet", tmp_path).fact == whole
-
-
-def test_what_is_lost_altogether_has_a_figure_that_json_can_say() -> None:
-    assert decibels(math.inf) is None
-    assert decibels(-math.inf) == LOST
-    assert decibels(12.5) == 12.5
-    assert decibels(None) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from explorer.base.units import printable, seconds_text
@@ -24,7 +25,16 @@ from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
 from explorer.report.present.look.info import title
 
-__all__ = ["layer_formats", "layer_summary", "layers", "outputs", "quantize", "quantize_blocks", "totals"]
+__all__ = [
+    "layer_formats",
+    "layer_summary",
+    "layers",
+    "outputs",
+    "quantize",
+    "quantize_blocks",
+    "snr_text",
+    "totals",
+]
 
 _LEFT = ("float32", "")
 
@@ -39,7 +49,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [_by_op(fact), Line()]
     if changed:
-        blocks += [layers(changed, run=bool(fact.outputs)), *_worst(fact, changed), Line()]
+        blocks += [layers(changed), *_worst(fact, changed), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
     blocks += [totals(fact)]
@@ -86,12 +96,12 @@ _COLUMNS = (
 )
 
 
-def layers(found: Sequence[QuantizedLayer], *, run: bool) -> Table:
-    """A row a layer that took a format; `run` says that the models were run."""
-    return Table(_COLUMNS, Rows(lambda layer: _row(layer, run), found), what="layers")
+def layers(found: Sequence[QuantizedLayer]) -> Table:
+    """A row a layer that took a format."""
+    return Table(_COLUMNS, Rows(_row, found), what="layers")
 
 
-def _row(layer: QuantizedLayer, run: bool) -> tuple[Cell, ...]:
+def _row(layer: QuantizedLayer) -> tuple[Cell, ...]:
     return (
         Span(printable(layer.name), "strong"),
         layer.op,
@@ -100,12 +110,12 @@ def _row(layer: QuantizedLayer, run: bool) -> tuple[Cell, ...]:
         _bits(layer),
         _error(layer.weight_max_error),
         _error(layer.weight_rms_error),
-        _decibels(layer.weight_snr_db, layer.weight_max_error is not None),
-        _decibels(layer.input_snr_db, run and layer.input not in _LEFT),
+        _decibels(layer.weight_snr_db),
+        _decibels(layer.input_snr_db),
         _saturated(layer.saturated),
         count(layer.bitops),
         size(layer.weight_bytes) if layer.weight_bytes_before else "",
-        _decibels(layer.output_snr_db, run),
+        _decibels(layer.output_snr_db),
     )
 
 
@@ -123,7 +133,12 @@ def layer_summary(layer: QuantizedLayer) -> str:
     if layer.granularity:
         parts.append(f"per {layer.granularity}" if " " not in layer.granularity else layer.granularity)
     snr = layer.output_snr_db if layer.output_snr_db is not None else layer.weight_snr_db
-    return ", ".join([*parts, *([f"{snr:.1f} dB"] if snr is not None else [])])
+    return ", ".join([*parts, *([snr_text(snr)] if snr is not None else [])])
+
+
+def snr_text(snr: float) -> str:
+    """'38.2 dB'; 'exact' where nothing is lost."""
+    return f"{snr:.1f} dB" if math.isfinite(snr) else "exact" if snr > 0 else "all lost"
 
 
 def _format(name: str, before: str) -> Span:
@@ -138,19 +153,17 @@ def _error(value: float | None) -> Cell:
     return Span("-", "quiet") if value is None else Span(f"{value:.1e}" if value else "0", value=value)
 
 
-def _decibels(value: float | None, known: bool) -> Cell:
-    """A ratio in dB; where nothing is lost, 'exact'; what was not measured is a question mark."""
-    if value is not None:
-        return Span(
-            f"{value:.1f}" if value > _LOST else "lost", "" if value >= _LOW else "warning", value=value
-        )
-    return Span("exact", "good") if known else Span("-", "quiet")
+def _decibels(value: float | None) -> Cell:
+    """A ratio in dB; where nothing is lost, 'exact'."""
+    if value is None:
+        return Span("-", "quiet")
+    if math.isinf(value):
+        return Span("exact", "good", value=value) if value > 0 else Span("lost", "bad", value=value)
+    return Span(f"{value:.1f}", "" if value >= _LOW else "warning", value=value)
 
 
 _LOW = 10.0
 """Decibels below which noise is a third of the signal, by amplitude."""
-
-_LOST = -999.0
 
 
 def _saturated(share: float | None) -> Cell:
@@ -209,7 +222,7 @@ def outputs(found: Sequence[OutputAgreement]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             printable(one.name),
-            _decibels(one.snr_db, True),
+            _decibels(one.snr_db),
             "?" if one.cosine is None else f"{one.cosine:.6f}",
             *([_share_of(one.top1), _share_of(one.top5), plain(one.samples)] if ranked else []),
         )
