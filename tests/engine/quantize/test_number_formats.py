@@ -232,6 +232,19 @@ def test_no_other_scale_of_binary_or_ternary_weights_has_a_smaller_error(name: s
     assert np.isfinite(one.fitted(zeros, axis=1).scale).all()
 
 
+@pytest.mark.parametrize("name", EXAMPLES[1:])
+def test_what_is_a_number_of_a_format_stays_what_it_is(name: str) -> None:
+    # so that rounded weights may be stored and still be read through the format
+    draw = np.random.default_rng(6)
+    values = (draw.normal(0, 1, (64, 80)) * 2.0 ** draw.integers(-20, 9, (64, 80))).astype(np.float32)
+    one = fmt(name)
+    for axis in (0, 1):
+        for symmetric in (True, False):
+            grid = one.fitted(values, axis=axis, symmetric=symmetric)
+            once = one.rounded(values, grid, axis)
+            assert np.array_equal(one.rounded(once, grid, axis), once)
+
+
 def test_every_name_that_is_shown_is_a_format() -> None:
     for name in EXAMPLES[1:]:
         assert fmt(name).name == name

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from explorer.engine.graph.model import Function
 from explorer.engine.quantize.functions import microscaling, qonnx
-from explorer.engine.quantize.functions.call import Call, casts
+from explorer.engine.quantize.functions.call import FormatCall, casts
 from explorer.engine.quantize.number_formats.half import Half
 from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.microscaling import Microscaling
@@ -20,7 +20,7 @@ from explorer.engine.quantize.number_formats.narrow import Binary
 from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
 from explorer.facts import Dim
 
-__all__ = ["LEAST_OPSET", "Call", "call", "function_for"]
+__all__ = ["LEAST_OPSET", "FormatCall", "call", "function_for"]
 
 LEAST_OPSET = 13
 """Version of the default operator set from which on the functions' bodies are understood."""
@@ -57,7 +57,7 @@ def function_for(fmt: NumberFormat, opset: int) -> Function | None:
 
 def call(
     fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Sequence[Dim], *, axis: int = -1
-) -> Call:
+) -> FormatCall:
     """The nodes that take the value `source` to its numbers in a format, `target`, and what they read.
 
     Both are float32, of the same shape. Names of what is added begin with `target` and a slash.

@@ -14,7 +14,7 @@ from explorer.engine.quantize.number_formats.number_format import Array, Grid, a
 from explorer.facts import Dim
 
 
-class Call(Struct, frozen=True):
+class FormatCall(Struct, frozen=True):
     """What is added to a graph for one value.
 
     Attributes:
@@ -35,7 +35,7 @@ def calling(
     target: str,
     operands: Mapping[str, Array],
     attributes: Mapping[str, Any] | None = None,
-) -> Call:
+) -> FormatCall:
     """One node of a function whose further inputs are float32 initializers, by their role."""
     tensors = tuple(
         tensor_from_array(f"{target}/{role}", np.asarray(array, np.float32))
@@ -43,17 +43,17 @@ def calling(
     )
     inputs = (source, *(tensor.name for tensor in tensors))
     node = Node(op, inputs, (target,), name=target, domain=domain, attributes=attributes)
-    return Call((node,), tensors)
+    return FormatCall((node,), tensors)
 
 
-def casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> Call:
+def casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
     """A Cast there and a Cast back."""
     between = Value(f"{target}/{fmt.name}", fmt.element_type, tuple(shape))
     there = Node(
         "Cast", (source,), (between.name,), between.name, attributes={"to": dtype_code(fmt.element_type)}
     )
     back = Node("Cast", (between.name,), (target,), target, attributes={"to": dtype_code("float32")})
-    return Call((there, back), (), (between,))
+    return FormatCall((there, back), (), (between,))
 
 
 def spread(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:

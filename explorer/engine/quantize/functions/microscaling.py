@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.engine.graph.model import AttributeRef, Function, Node
 from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_of
-from explorer.engine.quantize.functions.call import Call
+from explorer.engine.quantize.functions.call import FormatCall
 from explorer.engine.quantize.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
 
 DOMAIN = "explorer.mx"
@@ -80,7 +80,7 @@ def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
     return to.of("Add", "scale", to.of("Pow", "shared_power", two, shared), finite)
 
 
-def called(fmt: Microscaling, source: str, target: str, axis: int) -> Call:
+def called(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
     """The format along an axis."""
     node = Node(fmt.name, (source,), (target,), target, DOMAIN, attributes={"axis": axis})
-    return Call((node,))
+    return FormatCall((node,))

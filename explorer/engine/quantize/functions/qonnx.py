@@ -14,7 +14,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Function
 from explorer.engine.quantize.functions.body import FunctionBody, step_of
-from explorer.engine.quantize.functions.call import Call, calling, spread
+from explorer.engine.quantize.functions.call import FormatCall, calling, spread
 from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.minifloat import Float8, Minifloat
 from explorer.engine.quantize.number_formats.narrow import Ternary
@@ -57,7 +57,7 @@ def int_quant(opset: int) -> Function:
     return _function("IntQuant", inputs, to, {"rounding_mode": ROUNDING}, "signed", "narrow")
 
 
-def called_integer(fmt: Integer, grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> Call:
+def called_integer(fmt: Integer, grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
     """An integer, fixed point, or a ternary number."""
     operands = {
         "scale": spread(grid.scale, grid, shape),
@@ -96,7 +96,7 @@ def float_quant(opset: int) -> Function:
     return _function("FloatQuant", inputs, to, {**flags, "rounding_mode": ROUNDING})
 
 
-def called_float(fmt: Minifloat, grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> Call:
+def called_float(fmt: Minifloat, grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
     """A minifloat, or float8 with its scale."""
     operands = {
         "scale": spread(grid.scale, grid, shape),
@@ -125,6 +125,6 @@ def bipolar_quant(opset: int) -> Function:
     return _function("BipolarQuant", ("X", "scale"), to, {})
 
 
-def called_bipolar(grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> Call:
+def called_bipolar(grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
     """A binary number."""
     return calling(DOMAIN, "BipolarQuant", source, target, {"scale": spread(grid.scale, grid, shape)})

@@ -87,7 +87,9 @@ class Integer(NumberFormat, frozen=True):
     def _whole(self, values: Array, grid: Grid) -> Array:
         """The codes, in a float that holds all of them exactly."""
         wide = np.float32 if self.bits <= 24 else np.float64
-        with np.errstate(over="ignore"):  # what is beyond the float by now saturates all the same
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what is beyond the float by now saturates all the same
             whole = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=wide))
         np.rint(whole, out=whole)
         if grid.zero.any():

@@ -63,7 +63,9 @@ class Minifloat(NumberFormat, frozen=True):
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Divided by the scale, rounded, multiplied by it again."""
         scale = along(grid.scale, values.shape, grid)
-        with np.errstate(over="ignore"):  # what is beyond float32 by now saturates all the same
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # what is beyond float32 by now saturates all the same
             out = np.asarray(np.divide(values, scale, dtype=np.float32))
         flat = out.reshape(-1)
         for start in range(0, flat.size, SLAB):
@@ -118,7 +120,7 @@ class Float8(Minifloat, frozen=True):
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Of ml_dtypes' type."""
         one = Grid(np.ones((), np.float32), np.zeros((), np.int32))
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
         return self.rounded(scaled, one).astype(numpy_type(self.element_type))
 
