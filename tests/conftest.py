@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ for _name in list(os.environ):
 os.environ["TERM"] = "xterm-256color"
 # no test has anything of the user's cache, nor of another test's; those of the cache have their own
 os.environ["EXPLORER_NO_CACHE"] = "1"
+# where a container says that nothing compiled is kept, every process compiled all tests and the program anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # a shell's background job ignores Ctrl+C, and so would every program that a test starts and stops
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -61,6 +65,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for at, item in enumerate(found):
             if at not in quick:
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported stays: no search for garbage looks there again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from explorer.tui.program import ExplorerApp
 from explorer.tui.screen.main import MainScreen
@@ -19,7 +20,11 @@ from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.scripted import ScriptedEngine
 
-__all__ = ["Hands", "quiet", "screen"]
+__all__ = ["Hands", "draw", "drawn", "quiet", "screen", "undrawn"]
+
+draw = Screen._compositor_refresh
+undrawn: set[Screen[Any]] = set()
+"""Screens that have changed since they were drawn."""
 
 _SOON = 0.02  # s; a refresh of the screen comes sooner, a clock that ticks later
 
@@ -41,6 +46,17 @@ async def quiet(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
             await asyncio.sleep(max(0, wait))
             calm = -1
         calm = 0 if loop._ready else calm + 1
+
+
+async def drawn(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
+    """Wait until the loop has nothing to do, and draw then what has changed: once, for who looks."""
+    await quiet(min_sleep, max_sleep)
+    while undrawn:
+        for shown in list(undrawn):
+            undrawn.discard(shown)
+            if shown.is_running:
+                draw(shown)
+        await quiet(min_sleep, max_sleep)
 
 
 class Hands:

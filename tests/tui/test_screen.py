@@ -275,6 +275,7 @@ async def test_the_plan_follows_what_is_typed_and_a_bad_tile_cannot_be_applied()
         assert "3,584 tile matmuls" in hands.dialog()
 
 
+@pytest.mark.usefixtures("each_frame")
 async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_waits_for_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
