@@ -14,8 +14,20 @@ from explorer.base.errors import Misuse, nearest
 __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
-    *("tutorial", "tasks", "counting", "filter", "overlay", "tiling", "proof", "cost", "formats", "python"),
-    *("ssh", "cluster", "glossary", "verbs", "options", "keys", "json", "speed", "changes"),
+    *("tutorial", "tasks", "counting", "filter", "overlay", "tiling", "proof", "cost", "number_formats"),
+    *(
+        "formats",
+        "python",
+        "ssh",
+        "cluster",
+        "glossary",
+        "verbs",
+        "options",
+        "keys",
+        "json",
+        "speed",
+        "changes",
+    ),
 )
 """The pages, in the order in which one would read them."""
 

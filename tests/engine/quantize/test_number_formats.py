@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from explorer.base.errors import Misuse
 from explorer.engine.quantize.number_formats import EXAMPLES, format_of
 from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
+from explorer.manual import page
 from tests.engine.quantize.representable import (
     EMAX,
     MX_ELEMENTS,
@@ -267,3 +270,27 @@ def test_every_name_that_is_shown_is_a_format() -> None:
 def test_a_format_of_which_there_is_none_says_why(name: str, why: str) -> None:
     with pytest.raises(Misuse, match=why):
         format_of(name)
+
+
+def test_the_manual_names_every_format_with_its_largest_number() -> None:
+    rows = [line.split("|")[1:-1] for line in page("number_formats").splitlines() if line.startswith("| `")]
+    told = {name: row for row in rows for name in re.findall(r"`([\w.]+)`", row[0])}
+    assert {"floatE4M3", "fixed8.4", "mxfp4"} < set(told)
+    families = {re.sub(r"\d+\.\d+|E\d+M\d+", "", name) for name in told}
+    for name in EXAMPLES:
+        assert name in told or re.sub(r"\d+\.\d+|E\d+M\d+", "", name) in families | {"mxfp8e4m3", "mxfp6e2m3"}
+    for name, row in told.items():
+        one = format_of(name)
+        if one is None:
+            continue
+        assert f"{one.stored_bits:g}" in row[1].replace(" ", "").split(","), name
+        unit = Grid(np.ones((), np.float32), np.zeros((), np.int32))
+        high = float(one.limits(unit if one.scaled else one.grid(0, 0))[1])
+        if name.startswith("mx"):
+            element = MX_ELEMENTS[name][-1]
+            assert {"mxint8": "127/64"}.get(name, f"up to {element:g}") in row[2], name
+        elif name in ("binary", "ternary"):
+            assert (high, row[3].strip()) == (1, "scale")
+        else:
+            largest = f"{high:.2g}".replace("+", "") if high > 1e9 else f"{high:.10g}"
+            assert largest in re.findall(r"[\d.e]+", row[3]), name
