@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from explorer.engine.quantize.functions import call, function_for
 from explorer.engine.quantize.number_formats import EXAMPLES, format_of
@@ -59,6 +60,18 @@ def test_onnxruntime_gives_a_formats_own_numbers(tmp_path: Path, name: str, opse
     for level in LEVELS if opset == 17 else LEVELS[-1:]:
         for ours, theirs in zip(expected, run(path, values, level), strict=True):
             assert np.array_equal(ours, theirs, equal_nan=True), level
+
+
+@pytest.mark.parametrize(
+    "name", ["fixed12.6", "ternary", "floatE4M3", "float8e5m2", "binary", "mxfp8", "mxint8"]
+)
+def test_the_reference_of_onnx_gives_the_same_numbers(tmp_path: Path, name: str) -> None:
+    one, values = fmt(name), wild()
+    grid = one.fitted(values_of(), axis=0)
+    evaluator = ReferenceEvaluator(str(written(tmp_path, model_of([(one, grid, 1)], SHAPE, 17))))
+    with np.errstate(all="ignore"):
+        (got,) = evaluator.run(None, {"x": values})
+    assert np.array_equal(one.rounded(values, grid, 1), got, equal_nan=True)
 
 
 def test_one_file_holds_formats_of_other_bits_and_signs(tmp_path: Path) -> None:

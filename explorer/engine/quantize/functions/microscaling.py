@@ -28,31 +28,35 @@ def function(fmt: Microscaling, opset: int) -> Function:
     joined = to.of("Reshape", "joined", to.of("Mul", "rounded", near, scale), sizes["filled"])
     starts, axes = to.integers((0,), "starts"), to.integers((1,), "axes")
     kept = to.of("Slice", "kept", joined, starts, sizes["length"], axes)
-    to.result("Reshape", kept, to.of("Shape", "shape", "X"))
+    to.result("Reshape", kept, sizes["shape"])
     return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(to.nodes), {"": opset}, ("axis",))
 
 
 def _cut(to: FunctionBody) -> tuple[str, dict[str, str]]:
     """X as (before, blocks, 32, behind), and what is needed to make X of it again."""
-    axis = {"axis": AttributeRef("axis", INTEGER)}
-    flat = to.add("Flatten", ("X",), "flat", attributes=axis)
-    at = to.add("Constant", (), "at", attributes={"value_int": AttributeRef("axis", INTEGER)})
-    one = to.integers((1,), "one")
-    length = to.of("Reshape", "length", to.of("Gather", "length_of", to.of("Shape", "sizes", "X"), at), one)
-    flat_sizes = to.of("Shape", "flat_sizes", flat)
-    before = to.of("Gather", "before", flat_sizes, to.integers((0,), "first"))
-    behind = to.of("Div", "behind", to.of("Gather", "after", flat_sizes, one), length)
+    axis = to.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
+    sizes, one, none = to.of("Shape", "sizes", "X"), to.integers((1,), "one"), to.integers((0,), "none")
+    # an axis that is counted from behind, counted from in front
+    at = to.of("Mod", "at", to.of("Reshape", "axis_of", axis, one), to.of("Shape", "rank", sizes))
+    next_at = to.of("Add", "next_at", at, one)
+    length = to.of("Slice", "length", sizes, at, next_at)
+    before = _product(to, to.of("Slice", "sizes_before", sizes, none, at), one, "before")
+    ends = to.integers((1 << 62,), "end")
+    behind = _product(to, to.of("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
     block = to.integers((BLOCK,), "block")
     short = to.of("Mod", "short", to.of("Neg", "minus_length", length), block)
     whole = to.of("Add", "whole", length, short)
-    rows = to.add("Concat", (before, length, behind), "rows_sizes", attributes={"axis": 0})
-    filled = to.add("Concat", (before, whole, behind), "filled_sizes", attributes={"axis": 0})
-    count = to.of("Div", "count", whole, block)
-    cut = to.add("Concat", (before, count, block, behind), "blocks_sizes", attributes={"axis": 0})
-    zeros = to.integers((0, 0, 0, 0), "none")
-    pads = to.add("Concat", (zeros, short, to.integers((0,), "no")), "pads", attributes={"axis": 0})
-    padded = to.of("Pad", "padded", to.of("Reshape", "rows", flat, rows), pads)
-    return to.of("Reshape", "blocks", padded, cut), {"length": length, "filled": filled}
+    rows = to.concat((before, length, behind), 0, "rows_sizes")
+    filled = to.concat((before, whole, behind), 0, "filled_sizes")
+    cut = to.concat((before, to.of("Div", "count", whole, block), block, behind), 0, "blocks_sizes")
+    pads = to.concat((none, none, none, none, short, none), 0, "pads")
+    padded = to.of("Pad", "padded", to.of("Reshape", "rows", "X", rows), pads)
+    return to.of("Reshape", "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
+
+
+def _product(to: FunctionBody, sizes: str, one: str, label: str) -> str:
+    """Of sizes, of which there may be none."""
+    return to.of("ReduceProd", label, to.concat((one, sizes), 0, f"one_and_{label}"))
 
 
 def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
