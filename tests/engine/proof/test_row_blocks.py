@@ -143,3 +143,56 @@ def test_blocks_in_another_order_are_run_whole(tmp_path: Path, shortened: list[b
     proved = t.prove(t.linear(tmp_path / "m.onnx", 400, 24, 16), ROWS, turned)
     assert proved.passed, proved.verdict
     assert shortened == [False]
+
+
+def off_by_one(made: Model) -> Model:
+    """The convolution takes other places of the image at some positions in the middle."""
+
+    def moved(node: Node) -> Node:
+        if node.op != "Constant" or not node.outputs[0].endswith("places_0"):
+            return node
+        tensor = node.attributes["value"]
+        places = np.array(tensor.array())
+        places.reshape(-1)[30] += 1
+        return t.node_like(node, attributes={"value": tensor_from_array(tensor.name, places)})
+
+    return t.with_nodes(made, moved)
+
+
+def blocks_exchanged(made: Model) -> Model:
+    """In the body the first two blocks of the activation change places."""
+
+    def turned(body: Any) -> Any:
+        split = next(n for n in body.nodes if n.op.startswith("Split2D"))
+        first, second, *others = split.outputs
+        nodes = [t.node_like(n, outputs=[second, first, *others]) if n is split else n for n in body.nodes]
+        return replace(body, nodes=tuple(nodes))
+
+    return t.with_scan(made, turned)
+
+
+def block_twice(made: Model) -> Model:
+    """In the body one block of the activation is taken for another."""
+
+    def taken(body: Any) -> Any:
+        split = next(n for n in body.nodes if n.op.startswith("Split2D"))
+        first, second, *_ = split.outputs
+        nodes = [
+            t.node_like(n, inputs=[first, *n.inputs[1:]]) if n.inputs[:1] == (second,) else n
+            for n in body.nodes
+        ]
+        return replace(body, nodes=tuple(nodes))
+
+    return t.with_scan(made, taken)
+
+
+@pytest.mark.parametrize("spoil", [off_by_one, blocks_exchanged, block_twice])
+def test_a_wrong_block_of_rows_is_found_by_the_walk(spoil: Spoil, tmp_path: Path) -> None:
+    """Rows are compared whole where their blocks are cut from them, and once for all columns."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="fc", pads=[1] * 4)
+    source = t.model(tmp_path / "m.onnx", [node], {"x": (1, 8, 20, 20)}, {"w": t.weight(24, 8, 3, 3)})
+    assert t.prove(source, ROWS).passed
+    wrong = t.prove(source, ROWS, spoil).sites[0]
+    assert "product (" in wrong.structure
+    assert wrong.bound_ratio is not None
+    assert wrong.bound_ratio > wrong.limit

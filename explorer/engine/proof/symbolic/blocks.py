@@ -86,10 +86,11 @@ class Repeat(SymbolBlock):
 class Symbol:
     """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so.
 
-    Codes that `make` gives are not kept: the rows of a convolution are its input many times over.
+    Codes that `make` gives are not kept: the rows of a convolution are its input many times over. `part` is
+    what it was cut from, and where, if it was.
     """
 
-    __slots__ = ("_codes", "_make", "decoded", "shape", "whole")
+    __slots__ = ("_codes", "_make", "decoded", "part", "shape", "whole")
 
     def __init__(
         self,
@@ -98,7 +99,9 @@ class Symbol:
         *,
         shape: tuple[int, ...] = (),
         make: Callable[[], Array] | None = None,
+        part: tuple[Symbol, tuple[slice, ...]] | None = None,
     ) -> None:
+        self.part = part
         self._codes: Array | None = codes
         self._make = make
         self.whole = whole

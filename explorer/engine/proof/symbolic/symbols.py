@@ -215,24 +215,18 @@ def _split(use: Use) -> Sequence[Value]:
         sizes = tuple(min(each, length - each * i) for i in range(len(use.node.outputs)))
     if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(use.node.outputs):
         raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
-    before = (slice(None),) * axis
-    if isinstance(use.args[0], Symbol) and use.args[0].late:
-        return [*_late_parts(use.args[0], axis, sizes)]
-    source = use.args[0].codes if isinstance(use.args[0], Symbol) else use.args[0]
-    parts = []
-    at = 0
-    for size in sizes:
-        parts.append(source[(*before, slice(at, at + size))])
-        at += size
-    return [Symbol(p) for p in parts] if isinstance(use.args[0], Symbol) else parts
-
-
-def _late_parts(x: Symbol, axis: int, sizes: Sequence[int]) -> Iterator[Symbol]:
-    """The parts of a Split of codes that are not kept."""
+    x = use.args[0]
+    parts: list[Value] = []
     for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
         cut = (*(slice(None),) * axis, slice(start, start + size))
-        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-        yield Symbol(None, shape=shape, make=partial(_cut, x, cut))
+        if not isinstance(x, Symbol):
+            parts.append(x[cut])
+        elif x.late:
+            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+            parts.append(Symbol(None, shape=shape, make=partial(_cut, x, cut), part=(x, cut)))
+        else:
+            parts.append(Symbol(x.codes[cut], part=(x, cut)))
+    return parts
 
 
 def _cut(x: Symbol, cut: tuple[slice, ...]) -> Array:

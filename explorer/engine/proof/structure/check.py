@@ -1,0 +1,431 @@
+"""Check of tiles: pieces of a site's output held against what the original computes there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.units import printable
+from explorer.engine.proof.meanings import ProductSpec
+from explorer.engine.proof.structure.terms import Repeated, Term, resolve
+from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.facts import SitePlan
+
+
+class Rectangle(Struct, frozen=True):
+    """A tile of the output: which matrix; where it begins; how many rows and columns of it there are."""
+
+    b: int
+    m: int
+    n: int
+    rows: int
+    columns: int
+
+    @property
+    def cut(self) -> tuple[int, slice, slice]:
+        """What cuts it out of (batch, M, N)."""
+        return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
+
+
+class _Band(Struct, frozen=True):
+    """All tiles of some rows, which were found right, and are met again for other rows.
+
+    Attributes:
+        codes: Of their elements, in the block that is repeated.
+        lefts: What their products multiply, by identity, how far the depth is covered before it, and n and k
+            of the first product that does.
+        products: How many there are.
+    """
+
+    codes: Array
+    lefts: Sequence[tuple[int, int, int, int]]
+    products: int
+
+
+class TileCheck:
+    """Compares pieces of the output with what the original computes there."""
+
+    def __init__(self, given: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
+        self.meaning = meaning
+        self.sizes = meaning.M, meaning.K, meaning.N
+        self.site = site
+        self.tile = site.tile
+        self.tiles = 0
+        self.whole = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
+        """Whether tiles at an end are whole: edges are padded, or the size is open."""
+        self.labels: dict[str, list[tuple[int, str]]] = {}
+        """What a label claims of which axis."""
+        self.places: dict[tuple[int, int, int], Array] = {}
+        """Where the elements of a tile stand in the product that makes it, by the size of both."""
+        codes = [value.codes for value in given]
+        self.left = meaning.left(codes)
+        self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
+        """Rows of X that were looked at last: whose matrix, which block, and their codes."""
+        self.weight = meaning.weight(codes)
+        self.stored: Array | None = None
+        """The weight's bits; None where the right operand comes from the data, and `weight` holds codes."""
+        if isinstance(meaning.right, np.ndarray):
+            self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
+            self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
+        self.compared: set[tuple[Any, ...]] = set()
+        self.known: dict[tuple[int, int, int], _Band] = {}
+        """By matrix, number of rows and the block that is repeated."""
+        self.wholes: dict[tuple[Symbol, int, int], bool] = {}
+        """Whether what blocks are cut from is all of X in some rows, by matrix and row."""
+        self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
+        self.expected_bias: Array | None = None
+        """The bias C, or its codes, for every element of the output as it is arranged."""
+        bias = self.bias.codes if self.bias is not None else meaning.bias
+        if bias is not None:
+            assert isinstance(bias, np.ndarray)
+            self.expected_bias = meaning.added(bias)
+
+    def bands(self) -> Iterator[Rectangle]:
+        """The output in rows of tiles."""
+        M, _, N = self.sizes
+        tm = self.tile[0]
+        for b, m in itertools.product(range(self.meaning.batch), range(0, M, tm)):
+            yield Rectangle(b, m, 0, min(tm, M - m), N)
+
+    def across(self, band: Rectangle) -> Iterator[Rectangle]:
+        """The tiles of such a row."""
+        tn = self.tile[2]
+        for n in range(0, band.columns, tn):
+            yield Rectangle(band.b, band.m, n, band.rows, min(tn, band.columns - n))
+
+    def repeated(self, band: Rectangle, here: Repeated) -> bool:
+        """Checks a row of tiles that differs from one that was found right in its rows alone.
+
+        Returns:
+            Whether it is such a row; False says nothing of it.
+        """
+        known = self.known.get((band.b, band.rows, here.block.first))
+        if known is None or not np.array_equal(known.codes, here.codes):
+            return False
+        m = band.m // self.tile[0]
+        for left, done, n, index in known.lefts:
+            self._block(here.block.instead[left], band, done, (m, n, index))
+        if here.numbers or self.expected_bias is not None:
+            self._others(here.numbers, band, slice(None), self._place(band, 0))
+        self.tiles += known.products
+        return True
+
+    def remember(self, ledger: Ledger, band: Rectangle, here: Repeated) -> None:
+        """Keeps of a row of tiles that was found right what it is made of, where others are made likewise."""
+        if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
+            return
+        codes = here.codes.reshape(band.rows, band.columns)
+        met: dict[tuple[int, int], tuple[int, int]] = {}
+        products = 0
+        for area in self.across(band):
+            tile = codes[:, area.n : area.n + area.columns].reshape(-1)
+            (positions, terms), *more = resolve(ledger, tile, 1.0)
+            lefts = [id(t.source.left) for t in terms if isinstance(t.source, SymbolProduct)]
+            if positions is not None or more or len(lefts) != len(terms):
+                return
+            for index, left in enumerate(lefts):
+                met.setdefault((left, index * self.tile[1]), (area.n // self.tile[2], index))
+            products += len(lefts)
+        lefts_met = [(*key, *where) for key, where in met.items()]
+        self.known[band.b, band.rows, here.block.first] = _Band(here.codes, lefts_met, products)
+
+    def _place(self, area: Rectangle, position: int) -> str:
+        row, column = divmod(position, area.columns)
+        at = f"{area.b}, " if self.meaning.batch > 1 else ""
+        return f"at ({at}{area.m + row}, {area.n + column}) of the output"
+
+    def piece(self, area: Rectangle, positions: Array, terms: Sequence[Term], due: int) -> None:
+        """Checks elements of one tile that are sums of the same products.
+
+        Args:
+            area: The tile.
+            positions: Of the elements in it, flat.
+            terms: What is added up there.
+            due: How many elements of the tile the output shows.
+        """
+        _, K, _ = self.sizes
+        place = self._place(area, int(positions[0]))
+        products = [t for t in terms if isinstance(t.source, SymbolProduct)]
+        if not products:
+            raise NotTiled(f"nothing is multiplied {place}")
+        first = products[0]
+        assert isinstance(first.source, SymbolProduct)
+        self._stands(area, positions, first, due, place)
+        done = 0
+        for index, term in enumerate(products):
+            product = term.source
+            assert isinstance(product, SymbolProduct)
+            if term.local is not first.local and not np.array_equal(term.local, first.local):
+                raise NotTiled(f"products are shifted against each other {place}")
+            done = self._product(product, area, index, done, term.factor)
+        if done != K:
+            raise NotTiled(f"terms are missing {place}: products cover {done:,} of {K:,} along the depth")
+        self.tiles += len(products)
+        if len(products) < len(terms) or self.expected_bias is not None:
+            others = [t for t in terms if not isinstance(t.source, SymbolProduct)]
+            self._others(others, area, positions, place)
+
+    def _stands(self, area: Rectangle, positions: Array, first: Term, due: int, place: str) -> None:
+        """Checks that a product makes the whole tile, the right way up."""
+        tm, _, tn = self.tile
+        shape = first.source.shape
+        size = self._full("M", tm, area.rows), self._full("N", tn, area.columns)
+        if shape != size:
+            raise NotTiled(
+                f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
+                f" on a grid of {tm}x{tn}"
+            )
+        key = area.rows, area.columns, size[1]
+        if key not in self.places:
+            self.places[key] = (np.arange(area.rows)[:, None] * size[1] + np.arange(area.columns)).reshape(-1)
+        if not np.array_equal(first.local, self.places[key][positions]):
+            raise NotTiled(f"elements of a tile are not where they belong, {place}")
+        if positions.size != due:
+            raise NotTiled(f"a part of the tile {place} comes from elsewhere")
+
+    def unseen(self) -> int:
+        """Products of tiles of which the output shows nothing."""
+        shown = self.meaning.shown
+        if shown is None:
+            return 0
+        tm, tk, tn = self.tile
+        M, K, N = self.sizes
+        tiles = np.add.reduceat(np.add.reduceat(shown, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
+        return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
+
+    def _full(self, axis: str, tile: int, extent: int) -> int:
+        """How long a tile is along an axis."""
+        return tile if self.whole[axis] else extent
+
+    def _product(self, product: SymbolProduct, area: Rectangle, index: int, done: int, factor: float) -> int:
+        """Checks one product; returns how far the depth is covered with it."""
+        _, K, _ = self.sizes
+        tm, tk, tn = self.tile
+        where = area.m // tm, area.n // tn, index
+        want = min(tk, K - index * tk)
+        self._block(product.left, area, done, where)
+        if want <= 0:
+            raise NotTiled(f"product {where} is one more than the depth holds: a term comes twice")
+        if product.left.shape[1] != self._full("K", tk, want):
+            raise NotTiled(
+                f"product {where} is {product.left.shape[1]} deep, the plan has {want} of tiles of {tk}"
+            )
+        right = product.right
+        if isinstance(right, Symbol):
+            self._flowing(right, area, done, want, where, factor)
+        else:
+            # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
+            key = (
+                right.__array_interface__["data"][0],
+                right.dtype,
+                right.strides,
+                right.shape,
+                area.b,
+                done,
+                area.n,
+            )
+            if key not in self.compared or factor != 1.0:
+                self._tile(right, where, done, want, area, factor)
+                self.compared.add(key)
+        self._label(product.label, where)
+        return done + want
+
+    def _block(self, left: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
+        """Checks that `left` is the block of the activation that is due, with zeros behind the last row."""
+        if left.decoded is None:
+            left.decoded = set()
+        key = area.b, area.m, done
+        if key in left.decoded:
+            return
+        if self.band[0] != (area.b, area.m):
+            self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
+        if not self._of_band(left, area, done) and not _same_block(left.codes, self.band[1], 0, done):
+            raise NotTiled(self._misplaced(left.codes, area, done, where))
+        left.decoded.add(key)
+
+    def _of_band(self, left: Symbol, area: Rectangle, done: int) -> bool:
+        """Whether `left` is cut where it is due from what is all of X in these rows: compared once."""
+        if left.part is None:
+            return False
+        whole, cut = left.part
+        key = whole, area.b, area.m
+        if key not in self.wholes:
+            self.wholes[key] = np.array_equal(whole.codes, self.band[1])
+        return self.wholes[key] and cut == (slice(None), slice(done, done + left.shape[1]))
+
+    def _flowing(
+        self,
+        right: Symbol,
+        area: Rectangle,
+        done: int,
+        want: int,
+        where: tuple[int, int, int],
+        factor: float,
+    ) -> None:
+        """Checks that `right` is the tile of the second activation that is due."""
+        if self.stored is not None:
+            raise NotTiled(f"product {where} multiplies by something else than the weight")
+        if factor not in _either(self.meaning.alpha):
+            raise NotTiled(f"product {where} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
+        if right.decoded is None:
+            right.decoded = set()
+        key = area.b, done, area.n
+        if key in right.decoded:
+            return
+        if not _same_block(right.codes, self.weight[area.b], done, area.n):
+            raise NotTiled(f"the tile of product {where} is not its block of the second operand")
+        right.decoded.add(key)
+
+    def _misplaced(self, codes: Array, area: Rectangle, done: int, where: tuple[int, int, int]) -> str:
+        """What block a product takes instead of the one that is due, in words."""
+        x = np.stack([self.left(b, slice(None)) for b in range(self.meaning.batch)])
+        due = x[area.b, area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
+        if np.any((codes[: due.shape[0], : due.shape[1]] < 0) & (due == 0)):
+            return f"product {where} takes the number 0 where the zero point is due"
+        if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(done, self.sizes[1] - 1)]:
+            return "a product takes a block that begins with zeros instead of the input"
+        found = np.argwhere(x == codes[0, 0])
+        for b, row, depth in found.tolist():
+            if not _same_block(codes, x[b], row, depth):
+                continue
+            if b != area.b:
+                return f"product {where} takes matrix {b} of the input instead of {area.b}"
+            if row != area.m:
+                return f"product {where} takes rows {row} of the input instead of {area.m}"
+            kind = "twice or out of order" if depth < done else "too late, or one is missing"
+            return f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
+        if not len(found):
+            return "a product takes something that is not the input"
+        _, row, depth = found[0].tolist()
+        return f"a product takes a block that is not a block of the input at ({row}, {depth})"
+
+    def _label(self, label: str, where: tuple[int, int, int]) -> None:
+        """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
+        if label not in self.labels:
+            looped = self.site.form == "scan"
+            said = enumerate(label.split(",")[:3])
+            self.labels[label] = [(i, t) for i, t in said if t not in ("", "*") and (i == 2 or not looped)]
+        for axis, text in self.labels[label]:
+            if text != str(where[axis]):
+                raise NotTiled(f"product {where} is labelled ({printable(label)})")
+
+    def _tile(
+        self,
+        right: Array,
+        where: tuple[int, int, int],
+        depth: int,
+        width: int,
+        area: Rectangle,
+        factor: float,
+    ) -> None:
+        """Compares a tile bit for bit with its slice of the weight."""
+        if self.stored is None:
+            raise NotTiled(f"product {where} multiplies by numbers instead of the second operand")
+        columns = slice(area.n, area.n + area.columns)
+        alpha = self.meaning.alpha
+        weight = self.weight[area.b]
+        part = right[:width, : area.columns]
+        if right.shape[1] != self._full("N", self.tile[2], area.columns):
+            raise NotTiled(f"the tile of product {where} is {right.shape[1]} wide")
+        same_type = part.dtype == weight.dtype
+        if factor == 1.0 != alpha:
+            # alpha may have been multiplied into the weight instead
+            want = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
+            equal = np.array_equal(part.view(self.bits), want.view(self.bits)) if same_type else False
+        else:
+            if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
+                raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
+            slice_ = self.stored[area.b][depth : depth + width, columns]
+            if same_type:
+                # along the stored order: the weight is the one that comes from far
+                mine = part.view(self.bits)
+                turned = slice_.strides[0] < slice_.strides[1]
+                equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
+            else:
+                wide = weight[depth : depth + width, columns].astype(part.dtype)
+                kind = np.dtype(f"u{part.dtype.itemsize}")
+                equal = np.array_equal(part.view(kind), wide.view(kind))
+        if not equal:
+            raise NotTiled(
+                f"the tile of product {where} is not its slice of the weight{self._hint(part, where, area.b)}"
+            )
+        if width < right.shape[0] and np.any(right[width:, : area.columns]):
+            raise NotTiled(f"the padding of the tile of product {where} is not zero")
+
+    def _hint(self, part: Array, where: tuple[int, int, int], b: int) -> str:
+        """How a wrong tile differs, for the message."""
+        _, tk, tn = self.tile
+        want = self.weight[b, where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
+        if want.shape != part.shape:
+            return ""
+        if part.shape[0] == part.shape[1] and np.array_equal(part, want.T):
+            return ": it is transposed"
+        differing = int(np.count_nonzero(~((part == want) | ((part != part) & (want != want)))))
+        with np.errstate(all="ignore"):
+            gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
+        return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
+
+    def _others(self, terms: Sequence[Term], area: Rectangle, positions: Array | slice, place: str) -> None:
+        """Checks what is added beside the products: the bias, once."""
+        found = 0
+        expected = None
+        if self.expected_bias is not None:
+            expected = self.expected_bias[area.cut].reshape(-1)[positions]
+        for term in terms:
+            if isinstance(term.source, GivenBlock):
+                if self.bias is None or term.source is not self.bias.whole:
+                    raise NotTiled(f"the input itself is added {place}")
+                assert expected is not None
+                if not np.array_equal(term.local + term.source.base, expected):
+                    raise NotTiled(f"the bias is not the original's {place}")
+                self._beta(term.factor, place)
+                found += 1
+                continue
+            assert isinstance(term.source, np.ndarray)
+            if not np.any(term.source):
+                # nothing is added; an all-zero bias counts as one that is there
+                continue
+            if self.bias is not None or expected is None:
+                raise NotTiled(f"numbers are added that the original does not have, {place}")
+            if found:
+                raise NotTiled(f"the bias is added twice {place}")
+            want = expected
+            if term.factor != 1.0:
+                self._beta(term.factor, place)
+            elif self.meaning.beta != 1.0:
+                want = want.astype(term.source.dtype) * term.source.dtype.type(self.meaning.beta)
+            wide = np.result_type(want, term.source)
+            kind = np.dtype(f"u{wide.itemsize}")
+            if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
+                raise NotTiled(f"the bias is not the original's {place}")
+            found += 1
+        missing = expected is not None and not found and self.meaning.beta != 0.0
+        if missing and (self.bias is not None or np.any(expected)):
+            raise NotTiled(f"the bias is missing {place}")
+        if found > 1:
+            raise NotTiled(f"the bias is added {found} times {place}")
+
+    def _beta(self, factor: float, place: str) -> None:
+        beta = self.meaning.beta
+        if factor not in _either(beta):
+            raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
+
+
+def _either(factor: float) -> tuple[float, float]:
+    """A factor as it is written, and as it is after rounding to float32."""
+    return factor, float(np.float32(factor))
+
+
+def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
+    """Whether `codes` is the block of `matrix` that begins there, with zeros where it reaches beyond."""
+    part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
+    height, width = part.shape
+    if not height or not width or not np.array_equal(codes[:height, :width], part):
+        return False
+    # where numbers are integers, code -1 is a zero that is not the zero point
+    return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())

@@ -1,0 +1,134 @@
+"""Terms: what codes stand for, opened until only products, given values and numbers are left."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.proof.symbolic.blocks import (
+    GivenBlock,
+    Ledger,
+    Repeat,
+    Symbol,
+    SymbolProduct,
+    Total,
+)
+from explorer.engine.runtime.onnxruntime import Array
+
+
+class Term(Struct, frozen=True):
+    """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
+
+    source: SymbolProduct | GivenBlock | Array
+    local: Array
+    factor: float
+
+
+Pieces = list[tuple[Array | None, list[Term]]]
+
+
+def resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
+    """Opens sums until only products, given values and numbers are left.
+
+    Returns:
+        (positions in `codes`, None for all; the terms of those elements in order of addition).
+    """
+    pieces: Pieces = []
+    for block, positions in ledger.groups(codes):
+        chosen = codes if positions is None else codes[positions]
+        if block is None:
+            pieces.append((positions, []))
+        elif isinstance(block, Repeat):
+            for inner, terms in resolve(ledger, chosen - block.base + block.first, factor):
+                renamed = [_of(block, term) for term in terms]
+                if inner is None:
+                    pieces.append((positions, renamed))
+                else:
+                    pieces.append((inner if positions is None else positions[inner], renamed))
+        elif isinstance(block, Total):
+            for inner, terms in _opened(ledger, block, chosen - block.base, factor):
+                if inner is None:
+                    pieces.append((positions, terms))
+                else:
+                    pieces.append((inner if positions is None else positions[inner], terms))
+        else:
+            assert isinstance(block, (SymbolProduct, GivenBlock))
+            pieces.append((positions, [Term(block, chosen - block.base, factor)]))
+    return pieces
+
+
+def _of(block: Repeat, term: Term) -> Term:
+    """What stands in a repeated block where `term` stands in the first one."""
+    if not isinstance(term.source, SymbolProduct):
+        return term
+    left = block.instead[id(term.source.left)]
+    return replace(term, source=replace(term.source, left=left))
+
+
+def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
+    """The elements `local` of a sum, term by term; split where a term splits."""
+    pieces: Pieces = [(None, [])]
+    for value, times in total.spread():
+        scale = factor * times
+        refined: Pieces = []
+        for positions, terms in pieces:
+            here = local if positions is None else local[positions]
+            added = _term(ledger, value, here, scale)
+            if len(added) == 1 and added[0][0] is None:
+                terms += added[0][1]
+                refined.append((positions, terms))
+                continue
+            for inner, more in added:
+                assert inner is not None
+                refined.append((inner if positions is None else positions[inner], terms + more))
+        pieces = refined
+    return pieces
+
+
+def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) -> Pieces:
+    if isinstance(value, Symbol):
+        if isinstance(value.whole, SymbolProduct):
+            return [(None, [Term(value.whole, local, factor)])]
+        return resolve(ledger, value.flat[local], factor)
+    return [(None, [Term(value.reshape(-1)[local], local, factor)])]
+
+
+class Repeated(Struct, frozen=True):
+    """Elements of a block that is repeated, or of a sum of such and numbers.
+
+    Attributes:
+        block: Where they stand.
+        codes: Theirs in what is repeated.
+        numbers: What is added.
+    """
+
+    block: Repeat
+    codes: Array
+    numbers: list[Term]
+
+
+def repeat_in(ledger: Ledger, codes: Array) -> Repeated | None:
+    """The block that elements repeat; None where they are something else."""
+    block = ledger.block(codes)
+    numbers: list[Term] = []
+    if isinstance(block, Total):
+        local = codes - block.base
+        terms = block.spread()
+        symbols = [(v, factor) for v, factor in terms if isinstance(v, Symbol)]
+        if len(symbols) != 1 or symbols[0][1] != 1.0:
+            return None
+        at = _span(local)
+        numbers = [Term(v.reshape(-1)[at], local, f) for v, f in terms if not isinstance(v, Symbol)]
+        codes = symbols[0][0].flat[at]
+        block = ledger.block(codes)
+    if not isinstance(block, Repeat):
+        return None
+    return Repeated(block, codes - (block.base - block.first), numbers)
+
+
+def _span(positions: Array) -> Array | slice:
+    """Positions as a slice, where they follow each other: numpy looks up others one by one."""
+    first = int(positions[0])
+    whole = int(positions[-1]) - first + 1 == positions.size and bool((np.diff(positions) == 1).all())
+    return slice(first, first + positions.size) if whole else positions
