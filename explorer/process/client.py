@@ -110,7 +110,7 @@ class EngineProcess:
         self.history = history
         self._folder, self._memory = folder, memory
         self._own_workdir: scratch.Folder | None = None
-        self._options = options
+        self.options = options
         self._ids = itertools.count(1)
         self._lock = threading.RLock()
         self._jobs: dict[int, EngineJob] = {}
@@ -267,7 +267,7 @@ class EngineProcess:
         os.close(child_out)
         os.close(child_seen)
         self._requests = Connection(requests, readable=False)
-        setup = {"source": self.source, "workdir": self._workdir, **self._options}
+        setup = {"source": self.source, "workdir": self._workdir, **self.options}
         looking, self._looked = not self._looked, True
         self._write(("setup", setup, self.history, self._own_workdir is not None, self._memory, looking))
         threading.Thread(

@@ -223,6 +223,11 @@ class ExplorerApp(App[int]):
         if self.main is not None:
             await self.main.run_action("command('picture')")
 
+    async def action_copy_as(self) -> None:
+        """A copy of whatever is on top."""
+        if self.main is not None:
+            await self.main.run_action("command('copy_as')")
+
     async def action_reopen(self) -> None:
         """Open a model that is not open, whatever the dialog on top said of it."""
         main = self.main

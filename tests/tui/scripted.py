@@ -583,6 +583,7 @@ class ScriptedEngine:
         self.curves: dict[str, SizeCurves] = {}
         self.decoded: Decode | None = None
         self.opened = self.model.info.model.inputs
+        self.options: dict[str, Any] = {}
         for _ in range(tilings):
             self._tile(TileSpec())
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from textual.widgets import Input
 
+from explorer.cli import main
+from explorer.facts.graph.drawing import GraphDrawing
 from explorer.host import confinement
+from explorer.session import Session
+from explorer.tui.dialogs.graph_view import GraphRequest, GraphView
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine
 
 
 async def copied(hands: Hands, key: str) -> str:
@@ -103,3 +109,50 @@ async def test_dialogs_begin_at_one_place_in_one_width_and_lists_have_heads() ->
         assert len(places) == 1
         await hands.press("a", "equals_sign")
         assert "Actions" not in hands.dialog(), "a sign chooses as a letter does"
+
+
+async def test_a_screen_in_place_of_the_main_one_is_copied_whole_as_tables_or_as_its_command() -> None:
+    async with screen(size=(100, 24)) as hands:
+        await hands.press("end", "i", "s", "s")
+        assert "Output" in await copied(hands, "p")
+        assert "sent to terminal" in hands.dialog()
+        await hands.press("escape")
+        tables = await copied(hands, "m")
+        assert "| tile | 64x64x64 |" in tables
+        assert "| step | m | k | n |" in tables
+        await hands.press("escape")
+        command = await copied(hands, "c")
+        assert command.startswith("explorer plan models/alexnet.onnx --tile 64x64x64 --site ")
+        assert command.endswith("--steps 2:16")
+        await hands.press("escape", "q")
+        assert hands.pilot.app.screen is hands.main
+
+
+def test_a_graph_is_copied_beyond_what_the_terminal_shows_and_its_command_draws_it(
+    sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(sample("mobilenet_small"))
+    with Session(source) as session:
+        layers = session.layers().layers
+        rows = {layer.path: layer.id for layer in layers}
+        asked = GraphRequest(rows["features"], None, (rows["features.1"],), None)
+        drawing = session.graph(asked.row, depth=1, unfold=asked.unfold)
+    view = GraphView(drawing, asked, None, _nobody, layers, lambda row, width: ())
+    assert len(view.page_text().splitlines()) > 60
+    words = view.verb_words(source)
+    assert words[words.index("--unfold") + 1] == "features.1"
+    monkeypatch.chdir(tmp_path)
+    assert main.main(words) == 0
+    assert (tmp_path / "graph.txt").read_text(encoding="utf-8") == view.page_text()
+
+
+async def _nobody(request: GraphRequest) -> GraphDrawing:
+    raise NotImplementedError
+
+
+async def test_a_command_has_the_options_that_the_model_was_opened_with() -> None:
+    engine = ScriptedEngine()
+    engine.options = {"dims": {"batch": 8}, "trust": True}
+    async with screen(engine, size=(100, 24)) as hands:
+        await hands.press("down")
+        assert (await copied(hands, "c")).endswith("--layer features.0 --dim batch=8 --trust")

@@ -4,71 +4,62 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import ExplorerError
 from explorer.host import output_files
-from explorer.settings.parse import path_word
+from explorer.settings.parse import opening_words, path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, NoteDialog, PickDialog, SubScreen, ask_path
 from explorer.tui.text.lines import line_text, safe
-from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.page_text import text_of
 
 if TYPE_CHECKING:
-    from textual.widget import Widget
+    from textual.app import App
 
-_MOST = 2_000
-"""Rows that are copied: a terminal's clipboard holds little."""
-
-
-def text_of(widget: Widget) -> str:
-    """What a pane holds, also where it is scrolled away."""
-    if isinstance(widget, LineList):
-        width, count = max(20, widget.size.width), min(widget.row_count, _MOST)
-        lines = [line_text(widget.row_line(at, width)).rstrip() for at in range(count)]
-        if widget.row_count > count:
-            lines.append(f"({count:,} of {widget.row_count:,} rows)")
-    elif isinstance(widget, LineView):
-        lines = [line_text(line).rstrip() for line in widget.lines]
-    else:
-        lines = []
-    return "\n".join(lines).strip("\n")
+Copies = Mapping[str, tuple[str, str, Callable[[], str]]]
+"""What can be copied, by its key: what it is, as what, and what makes it."""
 
 
 class CopyAsCommand(ScreenCommand):
     """Asks what is to be copied, and as what, and sends it to the terminal."""
 
     def run(self) -> None:
-        """Ask."""
-        items = (
-            MenuItem("row", "r", "The row", "of the tree, as it stands there"),
-            MenuItem("tree", "t", "The tree", "all rows that are open, as text"),
-            MenuItem("page", "p", "The page", "of the tab, as text"),
-            MenuItem(
-                "markdown", "m", "The page as Markdown", "of the layer with its tables; of a list as code"
-            ),
-            MenuItem("command", "c", "The command", "that does or prints it"),
-        )
-        self.context.ask(PickDialog("Copy", items, heads=("key", "what", "as what")), self._copy)
+        """Ask: of the main screen, or of the one in its place."""
+        app = self.context.app
+        other = app.screen if isinstance(app.screen, SubScreen) else None
+        made = self._of_main() if other is None else self._of_screen(other)
+        items = tuple(MenuItem(key, key, title, tip) for key, (title, tip, _) in made.items())
 
-    def _copy(self, chosen: str | None) -> None:
-        made: Mapping[str, Callable[[], str]] = {
-            "row": self._row,
-            "tree": lambda: text_of(self.tree),
-            "page": self._page,
-            "markdown": self._markdown,
-            "command": self._command,
+        def copy(chosen: str | None) -> None:
+            said = "" if chosen is None else _sent(app, made[chosen][2]())
+            if said and other is not None:
+                app.push_screen(NoteDialog("Copy", said))
+            elif said:
+                self.store.say(said)
+
+        app.push_screen(PickDialog("Copy", items, heads=("key", "what", "as what")), copy)
+
+    def _of_main(self) -> Copies:
+        return {
+            "r": ("The row", "of the tree, as it stands there", self._row),
+            "t": ("The tree", "all rows that are open, as text", lambda: text_of(self.tree)),
+            "p": ("The page", "of the tab, as text", self._page),
+            "m": ("The page as Markdown", "of the layer with its tables; of a list as code", self._markdown),
+            "c": ("The command", "that does or prints it", self._command),
         }
-        if chosen is None:
-            return
-        text = made[chosen]()
-        if text:
-            self.context.app.copy_to_clipboard(text)
-            many = text.count("\n") + 1
-            said = safe(text.strip()) if many == 1 else f"{many:,} lines"
-            self.store.say(f"sent to terminal: {said}")
-        else:
-            self.store.say("there is nothing to copy")
+
+    def _of_screen(self, other: SubScreen[Any]) -> Copies:
+        copies: dict[str, tuple[str, str, Callable[[], str]]] = {
+            "p": ("The page", "as text", other.page_text),
+            "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(other)),
+        }
+        words = other.verb_words(path_word(self.store.source))
+        if words and not self.store.history_place:
+            # of another state the model as opened would tell something else
+            words = [*words, *self._opening()]
+            copies["c"] = ("The command", "that prints it", lambda: shlex.join(["explorer", *words]))
+        return copies
 
     def _row(self) -> str:
         tree = self.tree
@@ -82,8 +73,7 @@ class CopyAsCommand(ScreenCommand):
     def _markdown(self) -> str:
         layer, info = self.tree.current_layer, self.store.analysis
         if self.store.tab != "layer" or layer is None or info is None:
-            page = self._page()
-            return f"```text\n{page}\n```\n" if page else ""
+            return _as_code(self._page())
         from explorer.report.html.draw import markdown_text  # jinja2, when somebody wants it
         from explorer.report.present.look.layers import layer_blocks
 
@@ -94,7 +84,33 @@ class CopyAsCommand(ScreenCommand):
             return self.store.last_command
         layer, source = self.tree.current_layer, path_word(self.store.source)
         words = ["explorer", "layers", source, *(["--layer", layer.path] if layer is not None else [])]
-        return shlex.join(words)
+        return shlex.join([*words, *self._opening()])
+
+    def _opening(self) -> list[str]:
+        """The options that make the model what it is, with the sizes that were bound since."""
+        options, history = self.jobs.engine.options, self.store.history
+        dims = None if history is None else history.dims
+        return opening_words(options if dims is None else {**options, "dims": dims})
+
+
+def _page_markdown(other: SubScreen[Any]) -> str:
+    from explorer.report.html.draw import markdown_text  # jinja2, when somebody wants it
+
+    blocks = other.page_blocks()
+    return markdown_text(blocks) if blocks else _as_code(other.page_text())
+
+
+def _as_code(page: str) -> str:
+    return f"```text\n{page}\n```\n" if page else ""
+
+
+def _sent(app: App[Any], text: str) -> str:
+    """Send a text to the terminal; says so."""
+    if not text:
+        return "there is nothing to copy"
+    app.copy_to_clipboard(text)
+    many = text.strip().count("\n") + 1
+    return f"sent to terminal: {safe(text.strip()) if many == 1 else f'{many:,} lines'}"
 
 
 class PictureCommand(ScreenCommand):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from textual.binding import Binding
 
 from explorer.tui.commands import COMMANDS
-from explorer.tui.commands.copy import text_of
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
@@ -26,6 +25,7 @@ from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
+from explorer.tui.widgets.page_text import text_of
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 
 if TYPE_CHECKING:

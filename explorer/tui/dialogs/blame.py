@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.report.blocks import Line, Paragraph
-from explorer.report.present.compare.blame import grounds, unpaired
+from explorer.report.present.compare.blame import blame, grounds, unpaired
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.drawing import draw
@@ -19,6 +19,7 @@ from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
+    from explorer.report.blocks import Block
 
 _FOOTER = (
     *(("←→", "value"), ("n p", "at fault"), ("w", "worst"), ("Enter", "layer"), ("i", "how")),
@@ -73,6 +74,10 @@ class BlameScreen(SubScreen[str]):
 
     def _say(self, said: str) -> None:
         self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer blame` tells."""
+        return blame(self.fact)
 
     @property
     def plot(self) -> PlotView:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from textual import events, on
@@ -21,7 +21,11 @@ from explorer.base.errors import ExplorerError
 from explorer.tui.text.lines import BLANK, Line, fit, middle, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.page_text import screen_text
 from explorer.tui.widgets.text_input import LONGEST, text_input
+
+if TYPE_CHECKING:
+    from explorer.report.blocks import Block
 
 T = TypeVar("T")
 
@@ -313,12 +317,27 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
         Binding("escape,q", "leave", show=False),
         Binding("question_mark", "app.help", show=False),
         Binding("P", "app.picture", show=False),
+        Binding("Y", "app.copy_as", show=False),
     ]
 
     @property
     def noun(self) -> str:
         """What a picture of it is called: 'graph' for a `GraphView`."""
         return type(self).__name__.removesuffix("Screen").removesuffix("View").lower()
+
+    # what `Y` copies
+
+    def page_text(self) -> str:
+        """What it shows, as text."""
+        return screen_text(self)
+
+    def page_blocks(self) -> Sequence[Block]:
+        """The same as blocks, for Markdown; none where there are only lines."""
+        return ()
+
+    def verb_words(self, source: str) -> Sequence[str]:
+        """The verb that prints it of a model as opened, and what it is told; none if no verb does."""
+        return ()
 
     def action_leave(self) -> None:
         """Back."""

@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search import SearchDialog
-from explorer.tui.pages.graph import GRAPH_FOOTER, GraphCanvas, box_line, neighbour, title_lines
+from explorer.tui.pages.graph import GRAPH_FOOTER, GraphCanvas, box_line, neighbour, plain, title_lines
 from explorer.tui.pages.minimap import View, overlaid
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, text
@@ -134,6 +134,22 @@ class GraphView(SubScreen[int]):
     def on_resize(self) -> None:
         """A wide screen has room for the page beside the drawing."""
         self._lay_out()
+
+    def page_text(self) -> str:
+        """The whole drawing."""
+        return "".join(plain(self.drawing))
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same drawing, written as text."""
+        row, steps, unfold, between = self.request
+        words = ["graph", source, "-o", "graph.txt"]
+        if row is not None:
+            words += ["--layer", self._layers[row].path]
+        words += ["--depth", "1"] if steps is None else ["--steps", str(steps)]
+        for one in unfold:
+            words += ["--unfold", self._layers[one if isinstance(one, int) else one[0]].path]
+        ends = () if between is None else zip(("--from", "--to"), between, strict=True)
+        return [*words, *(word for way, end in ends for word in (way, self._layers[end].path))]
 
     def _lay_out(self) -> None:
         beside = self.size.width >= _WIDE if self._beside is None else self._beside

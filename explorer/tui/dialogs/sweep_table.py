@@ -21,8 +21,9 @@ from explorer.facts.comparison import tilings_table
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
-from explorer.report.present.tiling.sweep import SweepColumn
+from explorer.report.present.tiling.sweep import SweepColumn, sweep
 from explorer.report.table_file import write_sweep
+from explorer.settings.parse import path_word
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
@@ -44,6 +45,7 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
+    from explorer.report.blocks import Block
 
 BESIDE = 112
 """Columns from which on table and plot stand beside each other."""
@@ -232,6 +234,24 @@ class SweepScreen(SubScreen[TileSpec]):
             ),
             ((fit(f" {about}{kept}", width), "dim"),),
         )
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer sweep` tells, in the order of the table."""
+        found, table = self._found, self.query_one(_Rows)
+        asked = found.request
+        return sweep(Sweep(table.rows, (asked.hardware if asked is not None else None) or Hardware()))
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same sweep; a machine without a name cannot be told to a verb."""
+        asked = self._found.request
+        if asked is None or (asked.hardware is not None and not asked.hardware.name):
+            return []
+        spec = asked.spec
+        words = ["sweep", source, "--tile", ",".join("x".join(map(str, tile)) for tile in spec.tiles)]
+        words += ["--edges", ",".join(spec.edges), "--form", spec.base.form]
+        words += ["--machine", asked.hardware.name] if asked.hardware is not None else []
+        words += ["--verify"] if asked.verify else []
+        return [*words, *(["-o", path_word(asked.output)] if asked.output else [])]
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         rows, at = self._found.rows, self._found.axes

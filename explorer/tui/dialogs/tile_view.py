@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from glob import escape
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
 from textual import events, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -13,6 +15,10 @@ from textual.message import Message
 
 from explorer.base.errors import ExplorerError
 from explorer.facts.cost import ORDERS, TileSteps
+from explorer.report.blocks import Block, Fields
+from explorer.report.blocks import Line as TextLine
+from explorer.report.present.tiling.steps import steps_blocks
+from explorer.report.present.tiling.tile import how_tiled
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.pages.blocks import (
     BESIDE,
@@ -78,6 +84,8 @@ TILE_KEYS = key_group(
 
 AskSteps = Callable[..., Awaitable[TileSteps]]
 _NONE = TileSteps("", "mnk", "output-stationary", 0, 0, ())
+_TOLD = 16
+"""Steps that are copied."""
 _WINDOW = 512
 """Steps that are asked for at once."""
 _FRAME = 0.1
@@ -107,6 +115,7 @@ class TileView(SubScreen[None]):
         at: The one to begin with.
         given: By a site's output the names of its operands 'A' and 'B', where they are known.
         ask: The engine's steps of a site (`Session.tile_steps`); None where nobody knows them.
+        planned: It is not tiled so yet.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
@@ -124,8 +133,10 @@ class TileView(SubScreen[None]):
         *,
         given: Mapping[str, Mapping[str, str]] | None = None,
         ask: AskSteps | None = None,
+        planned: bool = False,
     ) -> None:
         super().__init__()
+        self._planned = planned
         self._ask, self._order, self._steps = ask, "best", _NONE
         self._speed = 2
         self._timer: Timer | None = None
@@ -165,6 +176,26 @@ class TileView(SubScreen[None]):
     def _show_site(self) -> None:
         self.query_one(TitleBar).show(lambda width: site_lines(self._sites, self._at, width))
         self._show_place()
+
+    def page_blocks(self) -> list[Block]:
+        """How the matmul is tiled, and the steps from the one on show on."""
+        return [Fields(how_tiled(self.site)), TextLine(), *steps_blocks(self._next_steps)]
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same steps; of a file that was tiled already no verb tells them."""
+        site, shown = self.site, self._next_steps
+        if not self._planned or not shown.steps:
+            return []
+        words = ["plan", source, "--tile", "x".join(map(str, site.tile)), "--site", escape(site.name)]
+        words += ["--edges", site.edges, "--form", site.form, "--order", shown.order]
+        return [*words, "--steps", f"{shown.steps[0].step}:{len(shown.steps)}"]
+
+    @property
+    def _next_steps(self) -> TileSteps:
+        """A few steps from the one on show on, as far as the engine has told them."""
+        steps, step = self._steps.steps, self._step
+        first = 0 if step is None else step.step - steps[0].step
+        return replace(self._steps, steps=steps[first : first + _TOLD])
 
     def _show_place(self) -> None:
         if self._ask is not None and self._step is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from explorer.report.present.compare.tree import tree_diff
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.pair import page
 from explorer.tui.pair.rows import PairRows
@@ -17,6 +19,9 @@ from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList, PanelView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.report.blocks import Block
 
 _FOOTER = (
     *(("n N", "difference"), ("o", "only those"), ("d", "diff"), ("B", "blame"), ("c", "compare")),
@@ -84,16 +89,18 @@ class PairScreen(SubScreen[PairRequest]):
     Args:
         shown: Their rows, folded as they were left.
         cursor: Where it stands at first.
-        command: What prints the same; '' if nothing does.
+        words: The verb that prints the same, and of what; empty if none does.
         left: Told where the cursor was, when the screen is left.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PAIR_KEYS)
     AUTO_FOCUS = "#pair"
 
-    def __init__(self, shown: PairRows, cursor: int, command: str, left: Callable[[int], None]) -> None:
+    def __init__(
+        self, shown: PairRows, cursor: int, words: Sequence[str], left: Callable[[int], None]
+    ) -> None:
         super().__init__()
-        self._shown, self._cursor, self._command, self._left = shown, cursor, command, left
+        self._shown, self._cursor, self._words, self._left = shown, cursor, words, left
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -125,6 +132,14 @@ class PairScreen(SubScreen[PairRequest]):
     def _fit(self) -> None:
         height = self.size.height
         self.query_one("#pair-about").styles.height = 12 if height >= 34 else 6 if height >= 20 else 4
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer diff --tree` tells."""
+        return tree_diff(self._shown.fact, self._shown.only)
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same of two files; of states no verb tells it."""
+        return [*self._words, *(["--differences"] if self._shown.only else [])] if self._words else []
 
     def _draw(self) -> None:
         shown, rows = self._shown, self.rows
@@ -217,8 +232,8 @@ class PairScreen(SubScreen[PairRequest]):
 
     def action_copy_command(self) -> None:
         """Send the command that prints the same to the terminal."""
-        if self._command:
-            self.app.copy_to_clipboard(self._command)
+        if self._words:
+            self.app.copy_to_clipboard(shlex.join(["explorer", *self._words]))
             self._say("sent to terminal")
         else:
             self.app.bell()

@@ -19,6 +19,7 @@ from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts.sizes.decode import Decode
+    from explorer.report.blocks import Block
 
 # fmt: off
 DECODE_KEYS = key_group(
@@ -66,6 +67,14 @@ class DecodeView(SubScreen[None]):
             lambda width: (cut(((f" {safe(said)}", "warn"),), width),)
         )
         self.query_one("#decode-page", LineView).show(lambda width: decode_page(fact, width, exact))
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer decode` tells."""
+        return decode_blocks(self.fact)
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same step."""
+        return ["decode", source, "--past", str(self.fact.tokens)]
 
     def action_tokens(self, factor: int) -> None:
         """Another number of tokens."""

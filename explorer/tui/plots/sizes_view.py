@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import ExplorerError
+from explorer.report.present.sizes.sizes import sizes_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.plots.sizes_page import sizes_page, told_why
 from explorer.tui.text.keys import bindings, key_group, keys_line
@@ -19,6 +20,7 @@ from explorer.tui.widgets.strips import Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.sizes.curves import SizeCurves
+    from explorer.report.blocks import Block
 
 AskCurves = Callable[[str, "Machine | None"], Awaitable["SizeCurves"]]
 """Asks for the curves over a size, with the times of a machine."""
@@ -112,6 +114,24 @@ class SizesView(SubScreen[SizeChoice]):
         if width < 16 or height < 4:
             return told_why("the terminal is too small", width)
         return sizes_page(self.fact, self.at, width, height)
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer sizes` tells."""
+        return sizes_blocks(self.fact)
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same range, on the same machine."""
+        fact, machine = self.fact, self.fact.machine
+        words = ["sizes", source, "--over", f"{fact.name}={fact.low}:{fact.high}"]
+        if machine is None:
+            return words
+        return [
+            *words,
+            "--peak-macs",
+            f"{machine.peak_macs:.17g}",
+            "--bandwidth",
+            f"{machine.bandwidth:.17g}",
+        ]
 
     def _move(self, at: int) -> None:
         self.at = max(0, min(at, len(self.fact.sizes) - 1))

@@ -9,11 +9,16 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import plain, share_text, size
 from explorer.report.present.look.info import title
 
-__all__ = ["buffer_fields", "steps", "traffic_fields"]
+__all__ = ["buffer_fields", "steps", "steps_blocks", "traffic_fields"]
 
 
 def steps(about: Info, fact: TileSteps) -> list[Block]:
     """The answer of `explorer plan --steps`."""
+    return [*title(about.model), Line(), *steps_blocks(fact)]
+
+
+def steps_blocks(fact: TileSteps) -> list[Block]:
+    """The steps, in a table."""
     order = Span(f"   order {fact.order}, {fact.dataflow}: {exact_text(fact.count)} tile matmuls", "quiet")
     columns = (
         Column("step", "right"),
@@ -47,7 +52,7 @@ def steps(about: Info, fact: TileSteps) -> list[Block]:
     ]
     if fact.dims:
         said += [Line(), Paragraph(f"For {dims_text(fact.dims)}.", "quiet")]
-    return [*title(about.model), Line(), *said]
+    return said
 
 
 def _moved(amount: int) -> Cell:

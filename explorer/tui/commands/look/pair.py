@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Cancelled
 from explorer.report.present.compare.compare import compare
 from explorer.report.present.tiling.history import state_name
+from explorer.settings.parse import path_word
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.blame import BlameScreen
@@ -81,10 +81,10 @@ class _Pair:
 
     def show(self) -> None:
         """Show both."""
-        other, command = self._which.get("other"), ""
+        other, words = self._which.get("other"), tuple[str, ...]()
         if other is not None and not self._which["before"]:
-            command = f"{shlex.join(('explorer', 'diff', self._command.store.source, other))} --tree"
-        screen = PairScreen(self._rows, self._cursor, command, self._keep)
+            words = ("diff", path_word(self._command.store.source), path_word(other), "--tree")
+        screen = PairScreen(self._rows, self._cursor, words, self._keep)
         self._command.context.ask(screen, self._wanted)
 
     def _keep(self, cursor: int) -> None:

@@ -19,6 +19,7 @@ from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import FigureTable
+    from explorer.report.blocks import Block
 
 _FIRST, _OTHER = 37, 27
 """Cells of the names of figures with the first column, and of each other one with its change."""
@@ -69,6 +70,10 @@ class FigureScreen(SubScreen[None]):
         per = 1 + max(1, (width - _FIRST) // _OTHER)
         return [BLANK, *draw(figures(self._table, per), width - 1, self._exact)]
 
+    def page_blocks(self) -> list[Block]:
+        """All columns in one table."""
+        return figures(self._table, len(self._table.names))
+
     def action_figures_exact(self) -> None:
         """Write the figures out, or round them."""
         self._exact = not self._exact
@@ -76,5 +81,5 @@ class FigureScreen(SubScreen[None]):
 
     def action_figures_copy(self) -> None:
         """Send the table to the terminal's clipboard."""
-        self.app.copy_to_clipboard(markdown_text(figures(self._table, len(self._table.names))))
+        self.app.copy_to_clipboard(markdown_text(self.page_blocks()))
         self.query_one(Status).show(lambda width: (((" sent to terminal as Markdown", "dim"),),))

@@ -10,6 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from explorer.report.present.compare.diff import diff
 from explorer.report.present.tiling.history import state_blocks, state_name, states, tree_rows
 from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
@@ -23,6 +24,7 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History
+    from explorer.report.blocks import Block
 
 _FOOTER = (
     *(("Enter", "go"), ("Space", "mark"), ("t", "table"), ("c", "compare"), ("v", "prove")),
@@ -129,6 +131,10 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         yield _States(self._history)
         yield LineView(id="state")
         yield Status(id="history-keys")
+
+    def page_blocks(self) -> list[Block]:
+        """The tree of all states, with what made each."""
+        return [states(self._history, "*", commands=True)]
 
     def on_mount(self) -> None:
         """Show the state under the cursor."""
@@ -304,3 +310,7 @@ class DiffScreen(SubScreen[None]):
         keys = (("↑↓ Enter", "open a row"), ("Esc", f"back to {self._back}"))
         self.query_one(Status).show(lambda width: (keys_line(keys, width),))
         self.call_after_refresh(changes.to_first_foldable)
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer diff` tells."""
+        return diff(self._changes)

@@ -1,0 +1,34 @@
+"""Page text: what a pane holds as plain text, for the clipboard and for the words that a page explains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.screen import Screen
+from textual.widget import Widget
+
+from explorer.tui.text.lines import line_text
+from explorer.tui.widgets.line_view import LineList, LineView
+
+_MOST = 2_000
+"""Rows that are copied: a terminal's clipboard holds little."""
+
+
+def text_of(widget: Widget) -> str:
+    """What a pane holds, also where it is scrolled away."""
+    if isinstance(widget, LineList):
+        width, count = max(20, widget.size.width), min(widget.row_count, _MOST)
+        lines = [line_text(widget.row_line(at, width)).rstrip() for at in range(count)]
+        if widget.row_count > count:
+            lines.append(f"({count:,} of {widget.row_count:,} rows)")
+    elif isinstance(widget, LineView):
+        lines = [line_text(line).rstrip() for line in widget.lines]
+    else:
+        lines = []
+    return "\n".join(lines).strip("\n")
+
+
+def screen_text(screen: Screen[Any]) -> str:
+    """What the panes of a screen hold, one below the other."""
+    panes = [pane for pane in screen.query(Widget) if pane.display and pane.size.height]
+    return "\n\n".join(filter(None, map(text_of, panes)))
