@@ -406,14 +406,15 @@ class NodeDiff(Struct, frozen=True):
     """One row of a diff.
 
     Attributes:
-        status: 'changed', 'added', 'removed', 'renamed', 'tiled', or 'merged' for a tiled site that is one
-            product again.
+        status: 'changed', 'added', 'removed', 'renamed', 'tiled', 'merged' for a tiled site that is one
+            product again, or 'quantized' for a layer whose number formats alone differ.
         before, after: Name of the node on each side, None where it does not exist.
         op_before, op_after: Operator on each side.
-        what: What differs, in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products'.
+        what: What differs, in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products',
+            'Gemm -> int8, per channel, 38.2 dB' (of the stored weight).
         match: How the two were matched: 'name', 'structure', 'outputs', or '' for none.
         confidence: Of the match, 0 to 1.
-        children: Operators behind a tiled or merged row: ('2DMM_64x64x64', 9216), ...
+        children: Operators behind a tiled, merged or quantized row: ('2DMM_64x64x64', 9216), ...
     """
 
     status: str

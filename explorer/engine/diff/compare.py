@@ -24,6 +24,7 @@ from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, pair_nodes
+from explorer.engine.diff.rounding import QUANTIZERS
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.graph.model import Model, Value
@@ -61,10 +62,10 @@ def diff(
         Rows for what differs: changes of the operator sets and inputs first, then nodes in the order of
         `before` with the added ones where they stand in `after`, then outputs and functions. Besides
         'changed', 'added', 'removed' and 'renamed' a row may be 'tiled', or 'merged' where `before` is
-        the tiled side. The summary counts each node of `before` once as changed, unchanged or removed,
-        and of `after` as added what has no counterpart; the nodes of a tiled site are part of the
-        product that they replace. Inputs and outputs of the graph are counted too, as 'Input' and
-        'Output'.
+        the tiled side, or 'quantized' where nothing but number formats differs. The summary counts each node
+        of `before` once as changed, unchanged or removed, and of `after` as added what has no counterpart;
+        the nodes of a tiled site are part of the product that they replace, those that only round what a
+        node reads are part of it. Inputs and outputs of the graph are counted too, as 'Input' and 'Output'.
 
     Raises:
         Cancelled: `cancel` said so.
@@ -89,7 +90,7 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
     """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
     found = pair_nodes(before, after, tell, cancel)
     held = nested_sites(before) | nested_sites(after)
-    rows = [*_opset_rows(before, after, bool(found.sites or held))]
+    rows = [*_opset_rows(before, after, bool(found.sites or held), found.describer.rounded is not None)]
     for row, op in _input_rows(found):
         tally.count(row, op)
         rows += [row] if row else []
@@ -112,7 +113,10 @@ def around(found: NodePairing) -> list[NodeDiff]:
     before, after = found.before.model, found.after.model
     tiled = bool(found.sites or nested_sites(before) or nested_sites(after))
     ends = (*_input_rows(found), *_output_rows(found))
-    return [*_opset_rows(before, after, tiled), *(row for row, _ in ends if row is not None)]
+    return [
+        *_opset_rows(before, after, tiled, found.describer.rounded is not None),
+        *(row for row, _ in ends if row is not None),
+    ]
 
 
 def _input_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
@@ -138,6 +142,7 @@ class _Tally:
     def count(self, row: NodeDiff | None, op: str) -> None:
         """One row about `op`; None is a pair without a difference."""
         status = "unchanged" if row is None or row.status == "renamed" else row.status
+        status = "changed" if status == "quantized" else status
         self.add(op, status)
 
     def summary(self) -> tuple[OpDiff, ...]:
@@ -295,7 +300,7 @@ def _node_rows(
         if partner is not None:
             behind = max(behind, partner)
         elif b in closed[1]:
-            behind = max(behind, partner_of_site[b])
+            behind = max(behind, partner_of_site.get(b, behind))
         else:
             what = FOLDED[1] if b in unfolded else ""
             row = _one_sided(node.op, node.label, what, removed=False)
@@ -369,11 +374,13 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
     return [f"given by {was} -> {now}" if was != now else f"given by another {now}"]
 
 
-def _opset_rows(before: Model, after: Model, tiled: bool) -> Iterator[NodeDiff]:
+def _opset_rows(before: Model, after: Model, tiled: bool, rounded: bool) -> Iterator[NodeDiff]:
     used = _domains(before) | _domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
         was, now = before.opsets.get(domain), after.opsets.get(domain)
         if was == now or domain not in used or (tiled and domain == DOMAIN):
+            continue
+        if rounded and domain in QUANTIZERS:
             continue
         name = domain or "ai.onnx"
         what = f"opset {was or 'none'} -> {now or 'none'}"
@@ -414,7 +421,7 @@ def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
 
 
 def _only_in_sites(model: Model, closed: set[int], held: bool) -> set[tuple[str, str, str]]:
-    """The tile operators that no node outside of the tiled sites calls; `held`: some are within bodies."""
+    """The tile operators and quantizers that only what is folded calls; `held`: some are within bodies."""
     if not closed and not held:
         return set()
     called: set[tuple[str, str, str]] = set()
@@ -424,4 +431,4 @@ def _only_in_sites(model: Model, closed: set[int], held: bool) -> set[tuple[str,
         if key in model.functions and key not in called:
             called.add(key)
             pending += [node.key for node in model.functions[key].nodes]
-    return {key for key in model.functions if key not in called and key[0] == DOMAIN}
+    return {key for key in model.functions if key not in called and key[0] in (DOMAIN, *QUANTIZERS)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
+from explorer.engine.diff.rounding import RoundedNode, RoundedSide, rounded_text
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
 from explorer.facts import NodeDiff
@@ -22,6 +24,9 @@ _SHOWN = 8
 _WINDOWED = frozenset(
     {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "QLinearConv"}
 )
+_ABSORBED = ("Relu", "Clip")
+"""Operators that a quantizer drops where the range of the integers does the same; the row says 'removed'."""
+
 _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
 
@@ -35,6 +40,7 @@ class Describer(Struct):
         matching: Which node is which.
         equal_values: Pairs of values that are the same though no matched nodes give them: graph
             inputs and the outputs of tiled sites.
+        rounded: The one that is a quantized form of the other, if one is.
     """
 
     before: Side
@@ -42,18 +48,22 @@ class Describer(Struct):
     forms: Forms
     matching: Matching
     equal_values: set[tuple[str, str]]
+    rounded: RoundedSide | None = None
     _functions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def row(self, a: int, b: int) -> NodeDiff | None:
         """The row of a matched pair; None if nothing differs, names included."""
         one, other = self.before.nodes[a], self.after.nodes[b]
         itself = self.operator(one, other)
-        weights, links, agreeing, renames = self.inputs(a, b)
+        quantized = self.quantized(a, b)
+        weights, links, agreeing, renames = self.inputs(a, b, quantized)
         changes = [*itself, *links, *weights]
         named = list(filter(None, (self.names(one, other), *renames)))
-        if not changes and not named:
+        if not changes and not named and quantized is None:
             return None
         match, confidence = self.evidence(a, b, not itself, not weights, agreeing)
+        if quantized is not None:
+            return self._quantized_row(a, b, quantized, changes, match, confidence)
         return NodeDiff(
             status="changed" if changes else "renamed",
             before=one.label,
@@ -63,6 +73,39 @@ class Describer(Struct):
             op_after=other.op,
             match=match,
             confidence=confidence,
+        )
+
+    def quantized(self, a: int, b: int) -> RoundedNode | None:
+        """What of a pair is rounded on one side only."""
+        if self.rounded is None:
+            return None
+        return self.rounded.nodes.get(b if self.rounded.side is self.after else a)
+
+    def _quantized_row(
+        self, a: int, b: int, found: RoundedNode, changes: list[str], match: str, confidence: float
+    ) -> NodeDiff:
+        """The row of a layer that is quantized on one side, with what rounds folded into it."""
+        assert self.rounded is not None
+        forth = self.rounded.side is self.after
+        own, other = (self.before, self.after) if forth else (self.after, self.before)
+        node = other.nodes[b if forth else a]
+        takes = own.takes[a if forth else b]
+        weights = {slot: own.stored[name] for slot, name in enumerate(takes) if name in own.stored}
+        text = rounded_text(node, found, other, weights)
+        if not forth:
+            op, _, formats = text.partition(" -> ")
+            text = f"{formats} -> {op}"
+        inside = Counter(other.nodes[i].op for i in sorted(found.nodes))
+        return NodeDiff(
+            status="quantized" if forth and not changes else "changed",
+            before=self.before.nodes[a].label,
+            after=self.after.nodes[b].label,
+            what="; ".join([text, *changes]),
+            op_before=self.before.nodes[a].op,
+            op_after=self.after.nodes[b].op,
+            match=match,
+            confidence=confidence,
+            children=tuple(inside.most_common()),
         )
 
     def operator(self, one: Node, other: Node) -> list[str]:
@@ -125,7 +168,9 @@ class Describer(Struct):
             self._functions[key] = differs
         return self._functions[key]
 
-    def inputs(self, a: int, b: int) -> tuple[list[str], list[str], float, list[str]]:
+    def inputs(
+        self, a: int, b: int, quantized: RoundedNode | None = None
+    ) -> tuple[list[str], list[str], float, list[str]]:
         """Differences of weights, of connections, the share of links that agree, and renamed weights."""
         weights: list[str] = []
         links: list[str] = []
@@ -136,6 +181,8 @@ class Describer(Struct):
             va = left[slot] if slot < len(left) else ""
             vb = right[slot] if slot < len(right) else ""
             if va in self.before.stored and vb in self.after.stored:
+                if quantized is not None and slot in quantized.inputs:
+                    continue
                 change = tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
                 if change:
                     weights.append(change)
@@ -145,7 +192,7 @@ class Describer(Struct):
             if not va and not vb:
                 continue
             asked += 1
-            if self.same_value(va, vb):
+            if self.same_value(va, vb) or self.absorbed(va, vb):
                 agreeing += 1
             else:
                 another = "another " * (va == vb)  # of the same name, and given by something else
@@ -165,6 +212,20 @@ class Describer(Struct):
         if one is None or other is None:
             return False
         return one[1] == other[1] and self.matching.before[one[0]] == other[0]
+
+    def absorbed(self, va: str, vb: str) -> bool:
+        """Whether a value is the other behind an activation that was dropped for a range of integers."""
+        while self.rounded is not None:
+            made = self.before.producer.get(va)
+            if made is None or self.matching.before[made[0]] is not None:
+                return False
+            node = self.before.nodes[made[0]]
+            if node.op not in _ABSORBED:
+                return False
+            va = node.inputs[0]
+            if self.same_value(va, vb):
+                return True
+        return False
 
     def names(self, one: Node, other: Node) -> str:
         """What is called otherwise, of the node itself."""

@@ -12,6 +12,7 @@ from msgspec import Struct
 from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
+from explorer.engine.diff.rounding import fold_rounding
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, pair_sites
 from explorer.engine.graph.model import Model, Value
@@ -35,7 +36,7 @@ class NodePairing(Struct, frozen=True, eq=False):
         before, after: The graphs.
         forms: What equal attributes and weights are.
         sites: Tiled sites that differ.
-        closed: Nodes of either graph that belong to those.
+        closed: Nodes of either graph that belong to those, or only round what others read.
         inputs, outputs: Of the graphs.
         matching: Of the other nodes.
         describer: Says in what two of them differ.
@@ -64,10 +65,13 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
     joined += [tie for site in sites for tie in site.ties]
     ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    rounded = None if sites else fold_rounding(one, other)
+    if rounded is not None:
+        closed[rounded.side is other].update(rounded.folded)
     matching = match(
         one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
     )
-    describer = Describer(one, other, forms, matching, set(joined))
+    describer = Describer(one, other, forms, matching, set(joined), rounded)
     return NodePairing(one, other, forms, sites, closed, inputs, outputs, matching, describer)
 
 

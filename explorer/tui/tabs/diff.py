@@ -25,6 +25,7 @@ _MARKS = {
     "renamed": ("=", "dim"),
     "tiled": ("▦", "accent"),
     "merged": ("▣", "accent"),
+    "quantized": ("≈", "accent"),
 }
 
 

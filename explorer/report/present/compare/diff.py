@@ -19,6 +19,7 @@ __all__ = ["by_operator", "changes", "costs", "diff", "doubts", "node_blocks", "
 _ROW_ROLES: Mapping[str, Role] = {
     "tiled": "good",
     "merged": "good",
+    "quantized": "good",
     "changed": "warning",
     "added": "good",
     "removed": "bad",
@@ -46,8 +47,8 @@ def verdict(fact: Diff) -> str:
             else "identical: no node differs"
         )
     counts = Counter(node.status for node in fact.nodes)
-    if set(counts) == {"tiled"}:
-        return f"{counts['tiled']:,} tiled, nothing else changed"
+    if len(counts) == 1 and (alone := next(iter(counts))) in ("tiled", "quantized"):
+        return f"{counts[alone]:,} {alone}, nothing else changed"
     said = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
     return ", ".join(said) or "no node differs"
 
@@ -94,7 +95,8 @@ def _rows(fact: Diff) -> list[Block]:
         if len(group) > 1:
             name = and_more([one.before or one.after or "" for one in group])
         rows.append((status, name, what, how))
-        rows += [("", "", Span(line, "quiet")) for line in _inside(group[0].children)]
+        if group[0].status != "quantized":  # what rounds is the same everywhere
+            rows += [("", "", Span(line, "quiet")) for line in _inside(group[0].children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
     )
@@ -117,8 +119,9 @@ def nodes(fact: Diff) -> Table:
 
     def row(node: NodeDiff) -> tuple[Cell, ...]:
         status, name, _, _ = _node(node)
-        # of a tiled one the operator has a column of its own
-        what = field_terms(node.what.rpartition(" -> ")[2] if node.status == "tiled" else node.what)
+        # of these the operator has a column of its own
+        alone = node.status in ("tiled", "quantized")
+        what = field_terms(node.what.rpartition(" -> ")[2] if alone else node.what)
         return (
             status,
             name,

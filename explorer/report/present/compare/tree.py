@@ -21,6 +21,7 @@ STATES: Mapping[str, tuple[str, Role]] = {
     "changed": ("~", "warning"),
     "tiled": ("▦", "good"),
     "merged": ("▣", "good"),
+    "quantized": ("≈", "good"),
     "added": ("+", "good"),
     "removed": ("-", "bad"),
 }

@@ -1,0 +1,280 @@
+"""Rounding of values on their way into a node: QuantizeLinear and DequantizeLinear, Casts, quantizers.
+
+Beside the float original a quantized layer is one row: what rounds its weight and its inputs is no node of
+its own, and who reads a rounded value reads that value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.engine.diff.side import Side
+from explorer.engine.graph.model import DTYPES, Node, Tensor
+from explorer.engine.values.agreement import Agreement
+
+QUANTIZERS = frozenset({"qonnx.custom_op.general", "explorer.mx"})
+"""Domains of functions that round a value to a format."""
+
+_NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
+
+_MULTIPLYING = frozenset((
+    "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
+    "MultiHeadAttention", "RNN",
+))  # fmt: skip
+"""Layers that a rounding of their inputs belongs to; elsewhere it belongs to who makes the value."""
+
+_SLAB = 1 << 20
+"""Elements of a weight that are compared together."""
+
+
+class Rounding(Struct, frozen=True):
+    """A value that is another one, rounded.
+
+    Attributes:
+        source: The value, or the stored codes, or the stored weight.
+        format: Its number format.
+        nodes: What rounds it.
+        scale, zero: Stored tensors of a DequantizeLinear; '' where there is none.
+        axis, block: Its attributes.
+    """
+
+    source: str
+    format: str
+    nodes: tuple[int, ...]
+    scale: str = ""
+    zero: str = ""
+    axis: int = 1
+    block: int = 0
+
+
+class RoundedNode(Struct):
+    """What of a node is rounded: by input slot; the value that it makes; and the nodes that do it."""
+
+    inputs: dict[int, Rounding] = field(default_factory=dict)
+    output: str = ""
+    nodes: set[int] = field(default_factory=set)
+
+
+class RoundedSide(Struct):
+    """A quantized graph beside its float original.
+
+    Attributes:
+        side: Whose nodes read what is rounded as if it were not.
+        nodes: The nodes of which something is rounded.
+        folded: The nodes that round, and nothing else.
+    """
+
+    side: Side
+    nodes: dict[int, RoundedNode]
+    folded: set[int]
+
+
+def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
+    """The side that is a quantized form of the other, with what rounds its values folded; None if none is.
+
+    Where both round values, how they do it is what may differ, and nothing is folded.
+    """
+    found = [_roundings(side) for side in (one, other)]
+    if bool(found[0]) == bool(found[1]):
+        return None
+    side, rounded = (one, found[0]) if found[0] else (other, found[1])
+    taken: dict[int, RoundedNode] = {}
+    for i, takes in enumerate(side.takes):
+        for slot, name in enumerate(takes):
+            rounding = rounded.get(name)
+            if rounding is None:
+                continue
+            maker = side.producer.get(rounding.source)
+            stored = rounding.source in side.stored
+            if side.nodes[i].op in _MULTIPLYING or stored or maker is None:
+                node = taken.setdefault(i, RoundedNode())
+                node.inputs[slot] = rounding
+            else:
+                node = taken.setdefault(maker[0], RoundedNode())
+                node.output = rounding.format
+            node.nodes.update(rounding.nodes)
+    for value in side.outputs:
+        rounding = rounded.get(value.name)
+        if rounding is not None:
+            maker = side.producer[rounding.source]
+            node = taken.setdefault(maker[0], RoundedNode())
+            node.output = rounding.format
+            node.nodes.update(rounding.nodes)
+            side.producer[value.name] = maker
+    folded = _folded(side, rounded)
+    taken = {i: node for i, node in taken.items() if i not in folded}
+    _read_through(side, rounded)
+    return RoundedSide(side, taken, folded)
+
+
+def _roundings(side: Side) -> dict[str, Rounding]:
+    """By the rounded value, through rounding after rounding."""
+    found: dict[str, Rounding] = {}
+    for i, node in enumerate(side.nodes):
+        rounding = _rounding(side, i, node)
+        if rounding is None:
+            continue
+        inner = found.get(rounding.source)
+        if inner is not None:
+            rounding = Rounding(inner.source, rounding.format, (*inner.nodes, *rounding.nodes))
+        found[node.outputs[0]] = rounding
+    ends = {value.name for value in side.outputs}
+    # what nobody reads, and an input that is an output, rounded, are rows of their own: no layer has them
+    return {
+        name: rounding
+        for name, rounding in found.items()
+        if (rounding.source in side.producer if name in ends else name in side.users)
+    }
+
+
+def _rounding(side: Side, i: int, node: Node) -> Rounding | None:
+    """What a node rounds, if it is the last of those that do."""
+    if not node.inputs:
+        return None
+    source = node.inputs[0]
+    before = side.producer.get(source)
+    maker = side.nodes[before[0]] if before is not None else None
+    if node.domain in QUANTIZERS:
+        return Rounding(source, _quantizer(side, node), (i,))
+    if node.op == "DequantizeLinear":
+        scale, zero = (*node.inputs[1:3], "", "")[:2]
+        how = {"scale": scale, "zero": zero, "axis": int(node.attributes.get("axis", 1))}
+        how["block"] = int(node.attributes.get("block_size", 0))
+        if source in side.stored:
+            return Rounding(source, side.stored[source].dtype, (i,), **how)  # type: ignore[arg-type]
+        if maker is not None and before is not None and maker.op == "QuantizeLinear":
+            kind = side.stored[maker.inputs[2]].dtype if _zero(side, maker) else _code(maker, "output_dtype")
+            return Rounding(maker.inputs[0], kind or "uint8", (before[0], i))
+    if node.op == "Cast" and not node.domain and _code(node, "to") == "float32":
+        if source in side.stored and side.stored[source].dtype.startswith(_NARROW):
+            return Rounding(source, side.stored[source].dtype, (i,))
+        if maker is not None and before is not None and maker.op == "Cast" and maker.inputs:
+            narrow = _code(maker, "to")
+            return Rounding(maker.inputs[0], narrow, (before[0], i)) if narrow.startswith(_NARROW) else None
+    return None
+
+
+def _zero(side: Side, node: Node) -> bool:
+    return len(node.inputs) > 2 and node.inputs[2] in side.stored
+
+
+def _code(node: Node, name: str) -> str:
+    """The element type that an attribute names; '' for none."""
+    code = node.attributes.get(name, 0)
+    return DTYPES[code].name if code in DTYPES else ""
+
+
+def _quantizer(side: Side, node: Node) -> str:
+    """The format of a quantizer's call: of QONNX's by its operands."""
+
+    def number(at: int) -> float | None:
+        tensor = side.stored.get(node.inputs[at]) if len(node.inputs) > at else None
+        return float(tensor.array().reshape(-1)[0]) if tensor is not None and tensor.elements else None
+
+    if node.op == "IntQuant" and (bits := number(3)) is not None:
+        return f"{'' if node.attributes.get('signed', 1) else 'u'}int{bits:g}"
+    if node.op == "FloatQuant" and (e := number(2)) is not None and (m := number(3)) is not None:
+        return f"floatE{e:g}M{m:g}"
+    return {"BipolarQuant": "binary"}.get(node.op, node.op)
+
+
+def _folded(side: Side, rounded: Mapping[str, Rounding]) -> set[int]:
+    """The nodes of roundings that nobody else reads."""
+    found = {i for rounding in rounded.values() for i in rounding.nodes}
+    ends = {value.name for value in side.outputs}
+    for i in sorted(found, reverse=True):
+        for name in side.nodes[i].outputs:
+            users = {user for user, _ in side.users.get(name, ())}
+            if name not in rounded and (name in ends or not users <= found):
+                found.discard(i)
+    return found
+
+
+def _read_through(side: Side, rounded: Mapping[str, Rounding]) -> None:
+    """Lets every node read the source of a rounded value."""
+    for i, takes in enumerate(side.takes):
+        if any(name in rounded for name in takes):
+            side.takes[i] = tuple(rounded[name].source if name in rounded else name for name in takes)
+    side.users.clear()
+    for i, takes in enumerate(side.takes):
+        for slot, name in enumerate(takes):
+            if name:
+                side.users.setdefault(name, []).append((i, slot))
+
+
+def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[int, Tensor]) -> str:
+    """'Gemm -> int8, per channel, 38.2 dB': formats, what shares a scale, signal to noise of the weight.
+
+    Args:
+        node: The layer.
+        found: What of it is rounded.
+        side: Its graph.
+        original: Weights of the float original, by input.
+    """
+    weights = {slot: r for slot, r in found.inputs.items() if r.source in side.stored}
+    main = {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
+    inputs = list(dict.fromkeys(r.format for s, r in found.inputs.items() if s not in weights))
+    held = list(dict.fromkeys(r.format for r in main.values()))
+    if held and inputs:
+        text = held[0] if held == inputs else f"{'/'.join(held)} x {'/'.join(inputs)}"
+    else:
+        text = f"weight {'/'.join(held)}" if held else f"input {'/'.join(inputs)}" if inputs else ""
+    parts = [text] if text else []
+    if found.output:
+        parts.append(f"output {found.output}")
+    scaled = [r for r in main.values() if r.scale in side.stored]
+    if scaled:
+        one = scaled[0]
+        alone = side.stored[one.scale].elements == 1
+        parts.append(f"block {one.block}" if one.block else "per tensor" if alone else "per channel")
+    agreement = Agreement()
+    for slot, rounding in main.items():
+        _compare(agreement, side, rounding, original.get(slot))
+    snr = agreement.snr_db
+    if agreement.elements and snr is not None:
+        parts.append(f"{snr:.1f} dB" if np.isfinite(snr) else "exact")
+    return f"{node.op} -> {', '.join(parts)}"
+
+
+def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Tensor | None) -> None:
+    """Adds a stored weight, made float again, beside the original's; nothing where that cannot be."""
+    codes = side.stored[rounding.source]
+    if original is None or original.shape != codes.shape or not codes.shape:
+        return
+    try:
+        was, now = original.array(), codes.array()
+        scale, zero = (
+            side.stored[n].array() if n in side.stored else None for n in (rounding.scale, rounding.zero)
+        )
+    except BadModel:
+        return
+    if scale is None and not codes.dtype.startswith(_NARROW):
+        return
+    axis = rounding.axis % len(codes.shape)
+    rows = max(1, _SLAB // max(1, codes.elements // max(1, codes.shape[0])))
+    rows = -(-rows // max(1, rounding.block)) * max(1, rounding.block)
+    for at in range(0, codes.shape[0], rows):
+        part = slice(at, at + rows)
+        values = now[part].astype(np.float32)
+        for what, table in ((np.subtract, zero), (np.multiply, scale)):
+            if table is not None:
+                values = what(values, _along(table, values.shape, axis, rounding.block, part))
+        agreement.add(was[part].reshape(-1, 1), values.reshape(-1, 1))
+
+
+def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:
+    """Scales or zero points of some rows, of a shape that goes with them."""
+    table = table.astype(np.float32)
+    if table.ndim == 0 or table.size == 1:
+        return table.reshape(())
+    if block:
+        own = slice(rows.start // block, -(-rows.stop // block)) if axis == 0 else rows
+        return np.repeat(table[own], block, axis)[tuple(slice(n) for n in shape)]
+    return (table[rows] if axis == 0 else table).reshape(
+        [-1 if at == axis else 1 for at in range(len(shape))]
+    )

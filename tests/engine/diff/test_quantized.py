@@ -1,0 +1,195 @@
+"""A quantized model beside its original: one row a layer, and none for what only reads what is rounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationDataReader, quantize_static
+
+from explorer import diff_files
+from explorer.facts import Diff
+
+W = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
+
+
+def save(path: Path, nodes: list[Any], tensors: dict[str, Any]) -> str:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("qonnx.custom_op.general", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return str(path)
+
+
+def node(op: str, inputs: str, output: str, **attributes: Any) -> Any:
+    return helper.make_node(op, inputs.split(), [output], name=output, **attributes)
+
+
+def original(folder: Path, last: str = "Relu") -> str:
+    nodes = [node("MatMul", "x w", "m"), node("Relu", "m", "r"), node(last, "r", "y")]
+    return save(folder / "a.onnx", nodes, {"w": W})
+
+
+def codes(axis: int | None = 1) -> tuple[Any, Any]:
+    scale = np.asarray(np.abs(W).max(0 if axis == 1 else None) / 127, np.float32)
+    return np.rint(W / scale).astype(np.int8), scale
+
+
+def rounding(value: str, output: str, scale: str = "s") -> list[Any]:
+    return [
+        node("QuantizeLinear", f"{value} {scale}", f"{value}_q{output}", output_dtype=TensorProto.INT8),
+        node("DequantizeLinear", f"{value}_q{output} {scale}", output),
+    ]
+
+
+def rows(before: str, after: str) -> list[tuple[str, str]]:
+    return [(row.status, row.what) for row in diff_files(before, after).nodes]
+
+
+@pytest.mark.parametrize(("axis", "said"), [(1, "per channel"), (None, "per tensor")])
+def test_a_quantized_layer_is_one_row_with_its_signal_to_noise(tmp_path: Path, axis: Any, said: str) -> None:
+    stored, scale = codes(axis)
+    tensors = {"w_q": stored, "ws": scale, "s": np.float32(0.05)}
+    nodes = [
+        *rounding("x", "xr"),
+        node("DequantizeLinear", "w_q ws", "w", axis=1),
+        node("MatMul", "xr w", "m"),
+        node("Relu", "m", "r"),
+        node("Relu", "r", "y"),
+    ]
+    found = diff_files(original(tmp_path), save(tmp_path / "b.onnx", nodes, tensors))
+    snr = 10 * np.log10((W.astype(float) ** 2).sum() / ((stored * scale.astype(float) - W) ** 2).sum())
+    assert [(row.before, row.status, row.what) for row in found.nodes] == [
+        ("m", "quantized", f"MatMul -> int8, {said}, {snr:.1f} dB")
+    ]
+    assert not found.equal
+    assert dict(found.nodes[0].children) == {"DequantizeLinear": 2, "QuantizeLinear": 1}
+    assert {
+        row.op: (row.changed, row.unchanged, row.added) for row in found.summary if row.changed or row.added
+    } == {"MatMul": (1, 0, 0)}
+
+
+def test_what_rounds_a_value_for_another_operator_is_its_maker_s(tmp_path: Path) -> None:
+    """A Relu that reads a rounded product is as it was; the product is what is rounded."""
+    nodes = [
+        node("MatMul", "x w", "m"),
+        *rounding("m", "mr"),
+        node("Relu", "mr", "r"),
+        node("Relu", "r", "y0"),
+        *rounding("y0", "y"),
+    ]
+    after = save(tmp_path / "b.onnx", nodes, {"w": W, "s": np.float32(0.05)})
+    assert rows(original(tmp_path), after) == [
+        ("quantized", "MatMul -> output int8"),
+        ("quantized", "Relu -> output int8"),
+    ]
+
+
+def test_a_change_beside_the_number_format_is_told(tmp_path: Path) -> None:
+    """A layer that reads something else, or is another, is not merely quantized."""
+    stored, scale = codes()
+    tensors = {"w_q": stored, "ws": scale, "s": np.float32(0.05)}
+    nodes = [
+        node("Neg", "x", "n"),
+        *rounding("n", "xr"),
+        node("DequantizeLinear", "w_q ws", "w", axis=1),
+        node("MatMul", "xr w", "m"),
+        node("Relu", "m", "r"),
+        node("LeakyRelu", "r", "y", alpha=0.5),
+    ]
+    found = rows(original(tmp_path, "LeakyRelu"), save(tmp_path / "b.onnx", nodes, tensors))
+    assert found[0] == ("added", "")
+    assert found[1][0] == "changed"
+    assert found[1][1].startswith("MatMul -> int8, per channel")
+    assert found[1][1].endswith("input 0: x -> n")
+    assert found[2] == ("changed", "attribute alpha 0.01 (default) -> 0.5")
+
+
+def test_two_quantized_models_are_compared_scale_by_scale(tmp_path: Path) -> None:
+    """Where both round, how they do it is what differs: nothing is folded."""
+    made = []
+    for at, scale in enumerate((0.05, 0.06)):
+        nodes = [*rounding("x", "xr"), node("MatMul", "xr w", "m"), node("Relu", "m", "y")]
+        made.append(save(tmp_path / f"{at}.onnx", nodes, {"w": W, "s": np.float32(scale)}))
+    found = rows(*made)
+    assert [status for status, _ in found] == ["changed", "changed"]
+    assert all("weight s" in what for _, what in found)
+    assert diff_files(made[0], made[0]).equal
+
+
+def test_an_input_that_is_an_output_rounded_is_not_lost(tmp_path: Path) -> None:
+    """No layer has this rounding, so it has rows of its own: the models are not equal."""
+    before = save(tmp_path / "a.onnx", [node("Identity", "x", "y")], {})
+    after = save(tmp_path / "b.onnx", rounding("x", "y"), {"s": np.float32(0.1)})
+    found = diff_files(before, after)
+    assert not found.equal
+    assert "QuantizeLinear" in {row.op_after for row in found.nodes if row.status == "added"}
+
+
+def test_rounding_that_nobody_reads_is_listed(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x w", "m"),
+        node("Relu", "m", "r"),
+        node("Relu", "r", "y"),
+        *rounding("x", "dead"),
+    ]
+    after = save(tmp_path / "b.onnx", nodes, {"w": W, "s": np.float32(0.1)})
+    assert [status for status, _ in rows(original(tmp_path), after)] == ["added", "added"]
+
+
+def test_functions_of_qonnx_and_casts_are_formats_too(tmp_path: Path) -> None:
+    domain = "qonnx.custom_op.general"
+    tensors = {"w": W, "s": np.float32(0.0625), "z": np.float32(0), "bits": np.float32(6)}
+    quantizers = [
+        helper.make_node(
+            "IntQuant", [name, "s", "z", "bits"], [f"{name}r"], domain=domain, signed=1, narrow=0
+        )
+        for name in ("x", "w")
+    ]
+    rest = [node("MatMul", "xr wr", "m"), node("Relu", "m", "r"), node("Relu", "r", "y")]
+    after = save(tmp_path / "b.onnx", [*quantizers, *rest], tensors)
+    assert rows(original(tmp_path), after) == [("quantized", "MatMul -> int6")]
+    casts = [
+        node("Cast", "x", "h", to=TensorProto.FLOAT16),
+        node("Cast", "h", "xr", to=TensorProto.FLOAT),
+        node("Cast", "wh", "wr", to=TensorProto.FLOAT),
+    ]
+    half = W.astype(np.float16)
+    after = save(tmp_path / "c.onnx", [*casts, *rest], {"wh": half})
+    snr = 10 * np.log10((W.astype(float) ** 2).sum() / ((half.astype(float) - W) ** 2).sum())
+    assert rows(original(tmp_path), after) == [("quantized", f"MatMul -> float16, {snr:.1f} dB")]
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        generator = np.random.default_rng(1)
+        self.left = [
+            {"input": generator.standard_normal((1, 1, 28, 28)).astype(np.float32)} for _ in range(2)
+        ]
+
+    def get_next(self) -> Any:
+        return self.left.pop() if self.left else None
+
+
+def test_what_onnxruntime_s_quantizer_made_reads_alike(sample: Any, tmp_path: Path) -> None:
+    """It drops a Relu where the range of the integers does the same, and rounds what operators put out."""
+    before, after = str(sample("lenet")), str(tmp_path / "q.onnx")
+    quantize_static(before, after, _Reader(), per_channel=True)
+    found: Diff = diff_files(before, after)
+    assert {row.status for row in found.nodes} == {"quantized", "removed"}
+    quantized = {row.before: row.what for row in found.nodes if row.status == "quantized"}
+    assert quantized["/fc2/Gemm"].startswith("Gemm -> int8, per channel, 4")
+    assert [row.op_before for row in found.nodes if row.status == "removed"] == ["Relu"] * 4
+    assert not {"QuantizeLinear", "DequantizeLinear"} & {row.op for row in found.summary}
+    back = {row.before: row.what for row in diff_files(after, before).nodes if row.before == "/fc2/Gemm"}
+    assert back["/fc2/Gemm"].startswith("int8, per channel, 4")
+    assert back["/fc2/Gemm"].partition(" -> ")[2].startswith("Gemm")
