@@ -8,7 +8,17 @@ from msgspec import Struct, field
 
 from explorer.facts import Shape, TensorInfo
 
-__all__ = ["Activations", "Histogram", "StatisticsRow", "TensorStats", "Weights"]
+__all__ = [
+    "Activations",
+    "HeatMap",
+    "Histogram",
+    "Outlier",
+    "StatisticsRow",
+    "TensorStats",
+    "TensorValues",
+    "ValuesBefore",
+    "Weights",
+]
 
 
 class Histogram(Struct, frozen=True):
@@ -132,3 +142,119 @@ class Activations(Struct, frozen=True):
     sizes: Mapping[str, tuple[str | None, tuple[int, ...]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     statistics: tuple[StatisticsRow, ...] = ()
+
+
+class ValuesBefore(Struct, frozen=True):
+    """The same slice of the tensor of another model, and how far the numbers are apart.
+
+    Attributes:
+        source: What the user calls that model.
+        tensor: Its name, dtype and shape there.
+        dtype: Of its numbers.
+        values: Its numbers where those of the other are told.
+        differences: Number - number before, computed in float64.
+        ulps: How many numbers of the type lie from one to the other, of two floats of one type; None where
+            one is NaN or infinite. None for other types.
+        equal: How many of the whole slice are the same, NaN and NaN too.
+        elements: How many the whole slice has.
+        largest: The largest magnitude of a difference in it; None where there is none of finite numbers.
+        rms: Root of the mean square of the differences of finite numbers.
+        largest_ulps: Of the whole slice.
+    """
+
+    source: str
+    tensor: TensorInfo
+    dtype: str
+    values: tuple[float, ...]
+    differences: tuple[float, ...]
+    ulps: tuple[int | None, ...] | None
+    equal: int
+    elements: int
+    largest: float | None
+    rms: float | None
+    largest_ulps: int | None
+
+
+class TensorValues(Struct, frozen=True):
+    """Numbers of a slice of one tensor.
+
+    Attributes:
+        source: What the user calls the model.
+        tensor: Its name, dtype as stored, and shape.
+        layer: Path of the layer that owns (a weight) or makes (an activation) it.
+        role: 'weight' or 'activation'.
+        slice: As it was asked for; '' for all.
+        shape: Of the slice, as numpy has it.
+        indices: Of each axis of the tensor, the indices whose numbers are told: of a large slice the first
+            and last ones.
+        dtype: Of the numbers: that of the scales where the tensor is quantized.
+        values: The numbers at all combinations of `indices`, the last axis running fastest.
+        codes: What is stored in their places; None where that are the numbers themselves.
+        scales: Of each of them; None where there are none.
+        zero_points: As `scales`.
+        before: The same of another model, if that was asked for.
+        inputs: Of an activation: how each input of the model came about.
+        calls: Of an activation: how often its layer ran; told is the first.
+        output: The .npy file with all numbers of the slice, '' when none was asked for.
+        notes: What else there is to know: that the weights are random.
+    """
+
+    source: str
+    tensor: TensorInfo
+    layer: str
+    role: str
+    slice: str
+    shape: tuple[int, ...]
+    indices: tuple[tuple[int, ...], ...]
+    dtype: str
+    values: tuple[float, ...]
+    codes: tuple[int, ...] | None = None
+    scales: tuple[float, ...] | None = None
+    zero_points: tuple[int, ...] | None = None
+    before: ValuesBefore | None = None
+    inputs: tuple[str, ...] = ()
+    calls: int = 1
+    output: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Outlier(Struct, frozen=True):
+    """One of the numbers of a tensor that are farthest from its mean, and by how many standard deviations."""
+
+    index: tuple[int, ...]
+    value: float
+    deviations: float | None
+
+
+class HeatMap(Struct, frozen=True):
+    """A tensor drawn small: a matrix of it, rows and columns gathered into cells.
+
+    Attributes:
+        source, tensor, layer, role: As of `TensorValues`.
+        dtype: Of the numbers: that of the scales where the tensor is quantized.
+        place: The index on each axis before the last two; the last two are rows and columns. A tensor of one
+            axis is one row.
+        rows, columns: First and behind the last of those that are drawn.
+        heights, widths: How many cells there are, downwards and across.
+        cells: Row by row, of each cell the finite number of the largest magnitude; None where there is none.
+        notes: As of `TensorValues`.
+        stats: Of the whole tensor, if that was asked for.
+        outliers: Those numbers of it that are farthest from the mean, the farthest first.
+        channels: Least and greatest number of each index of the first axis; (None, None) of no finite one.
+    """
+
+    source: str
+    tensor: TensorInfo
+    layer: str
+    role: str
+    dtype: str
+    place: tuple[int, ...]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    heights: int
+    widths: int
+    cells: tuple[float | None, ...]
+    notes: tuple[str, ...] = ()
+    stats: TensorStats | None = None
+    outliers: tuple[Outlier, ...] = ()
+    channels: tuple[tuple[float | None, float | None], ...] = ()

@@ -149,6 +149,41 @@ def parse_axis(text: str, where: str = "--axis") -> int:
     return int(text)
 
 
+def parse_map_size(text: str, where: str = "--map") -> tuple[int, int]:
+    """Rows and columns of cells: '24x64'.
+
+    Raises:
+        Misuse: It is not two whole numbers from 1 to 1,000.
+    """
+    pieces = text.lower().strip().split("x")
+    if len(pieces) != 2 or not all(_INTEGER.fullmatch(p) and 1 <= int(p) <= 1000 for p in pieces):
+        raise Misuse(
+            f"'{text}' is no size of a map", where=where, hint="24x64: rows and columns, 1,000 at most"
+        )
+    return int(pieces[0]), int(pieces[1])
+
+
+def parse_place(text: str, where: str = "--at") -> tuple[int, ...]:
+    """An index on each of the first axes: '0,3'.
+
+    Raises:
+        Misuse: One is no whole number.
+    """
+    return tuple(parse_count(piece, where, 0) for piece in text.split(","))
+
+
+def parse_span(text: str, where: str) -> tuple[int, int]:
+    """The first of some and the one behind the last: '64:128'.
+
+    Raises:
+        Misuse: It is not two whole numbers.
+    """
+    first, colon, last = text.partition(":")
+    if not colon:
+        raise Misuse(f"'{text}' is no part", where=where, hint="64:128")
+    return parse_count(first, where, 0), parse_count(last, where, 0)
+
+
 def parse_limit(text: str | None, where: str) -> float | None:
     """A number of 0 or more; None for nothing.
 

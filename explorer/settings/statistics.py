@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import Misuse, nearest
 
-__all__ = ["COUNTS", "DEFAULT", "SHORTHANDS", "STATISTICS", "Choice", "Statistic", "parse_statistics"]
+__all__ = [
+    "COUNTS",
+    "DEFAULT",
+    "EVERYTHING",
+    "SHORTHANDS",
+    "STATISTICS",
+    "AskedStatistics",
+    "Choice",
+    "Statistic",
+    "parse_statistics",
+]
 
 
 class Statistic(NamedTuple):
@@ -132,3 +142,32 @@ def _choice(label: str, where: str) -> Choice:
     if sigmas is None:
         raise Misuse(f"'{label}' names no standard deviations", where=where, hint=f"{name}:3sigma")
     return Choice(label, name, float(sigmas[1]))
+
+
+class AskedStatistics(NamedTuple):
+    """Which statistics, and of what.
+
+    Attributes:
+        kinds: Operators or module types of layers; empty means all.
+        stat: As `--stat` has it; None for none, which with an axis are the usual ones.
+        axis: The axis whose indices these are told apart for, negative from behind; None for none.
+        bins: Intervals of the histograms.
+    """
+
+    kinds: tuple[str, ...] = ()
+    stat: str | None = None
+    axis: int | None = None
+    bins: int = 32
+
+    def choices(self) -> tuple[Choice, ...]:
+        """The statistics by name.
+
+        Raises:
+            Misuse: One is not known.
+        """
+        stat = DEFAULT if self.stat is None and self.axis is not None else self.stat
+        return () if stat is None else parse_statistics(stat)
+
+
+EVERYTHING = AskedStatistics()
+"""The usual figures of all layers."""

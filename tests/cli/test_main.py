@@ -82,7 +82,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         ),
         (
             ["info", "a", "-o", "b"],
-            "-o: explorer info has no such option; it belongs to explorer activations, graph, plot, report,",
+            "-o: explorer info has no such option; it belongs to explorer activations, values, graph, plot,",
         ),
         (["a", "--json"], "it belongs to explorer info"),
         (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),

@@ -37,6 +37,7 @@ _ORDER = (
     ),
     *(
         "activations",
+        "values",
         "compare",
         "graph",
         "plot",

@@ -82,6 +82,7 @@ class TfliteModel(StaticModel):
         from msgspec.structs import replace
 
         from explorer.engine.values import onnx_tensors
+        from explorer.engine.values.window.scales import file_scales
 
         tensors = self.read.model.graph.initializers
         stored = []
@@ -90,6 +91,9 @@ class TfliteModel(StaticModel):
             if tensor is not None and tensor.held is not None:
                 # what a sparse tensor does not hold is zero
                 numbers = replace(numbers, zeros=numbers.elements - tensor.held)
+            found = self.read.scales.get(numbers.name)
+            if found is not None:
+                numbers = replace(numbers, scales=file_scales(*found.numbers(), found.axis))
             if numbers.name not in self.read.made_up:
                 stored.append(numbers)
         notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()

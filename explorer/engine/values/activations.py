@@ -24,7 +24,7 @@ from explorer.engine.values.weights import statistics_rows
 from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, TensorStats
 from explorer.host.output_files import atomic_write
-from explorer.settings.statistics import Choice
+from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
 
 
 class Backward(Struct, frozen=True):
@@ -128,9 +128,8 @@ def _file_type(dtype: str) -> np.dtype[Any]:
 class _Collector(Struct):
     """Takes what layers put out: measures it, writes it, forgets it."""
 
-    bins: int
+    asked: AskedStatistics
     choices: Sequence[Choice]
-    axis: int | None
     archive: ActivationArchive | None
     cancel: Cancel
     on_progress: OnProgress
@@ -148,17 +147,17 @@ class _Collector(Struct):
             self.measured.append(
                 measure(
                     numbers,
-                    bins=self.bins,
+                    bins=self.asked.bins,
                     call=call,
                     choices=self.choices,
-                    axis=self.axis,
+                    axis=self.asked.axis,
                     cancel=self.cancel,
                 )
             )
         else:
             one = self.samples.get((name, call))
             if one is None:
-                one = self.samples[name, call] = OutputSamples(numbers, self.choices, self.axis)
+                one = self.samples[name, call] = OutputSamples(numbers, self.choices, self.asked.axis)
             run = one.runs
             self.held -= one.held
             one.add(numbers, KEPT - self.held - one.held, self.cancel)
@@ -176,7 +175,7 @@ class _Collector(Struct):
         """The figures of every output, in the order in which they came first."""
         return (
             *self.measured,
-            *(one.stats(self.bins, call, self.cancel) for (_, call), one in self.samples.items()),
+            *(one.stats(self.asked.bins, call, self.cancel) for (_, call), one in self.samples.items()),
         )
 
 
@@ -185,15 +184,12 @@ def activations(
     layers: Sequence[str] = (),
     *,
     source: str = "",
-    kinds: Sequence[str] = (),
-    choices: Sequence[Choice] = (),
-    axis: int | None = None,
+    asked: AskedStatistics = EVERYTHING,
     rows: Sequence[Layer] = (),
     input: str | None = None,
     batch: int | None = None,
     seed: int = 0,
     backward: Backward | None = None,
-    bins: int = 32,
     output: str | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = None,
@@ -205,16 +201,13 @@ def activations(
         run: Runs the model; from its format.
         layers: Globs over paths of layers; empty means every one.
         source: What the user calls the model.
-        kinds: Operators or module types of layers; empty means all.
-        choices: Statistics that are wanted beside.
-        axis: The axis whose indices these are told apart for; None for none.
+        asked: Of which kinds of layers, and which statistics beside.
         rows: The rows of the model's analysis.
         input: An .npy or .npz file with the input; None draws it. Of several times as many samples as the
             model takes the figures are over all.
         batch: How many of these to run at a time; None: as many as the model takes.
         seed: Of the drawn input.
         backward: Where a gradient comes from, if that is wanted.
-        bins: Intervals of a histogram.
         output: An .npz file for the values, which are otherwise forgotten.
         overwrite: Whether an existing file may be replaced.
         on_progress: Told how many layers have run.
@@ -228,22 +221,10 @@ def activations(
     started = time.perf_counter()
     given = None if input is None else read_input(input)
     with _archive(output, overwrite) as archive:
-        collector = _Collector(bins, choices, axis, archive, cancel, on_progress)
-        ran = run(
-            ActivationRequest(
-                tuple(layers),
-                given,
-                seed,
-                collector.take,
-                collector.step,
-                batch,
-                collector.begin,
-                tuple(kinds),
-                backward,
-            )
-        )
+        collector = _Collector(asked, asked.choices(), archive, cancel, on_progress)
+        hooks = collector.take, collector.step, batch, collector.begin
+        ran = run(ActivationRequest(tuple(layers), given, seed, *hooks, asked.kinds, backward))
         found = collector.found()
-    rough = sum(not stats.quantiles_exact for stats in found)
     return Activations(
         source,
         ran.inputs,
@@ -252,15 +233,20 @@ def activations(
         ran.skipped,
         time.perf_counter() - started,
         ran.sizes,
-        (_ROUGH.format(rough, KEPT >> 20),) if rough else (),
-        statistics_rows(found, rows, "activation" if backward is None else "gradient", axis),
+        _rough(found),
+        statistics_rows(found, rows, "activation" if backward is None else "gradient", asked.axis),
     )
 
 
-_ROUGH = (
-    "quantiles and histograms of {:,} outputs are to 0.4 % of a value, as their numbers over all samples do"
-    " not fit in {} MiB; all else is exact"
-)
+def _rough(found: Sequence[TensorStats]) -> tuple[str, ...]:
+    """Says which figures are not exact."""
+    rough = sum(not stats.quantiles_exact for stats in found)
+    if not rough:
+        return ()
+    return (
+        f"quantiles and histograms of {rough:,} outputs are to 0.4 % of a value, as their numbers over all"
+        f" samples do not fit in {KEPT >> 20} MiB; all else is exact",
+    )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
 from explorer.engine.values import ggml_blocks
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs
-from explorer.engine.values.onnx_tensors import slabs_of_tensor
+from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
 """Types of which one number after the other lies in the file."""
@@ -77,6 +77,11 @@ def _numbers(
     def blocks() -> Iterator[Array]:
         return ggml_blocks.slabs(tensor.dtype, span())
 
+    def part(start: int, stop: int) -> Iterator[Array]:
+        if quantized:
+            return ggml_blocks.part(tensor.dtype, span(), start, stop)
+        return part_of_tensor(Tensor(tensor.name, tensor.dtype, tensor.shape, span()), start, stop)
+
     def raw() -> Iterator[Array]:
         return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
 
@@ -95,6 +100,7 @@ def _numbers(
         else (tensor.path, tensor.offset, tensor.name),
         trainable=tensor.trainable,
         raw=raw if quantized or why else None,
+        part=None if why or stride is not None else part,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from explorer.engine.formats.weights.gguf import TYPES
-from explorer.engine.values.numbers import SLAB, Array
+from explorer.engine.values.numbers import SLAB, Array, behind
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import FileSpan
@@ -50,6 +50,14 @@ def slabs(dtype: str, span: FileSpan) -> Iterator[Array]:
             made = make(np.frombuffer(view[at:stop], np.uint8).reshape(-1, size))
         span.release(at, stop)
         yield made.reshape(-1)
+
+
+def part(dtype: str, span: FileSpan, start: int, stop: int) -> Iterator[Array]:
+    """The numbers from `start` to before `stop`; only their blocks are read."""
+    numbers, size = _SIZES[dtype]
+    first, last = start // numbers, -(-stop // numbers)
+    blocks = type(span)(span.source, span.offset + first * size, (last - first) * size)
+    return behind(slabs(dtype, blocks), start - first * numbers, stop - first * numbers)
 
 
 def _by_gguf(dtype: str) -> Callable[[_Blocks], Array]:

@@ -21,6 +21,23 @@ _CHUNK = 1 << 17
 """Numbers that are converted to float64 together: 1 MiB, which stays in the processor's cache."""
 
 
+class Scales(Struct, frozen=True):
+    """What integers stand for: number = scale x (integer - zero point).
+
+    Attributes:
+        scale: Makes the scales: of one element for the whole tensor; one-dimensional along `axis`; or, with
+            `block`, of the tensor's rank, one for each `block` elements along `axis`.
+        zero: Makes the zero points, of the same shape; None: all are 0.
+        axis: See `scale`; negative from behind.
+        block: See `scale`; 0 for none.
+    """
+
+    scale: Callable[[], Array]
+    zero: Callable[[], Array] | None = None
+    axis: int = 0
+    block: int = 0
+
+
 class Numbers(Struct, frozen=True):
     """The numbers of one tensor, without holding them.
 
@@ -37,6 +54,9 @@ class Numbers(Struct, frozen=True):
         zeros: Elements that are zero without being stored (sparse tensors); `slabs` yields the others.
         raw: Yields the bytes as stored, where `slabs` makes other numbers of them (blocks of integers that
             share a scale); None where they are the same.
+        part: Yields the elements from one place in this order to before another, where those before them need
+            not be gone through; None where they have to.
+        scales: What its integers stand for, if the model says so; None if they are what they are.
     """
 
     name: str
@@ -49,6 +69,8 @@ class Numbers(Struct, frozen=True):
     trainable: bool | None = None
     zeros: int = 0
     raw: Slabs | None = None
+    part: Callable[[int, int], Iterator[Array]] | None = None
+    scales: Scales | None = None
 
     @property
     def elements(self) -> int:
@@ -66,6 +88,18 @@ def slabs_of(array: Array) -> Slabs:
             yield flat[at : at + step]
 
     return slabs
+
+
+def behind(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
+    """Of elements in slabs those from `start` to before `stop`."""
+    at = 0
+    for slab in slabs:
+        if at >= stop:
+            return
+        piece = slab[max(start - at, 0) : stop - at]
+        at += slab.size
+        if piece.size:
+            yield piece
 
 
 def chunks(numbers: Numbers, cancel: Cancel = None) -> Iterator[Array]:

@@ -206,10 +206,9 @@ def _wanted(
     entries = [(o.info.name, around.around(o.layer)) for o in outputs]
     entries += [(layer.path, around.around(layer.path)) for layer in inner]
     picked = select(globs, entries, "layer", layers)
-    if kinds:
-        of_kind = paths_of_kinds(kinds, layers)
-        paths_of = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
-        picked = [hit and path in of_kind for hit, path in zip(picked, paths_of, strict=True)]
+    of_kind = paths_of_kinds(kinds, layers)
+    owners = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
+    picked = [hit and of_kind(path) for hit, path in zip(picked, owners, strict=True)]
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
         for layer, wanted in zip(inner, picked[len(outputs) :], strict=True)

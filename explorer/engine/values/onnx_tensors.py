@@ -15,8 +15,20 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.graph.dtypes import numpy_type, unpacked
-from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Model, Node, Tensor, dtype_code, subgraphs
-from explorer.engine.values.numbers import SLAB, Array, Numbers, slabs_of
+from explorer.engine.graph.model import (
+    DTYPES,
+    FileSpan,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    Payload,
+    Tensor,
+    dtype_code,
+    subgraphs,
+)
+from explorer.engine.values.numbers import SLAB, Array, Numbers, behind, slabs_of
+from explorer.engine.values.window.scales import scales_of
 
 _UNPACKED = 4
 """How much longer a slab gets when packed numbers get a byte each, at most."""
@@ -39,11 +51,23 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
     for node in graph.nodes:
         for name in node.inputs:
             users.setdefault(name, prefix + node.label)
+    stored = {**graph.initializers, **_constants(graph.nodes)}
+    scales = scales_of(graph.nodes, stored)
     for name, tensor in graph.initializers.items():
-        yield _numbers(tensor, prefix + name, users.get(name, ""))
+        yield replace(_numbers(tensor, prefix + name, users.get(name, "")), scales=scales.get(name))
     for span in tensors.sparse_spans(graph):
         yield _sparse(span, prefix, "", users)
     yield from _of_nodes(graph.nodes, prefix, users)
+
+
+def _constants(nodes: Sequence[Node]) -> dict[str, Tensor]:
+    return {
+        node.outputs[0]: value
+        for node in nodes
+        if node.op == "Constant"
+        and node.outputs
+        and isinstance(value := node.attributes.get("value"), Tensor)
+    }
 
 
 def _of_nodes(
@@ -89,7 +113,16 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
     def slabs() -> Iterator[Array]:
         return slabs_of_tensor(tensor)
 
-    return Numbers(name, tensor.dtype, tensor.shape, tensor.nbytes, slabs, layer, identity)
+    return Numbers(
+        name,
+        tensor.dtype,
+        tensor.shape,
+        tensor.nbytes,
+        slabs,
+        layer,
+        identity,
+        part=lambda start, stop: part_of_tensor(tensor, start, stop),
+    )
 
 
 def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
@@ -108,6 +141,7 @@ def _sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) 
         shape=shape,
         nbytes=tensor.nbytes + indices,
         identity=("sparse", span.source.path, span.offset),
+        part=None,
         zeros=missing,
     )
 
@@ -129,6 +163,24 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
             part = unpacked(piece[at : at + step], bits, tensor.dtype)[:left]
             left -= part.size
             yield part
+
+
+def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
+    """The elements of a tensor from `start` to before `stop`; of a file no other bytes are read."""
+    payload = tensor.payload
+    bits = DTYPES[dtype_code(tensor.dtype)].bits
+    if payload is None or not bits or tensor.held is not None:
+        return
+    together = 8 // math.gcd(bits, 8)
+    first = start // together * together
+    offset, end = first * bits // 8, min(-(-stop * bits // 8), payload.size)
+    span: Payload = (
+        FileSpan(payload.source, payload.offset + offset, end - offset)
+        if isinstance(payload, FileSpan)
+        else Inline(bytes(payload.view()[offset:end]))
+    )
+    cut = replace(tensor, shape=(stop - first,), payload=span, record=None)
+    yield from behind(slabs_of_tensor(cut), start - first, stop - first)
 
 
 def _whole(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:

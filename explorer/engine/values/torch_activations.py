@@ -313,11 +313,7 @@ def record(
             except ExplorerError:
                 raise
             except Exception as error:
-                where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
-                if where and watch.done:
-                    return (*skipped, *_after(where, error_line(error), wanted, watch))
-                place = f" in {where}" if where else ""
-                raise BadModel(f"the model failed{place}: {error_line(error)}", where=source) from error
+                return (*skipped, *_failed(error, wanted, watch, source))
             before += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
     for path in wanted:
         if isinstance(named[path], torch.jit.ScriptModule):
@@ -325,6 +321,19 @@ def record(
         elif not watch.calls[path]:
             skipped.append((path, "it does not run in evaluation mode"))
     return (*skipped, *watch.barren.items())
+
+
+def _failed(error: Exception, wanted: Sequence[str], watch: _Watch, source: str) -> Iterator[tuple[str, str]]:
+    """What a module that failed half-way did not give.
+
+    Raises:
+        BadModel: It gave nothing.
+    """
+    where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
+    if where and watch.done:
+        return _after(where, error_line(error), wanted, watch)
+    place = f" in {where}" if where else ""
+    raise BadModel(f"the model failed{place}: {error_line(error)}", where=source) from error
 
 
 def _after(where: str, reason: str, wanted: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:
@@ -343,17 +352,13 @@ def _wanted(
     """Paths of the modules to watch; and of layers that cannot be watched, and why."""
     # what computes as one never calls what it is made of
     whole = tuple(f"{path}." for path, part in named.items() if is_leaf(part))
-    of_kind = paths_of_kinds(asked.kinds, layers) if asked.kinds else frozenset(named)
+    of_kind = paths_of_kinds(asked.kinds, layers)
     if not asked.layers:
         leaves = (p for p, m in named.items() if is_leaf(m) and not p.startswith(whole))
-        return [path for path in leaves if path in of_kind], []
+        return [path for path in leaves if of_kind(path)], []
     others = [layer.path for layer in layers if layer.path not in named]
     picked = select(asked.layers, [(path, ()) for path in (*named, *others)], "layer", layers)
-    hit = [
-        path
-        for path, wanted in zip((*named, *others), picked, strict=True)
-        if wanted and (path in of_kind or not asked.kinds)
-    ]
+    hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted and of_kind(path)]
     return [path for path in hit if path in named], [
         (path, "it is an operator that its module calls, and only modules can be watched")
         for path in hit

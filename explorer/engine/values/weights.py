@@ -21,7 +21,7 @@ from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
 from explorer.facts.values import StatisticsRow, TensorStats, Weights
 from explorer.settings.filter import is_query, layers_found
-from explorer.settings.statistics import Choice
+from explorer.settings.statistics import EVERYTHING, AskedStatistics
 
 
 class GroupPaths:
@@ -84,20 +84,23 @@ def select(
     return picked
 
 
-def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer], where: str = "--op") -> frozenset[str]:
-    """Paths of the layers that are of one of these operators or module types, whatever the case.
+def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[str], bool]:
+    """Whether the layer of a path is of one of these operators or module types, whatever the case; of none of
+    them every one.
 
     Raises:
         Misuse: There is none of a kind.
     """
+    if not kinds:
+        return lambda path: True
     found: set[str] = set()
     known = dict.fromkeys(layer.kind for layer in layers if not layer.group)
     for kind in kinds:
         alike = {name for name in known if fnmatch.fnmatchcase(name.lower(), kind.lower())}
         if not alike:
-            raise Misuse(f"no layer is a '{kind}'", where=where, hint=nearest(kind, known))
+            raise Misuse(f"no layer is a '{kind}'", where="--op", hint=nearest(kind, known))
         found.update(layer.path for layer in layers if layer.kind in alike and not layer.group)
-    return frozenset(found)
+    return found.__contains__
 
 
 def statistics_rows(
@@ -130,13 +133,10 @@ def weights(
     tensors: Sequence[Numbers],
     names: Sequence[str] = (),
     *,
-    kinds: Sequence[str] = (),
-    choices: Sequence[Choice] = (),
-    axis: int | None = None,
+    asked: AskedStatistics = EVERYTHING,
     source: str = "",
     layers: Sequence[Layer] = (),
     notes: Sequence[str] = (),
-    bins: int = 32,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Weights:
@@ -145,13 +145,10 @@ def weights(
     Args:
         tensors: What the model stores, in its order.
         names: Globs over the names of tensors and the paths of layers and groups; empty means all.
-        kinds: Operators or module types of layers; empty means all.
-        choices: Statistics that are wanted beside.
-        axis: The axis whose indices these are told apart for; None for none.
+        asked: Of which kinds of layers, and which statistics beside.
         source: What the user calls the model.
         layers: Its rows: they say whose a tensor is, where the tensor does not.
         notes: What is worth knowing about the values.
-        bins: Intervals of a histogram.
         on_progress: Told how many tensors are done.
         cancel: Asked at every slab; True stops.
 
@@ -163,39 +160,54 @@ def weights(
         Misuse: A glob or a kind matches nothing.
         Cancelled: `cancel` said so.
     """
-    tensors = _owned(tensors, layers)
-    paths = GroupPaths(layers)
-    picked = select(
-        names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
-    )
-    if kinds:
-        of_kind = paths_of_kinds(kinds, layers)
-        picked = [hit and t.layer in of_kind for hit, t in zip(picked, tensors, strict=True)]
-    aliases: dict[Hashable, list[str]] = {}
-    for tensor in tensors:
-        if tensor.identity is not None and tensor.elements:
-            aliases.setdefault(tensor.identity, []).append(tensor.name)
-    asked: dict[Hashable, Numbers] = {}
-    for tensor, wanted in zip(tensors, picked, strict=True):
-        if wanted:
-            known = tensor.identity is not None and tensor.elements
-            asked.setdefault(tensor.identity if known else ("alone", tensor.name), tensor)
-    found: list[TensorStats] = []
-    for done, tensor in enumerate(asked.values()):
+    wanted, aliases = _wanted(_owned(tensors, layers), names, asked.kinds, layers)
+    choices, found = asked.choices(), list[TensorStats]()
+    for done, tensor in enumerate(wanted.values()):
         if on_progress is not None:
-            on_progress(Progress("reading weights", done, len(asked)))
-        found.append(measure(tensor, bins=bins, origin="declared", choices=choices, axis=axis, cancel=cancel))
-    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in asked]
+            on_progress(Progress("reading weights", done, len(wanted)))
+        found.append(
+            measure(
+                tensor,
+                bins=asked.bins,
+                origin="declared",
+                choices=choices,
+                axis=asked.axis,
+                cancel=cancel,
+            )
+        )
+    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in wanted]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
     return Weights(
         source,
         tuple(found),
         tuple(tied),
-        _duplicates(list(asked.values()), cancel),
+        _duplicates(list(wanted.values()), cancel),
         tuple(notes),
-        statistics_rows(found, layers, "weight", axis),
+        statistics_rows(found, layers, "weight", asked.axis),
     )
+
+
+def _wanted(
+    tensors: Sequence[Numbers], names: Sequence[str], kinds: Sequence[str], layers: Sequence[Layer]
+) -> tuple[dict[Hashable, Numbers], dict[Hashable, list[str]]]:
+    """The tensors that are asked for, each once, and the names of each that has any."""
+    paths = GroupPaths(layers)
+    picked = select(
+        names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
+    )
+    of_kind = paths_of_kinds(kinds, layers)
+    picked = [hit and of_kind(t.layer) for hit, t in zip(picked, tensors, strict=True)]
+    aliases: dict[Hashable, list[str]] = {}
+    for tensor in tensors:
+        if tensor.identity is not None and tensor.elements:
+            aliases.setdefault(tensor.identity, []).append(tensor.name)
+    wanted: dict[Hashable, Numbers] = {}
+    for tensor, hit in zip(tensors, picked, strict=True):
+        if hit:
+            known = tensor.identity is not None and tensor.elements
+            wanted.setdefault(tensor.identity if known else ("alone", tensor.name), tensor)
+    return wanted, aliases
 
 
 def _owned(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:

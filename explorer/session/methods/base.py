@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from explorer.session.parts.export import Exporter
     from explorer.session.parts.figures import ModelFigures
     from explorer.session.parts.proofs import Prover
+    from explorer.session.parts.tensor_values import TensorNumbers
     from explorer.session.parts.tiling import Tiler
     from explorer.session.parts.torch_modules import ModuleTiler
     from explorer.session.parts.values import ModelValues
@@ -73,6 +74,12 @@ class SessionParts:
         from explorer.session.parts.values import ModelValues
 
         return ModelValues(self._models)
+
+    @cached_property
+    def _tensors(self) -> TensorNumbers:
+        from explorer.session.parts.tensor_values import TensorNumbers
+
+        return TensorNumbers(self._models)
 
     @cached_property
     def _tiler(self) -> Tiler:

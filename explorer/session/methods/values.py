@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.settings.statistics import AskedStatistics
 
 if TYPE_CHECKING:
     from explorer.facts.evaluate.evaluation import Evaluation, Task
-    from explorer.facts.values import Activations, Weights
-    from explorer.session.parts.values import AskedStatistics
+    from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 
 
 class ValueMethods(SessionParts):
@@ -48,14 +48,8 @@ class ValueMethods(SessionParts):
                 weights of a module.
             Cancelled: `cancel` said so.
         """
-        asked = self._statistics(kinds, stat, axis, bins)
+        asked = AskedStatistics(tuple(kinds), stat, axis, bins)
         return self._values.weights(names, asked, index, on_progress, cancel)
-
-    @staticmethod
-    def _statistics(kinds: Sequence[str], stat: str | None, axis: int | None, bins: int) -> AskedStatistics:
-        from explorer.session.parts.values import AskedStatistics  # brings the engine
-
-        return AskedStatistics(tuple(kinds), stat, axis, bins)
 
     def activations(
         self,
@@ -80,17 +74,16 @@ class ValueMethods(SessionParts):
 
         Args:
             layers: Globs over the paths of layers; empty means every one.
-            kinds: Operators ('Conv') or module types ('Linear') of layers; empty means all.
-            stat: Statistics that are wanted beside; as of `weights`.
+            kinds: As of `weights`.
+            stat: As of `weights`.
             axis: As of `weights`.
-            input: An .npy file, or an .npz file by names of inputs; None draws the input. Where it holds
-                several times as many samples as the model takes, the figures are over all of them.
-            batch: How many of these samples to run at a time, where the model leaves that open; None: all.
+            input: An .npy file, or an .npz file by names of inputs; None draws it. Of several times as many
+                samples as the model takes the figures are over all.
+            batch: How many to run at a time, where the model leaves that open; None: all.
             seed: Of the drawn input, and the same for both kinds of model.
-            loss: Where it is given, what is told is the gradient that flows back to what the layers of an
-                nn.Module put out: of 'sum', 'mse', 'cross-entropy' of the outputs, or of a .npy file with
-                the gradient of the first output.
-            target: A .npy file with the target of 'mse' or the classes of 'cross-entropy'; None draws it.
+            loss: If given, the gradient is told that flows back to what layers of a module put out: of the
+                'sum', 'mse' or 'cross-entropy' of outputs, or that of the first output in a .npy file.
+            target: A .npy file with the target or the classes of such a loss; None draws it.
             bins: Intervals of the histograms.
             output: An .npz file that takes the values, named after their layers.
             overwrite: Whether an existing `output` may be replaced.
@@ -107,7 +100,7 @@ class ValueMethods(SessionParts):
         """
         return self._values.activations(
             layers,
-            self._statistics(kinds, stat, axis, bins),
+            AskedStatistics(tuple(kinds), stat, axis, bins),
             input,
             batch,
             seed,
@@ -174,3 +167,96 @@ class ValueMethods(SessionParts):
         finally:
             for models in beside:
                 models.close()
+
+    def values(
+        self,
+        name: str,
+        slice: str = "",
+        *,
+        before: int | str | None = None,
+        before_name: str | None = None,
+        input: str | None = None,
+        seed: int = 0,
+        output: str | None = None,
+        overwrite: bool = False,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> TensorValues:
+        """Numbers of one tensor: a stored one by its name, or what a layer or a value of a graph is in a run.
+
+        Of a tensor in a file only what the slice needs is read. What is quantized is told by the numbers that
+        it stands for, with the stored integers, scales and zero points beside.
+
+        Args:
+            name: Of a stored tensor, a layer or a value.
+            slice: As numpy has it: '0:1, :8'. Without it a large tensor is told by its edges.
+            before: A state of the history, or another model, whose numbers are set beside.
+            before_name: What the tensor is called there; None: the same.
+            input: For what a layer puts out: an .npy or .npz file with the input; None draws it.
+            seed: Of the drawn input.
+            output: An .npy file that takes the whole slice.
+            overwrite: Whether an existing `output` may be replaced.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where opening and running stand.
+            cancel: True stops, and nothing is written.
+
+        Raises:
+            Misuse: Nothing is called so, the slice does not fit or is too large to be told, the other tensor
+                has another shape, or `output` cannot be written.
+            Cancelled: `cancel` said so.
+        """
+        other = None
+        if before is not None:
+            other = self._beside(None, before) if isinstance(before, str) else self._beside(before, None)
+        return self._tensors.values(
+            name,
+            slice,
+            index,
+            other,
+            before_name,
+            input,
+            seed,
+            output,
+            overwrite,
+            on_progress,
+            cancel,
+        )
+
+    def heat_map(
+        self,
+        name: str,
+        *,
+        place: Sequence[int] = (),
+        rows: tuple[int, int] | None = None,
+        columns: tuple[int, int] | None = None,
+        size: tuple[int, int] = (24, 64),
+        whole: bool = True,
+        input: str | None = None,
+        seed: int = 0,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> HeatMap:
+        """A matrix of a tensor drawn small: of each cell the number of the largest magnitude.
+
+        Args:
+            name: As of `values`.
+            place: The index on each axis before the last two; what is left out is 0.
+            rows: The first that is drawn and the one behind the last; None for all.
+            columns: The same across.
+            size: How many cells there are room for, downwards and across.
+            whole: Whether statistics, outliers and ranges of channels of the whole tensor are told as well.
+            input: As of `values`.
+            seed: Of the drawn input.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where opening and running stand.
+            cancel: True stops.
+
+        Raises:
+            Misuse: Nothing is called so, or there is no such place or part.
+            Cancelled: `cancel` said so.
+        """
+        return self._tensors.heat_map(
+            name, place, rows, columns, size, whole, index, input, seed, on_progress, cancel
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
@@ -16,33 +15,7 @@ from explorer.engine.values.activations import Backward
 from explorer.facts.beside.placement import Placement
 from explorer.facts.values import Activations, Weights
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.settings.statistics import DEFAULT, Choice, parse_statistics
-
-
-class AskedStatistics(Struct, frozen=True):
-    """Which statistics, and of what.
-
-    Attributes:
-        kinds: Operators or module types of layers; empty means all.
-        stat: As `--stat` has it; None for none, which with an axis are the usual ones.
-        axis: The axis whose indices are told apart.
-        bins: Intervals of the histograms.
-    """
-
-    kinds: tuple[str, ...] = ()
-    stat: str | None = None
-    axis: int | None = None
-    bins: int = 32
-
-    def choices(self) -> tuple[Choice, ...]:
-        """The statistics by name.
-
-        Raises:
-            Misuse: One is not known.
-        """
-        stat = DEFAULT if self.stat is None and self.axis is not None else self.stat
-        return () if stat is None else parse_statistics(stat)
-
+from explorer.settings.statistics import AskedStatistics
 
 _LOSSES = ("sum", "mse", "cross-entropy")
 
@@ -95,14 +68,11 @@ class ModelValues:
         return weights.weights(
             tensors,
             names,
-            kinds=asked.kinds,
-            choices=asked.choices(),
-            axis=asked.axis,
+            asked=asked,
             source=self._models.label(at),
             layers=layers,
             # whatever was made of random weights is as random as they are
             notes=self._models.random_weights() if at else notes,
-            bins=asked.bins,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -131,15 +101,12 @@ class ModelValues:
             lambda request: self._models.opened(at, on_progress).activations(request, rows),
             layers,
             source=self._models.label(at),
-            kinds=asked.kinds,
-            choices=asked.choices(),
-            axis=asked.axis,
+            asked=asked,
             rows=rows,
             input=input,
             batch=batch,
             seed=seed,
             backward=None if loss is None else _backward(loss, target),
-            bins=asked.bins,
             output=output,
             overwrite=overwrite,
             on_progress=on_progress,

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import schema
 from explorer.engine.formats.tflite.loops import trips_of
 from explorer.engine.formats.tflite.options import custom_options
-from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator
+from explorer.engine.formats.tflite.reader import Quantization, Subgraph, TfliteFile, TfliteOperator
 from explorer.engine.formats.tflite.reader import TfliteTensor as FileTensor
 from explorer.engine.graph.model import (
     DTYPES,
@@ -72,6 +72,7 @@ class Tflite(Struct, frozen=True):
         made_up: Stored values that are not in the file.
         states: Tensors that keep their values from run to run: name and bytes.
         quantized: How many tensors are quantized, and in which way.
+        scales: How the integers of stored tensors stand for numbers, by name.
         signatures: Names under which the model can be called.
         metadata: Names of what else is in the file.
     """
@@ -82,6 +83,7 @@ class Tflite(Struct, frozen=True):
     made_up: frozenset[str]
     states: Mapping[str, int]
     quantized: Mapping[str, int]
+    scales: Mapping[str, Quantization]
     signatures: tuple[str, ...]
     metadata: tuple[str, ...]
 
@@ -141,6 +143,7 @@ class _Maker:
         self.made_up: dict[str, Tensor] = {}
         self.states: dict[str, int] = {}
         self.quantized: dict[str, int] = {}
+        self.scales: dict[str, Quantization] = {}
 
     def read(self) -> Tflite:
         """Everything."""
@@ -165,6 +168,7 @@ class _Maker:
             frozenset(self.made_up),
             self.states,
             self.quantized,
+            self.scales,
             tuple(key for key, _ in file.signatures),
             tuple(file.metadata),
         )
@@ -293,6 +297,8 @@ class _Maker:
         held: int | None = None
         beside = tensor.indices
         if tensor.quantization is not None:
+            if tensor.quantization.scales:
+                self.scales[name] = tensor.quantization
             beside += tensor.quantization.nbytes
             for other in tensor.quantization.beside:
                 if other < len(around) and (data := around[other].data) is not None:

@@ -41,9 +41,10 @@ class Quantization:
         beside: The numbers of these tensors.
     """
 
-    __slots__ = ("axis", "beside", "block", "scale", "scales", "zero_point", "zero_points")
+    __slots__ = ("_table", "axis", "beside", "block", "scale", "scales", "zero_point", "zero_points")
 
     def __init__(self, table: FlatTable) -> None:
+        self._table = table
         self.scales = table.vector(2, 4)[1]
         self.zero_points = table.vector(3, 8)[1]
         self.scale: float = table.first(2, "f")
@@ -56,6 +57,10 @@ class Quantization:
             # LiteRT's blocks: scales and zero points are tensors, 0 stands for none
             self.block = max(details.number(2, "i"), 1)
             self.beside = tuple([n for n in (details.number(0, "i"), details.number(1, "i")) if n > 0])
+
+    def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """All scales, and all zero points; none of these means that they are 0."""
+        return self._table.numbers(2, "f"), self._table.numbers(3, "q")
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,84 @@
+"""`explorer values`: the numbers of one tensor."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.errors import Misuse
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.progress import ProgressLine
+
+_OWN = (
+    Option(
+        "--slice",
+        "which numbers, as numpy has it: '[0:1, :8]', '3, ..., ::2', '-1'",
+        "SLICE",
+        manual="which numbers, as numpy has it: `'[0:1, :8]'`, `'3, ..., ::2'`, `'-1'`; without it a large"
+        " tensor is told by its edges",
+    ),
+    Option("--before", "set the numbers of another model beside, and how far they are apart", "MODEL"),
+    Option("--before-name", "what the tensor is called there, if not the same", "NAME"),
+    Option(
+        "--map",
+        "draw the tensor as a map of so many cells, with what is far out in it (default 24x64)",
+        "ROWSxCOLUMNS",
+        reads="map_size",
+    ),
+    Option(
+        "--at", "with --map: the index on each axis before the last two, such as 0,3", "I,J", reads="place"
+    ),
+    Option("--rows", "with --map: only these rows, such as 0:512", "A:B", reads="span"),
+    Option("--columns", "with --map: only these columns, such as 64:128", "A:B", reads="span"),
+)
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    name = given.models[1]
+    drawn = given.map is not None
+    for option in ("slice", "before", "before_name", "output") if drawn else ("at", "rows", "columns"):
+        if option in given.explicit:
+            flag = f"--{option.replace('_', '-')}"
+            raise Misuse("it does not go with --map" if drawn else "it goes with --map", where=flag)
+    with explorer.Session(given.models[0], **given.opening) as session:
+        shared = {"input": given.input, "seed": given.seed, "on_progress": progress}
+        fact = (
+            session.heat_map(
+                name, place=given.at or (), rows=given.rows, columns=given.columns, size=given.map, **shared
+            )
+            if drawn
+            else session.values(
+                name,
+                given.slice or "",
+                before=given.before,
+                before_name=given.before_name,
+                output=given.output,
+                overwrite=given.force,
+                **shared,
+            )
+        )
+    subject = "heat_map" if drawn else "tensor_values"
+    return Answer(
+        DONE,
+        lambda: plain(fact),
+        lambda: getattr(present("look.tensor"), subject)(fact),
+    )
+
+
+COMMAND = Command(
+    "values",
+    "the numbers of one tensor: a slice of a weight, or of what a layer puts out",
+    ("MODEL", "NAME"),
+    (*_OWN, "--input", "--seed", "--output", "--force", *OPENING, *PRINTING),
+    (
+        "explorer values model.onnx fc1.weight --slice '0:4, :8'",
+        "explorer values model.gguf token_embd.weight --slice '[100, :16]'",
+        "explorer values quantized.onnx fc1.weight --before model.onnx -o fc1.npy",
+        "explorer values resnet18 layer1.0.conv1 --map 24x64 --at 0",
+    ),
+    _run,
+    usage="values MODEL NAME",
+    manual="the numbers of one tensor, stored or put out by a layer: a slice, as codes and scales too where"
+    " it is quantized, beside those of another model, into a `.npy`; `--map` draws it and names its outliers",
+)

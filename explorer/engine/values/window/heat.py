@@ -1,0 +1,118 @@
+"""Heat map: a matrix of a tensor in as many cells as there is room for, and what is far out in the whole."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from explorer.base.errors import Misuse
+from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.values.numbers import Array, Numbers
+from explorer.engine.values.window.read import parts
+from explorer.engine.values.window.table import TensorWindow
+from explorer.facts.values import Outlier
+from explorer.settings.slices import Selection
+
+
+def matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, ...], tuple[int, int]]:
+    """The axes before the last two at a place, and how many rows and columns there are behind them.
+
+    Raises:
+        Misuse: The place is not in the tensor.
+    """
+    rows, columns = ((1, 1), *((1, n) for n in shape[-1:]), shape[-2:])[min(len(shape), 2)]
+    outer = shape[:-2]
+    if len(place) > len(outer) or any(not 0 <= at < size for at, size in zip(place, outer, strict=False)):
+        raise Misuse(f"{list(place)} is no place before the last two axes of {list(shape)}", where="--at")
+    full = (*place, *(0,) * (len(outer) - len(place)))
+    return tuple(range(at, at + 1) for at in full), (rows, columns)
+
+
+def cells(
+    window: TensorWindow,
+    outer: tuple[range, ...],
+    rows: range,
+    columns: range,
+    heights: int,
+    widths: int,
+    cancel: Cancel = None,
+) -> Array:
+    """Of each cell the finite number of the largest magnitude; NaN where there is none.
+
+    Args:
+        window: The tensor.
+        outer: Where the matrix stands, one index of each axis before the last two.
+        rows: The part of the matrix that is drawn, downwards.
+        columns: The same across.
+        heights: How many cells, downwards; not more than rows.
+        widths: How many across.
+        cancel: Asked at every piece.
+    """
+    found = np.full((heights, widths), np.nan)
+    rank = len(window.numbers.shape)
+    across = np.arange(len(columns)) * widths // max(len(columns), 1)
+    starts = np.flatnonzero(np.diff(across, prepend=-1))
+    for part in parts(Selection((rows, columns))):
+        stop_if(cancel)
+        inside = Selection((*outer, *part.indices)[len(outer) + 2 - rank :])
+        values = window.values(inside).astype(np.float64).reshape(part.sizes)
+        values[~np.isfinite(values)] = np.nan
+        first = part.indices[1][0] - columns[0]
+        cut = starts[(starts >= first) & (starts < first + values.shape[1])] - first
+        cut = np.union1d(cut, [0])
+        places = across[cut + first]
+        least = np.fmin.reduceat(values, cut, 1)
+        most = np.fmax.reduceat(values, cut, 1)
+        widest = np.where(np.fmax(-least, most) == most, most, least)
+        for at, row in zip(part.indices[0], widest, strict=True):
+            line = found[(at - rows[0]) * heights // len(rows)]
+            old = line[places]
+            take = np.isnan(old) | (np.abs(row) > np.abs(old))
+            line[places] = np.where(take, row, old)
+    return found
+
+
+def outliers(
+    window: TensorWindow, mean: float | None, std: float | None, many: int, cancel: Cancel
+) -> tuple[Outlier, ...]:
+    """The finite numbers that are farthest from the mean, the farthest first; of equal ones the first."""
+    if mean is None:
+        return ()
+    shape = window.numbers.shape
+    best: list[tuple[float, int, float]] = []
+    at = 0
+    for part in parts(Selection(tuple(range(size) for size in shape))):
+        stop_if(cancel)
+        values = window.values(part).astype(np.float64).reshape(-1)
+        far = np.abs(values - mean)
+        far[~np.isfinite(far)] = -1
+        some = np.argpartition(-far, min(many, far.size - 1))[:many] if far.size > many else range(far.size)
+        best += [(float(far[i]), -(at + int(i)), float(values[i])) for i in some if far[i] >= 0]
+        best = heapq.nlargest(many, best)
+        at += values.size
+    return tuple(
+        Outlier(
+            tuple(int(i) for i in np.unravel_index(-place, shape)) if shape else (),
+            value,
+            distance / std if std else None,
+        )
+        for distance, place, value in best
+    )
+
+
+def whole(window: TensorWindow) -> Numbers:
+    """The tensor with the numbers that it stands for, for its statistics."""
+    numbers = window.numbers
+    if numbers.scales is None:
+        return numbers
+    everything = Selection(tuple(range(size) for size in numbers.shape))
+    return Numbers(
+        numbers.name,
+        numbers.dtype,
+        numbers.shape,
+        numbers.nbytes,
+        lambda: (window.values(part).reshape(-1) for part in parts(everything)),
+        numbers.layer,
+    )

@@ -1,0 +1,104 @@
+"""Slices of a tensor: of what lies in a file, the bytes of the slice are read and little around them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from explorer.base.errors import Misuse
+from explorer.engine.values.numbers import Array, Numbers, Scales, behind
+from explorer.settings.slices import Selection
+
+PIECE = 1 << 20
+"""Numbers that are gathered together, at most."""
+
+_GAP = 1024
+"""Numbers between two that are read together, at most: some pages of a file."""
+
+
+def read(numbers: Numbers, selection: Selection) -> Array:
+    """The selected numbers as they are stored, in an array of the sizes of the selection.
+
+    Raises:
+        Misuse: The tensor has no numbers that can be read one by one.
+    """
+    if numbers.zeros:
+        raise Misuse(f"'{numbers.name}' is stored without its zeros", where="NAME")
+    strides = [math.prod(numbers.shape[at + 1 :]) for at in range(len(numbers.shape))]
+    flat = np.zeros(1, np.int64)
+    for axis, stride in zip(selection.indices, strides, strict=True):
+        flat = (flat[:, None] + np.asarray(axis, np.int64) * stride).reshape(-1)
+    found = _gathered(numbers, flat) if flat.size else np.zeros(0, np.float32)
+    if found.size != flat.size:
+        raise Misuse(f"the numbers of '{numbers.name}', {numbers.dtype}, are not read", where="NAME")
+    return found.reshape(selection.sizes)
+
+
+def parts(selection: Selection) -> Iterator[Selection]:
+    """A selection in parts of about `PIECE` numbers, one after the other in the order of the numbers."""
+    indices = selection.indices
+    if math.prod(selection.sizes) <= PIECE:
+        yield selection
+        return
+    at = next(at for at, axis in enumerate(indices) if len(axis) > 1)
+    rest = math.prod(selection.sizes[at + 1 :])
+    step = max(PIECE // max(rest, 1), 1)
+    axis = indices[at]
+    for start in range(0, len(axis), step):
+        cut = (*indices[:at], axis[start : start + step], *indices[at + 1 :])
+        yield from parts(selection._replace(indices=cut))
+
+
+def _gathered(numbers: Numbers, flat: Array) -> Array:
+    """The numbers at these places."""
+    order = np.argsort(flat, kind="stable")
+    places = flat[order]
+    ends = [*(np.flatnonzero(np.diff(places) > _GAP) + 1).tolist(), places.size]
+    found: list[Array] = []
+    first = 0
+    for end in ends:
+        start, stop = int(places[first]), int(places[end - 1]) + 1
+        slabs = behind(numbers.slabs(), start, stop) if numbers.part is None else numbers.part(start, stop)
+        at = start
+        for slab in slabs:
+            low, high = np.searchsorted(places[first:end], (at, at + slab.size))
+            if high > low:
+                found.append(slab[places[first + low : first + high] - at])
+            at += slab.size
+        first = end
+    sorted_ = np.concatenate(found) if found else np.zeros(0)
+    if sorted_.size != flat.size:
+        return sorted_
+    made = np.empty_like(sorted_)
+    made[order] = sorted_
+    return made
+
+
+def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
+    """What selected integers stand for: the numbers, and the scale and zero point of each.
+
+    As DequantizeLinear has it: the difference of integer and zero point, times the scale, in its type.
+    """
+    scale = scales.scale()
+    zero = np.zeros_like(scale, np.int32) if scales.zero is None else scales.zero().astype(np.int32)
+    steps, zeros = (_along(values, scales, selection) for values in (scale, zero))
+    made = (codes.astype(np.int32) - zeros).astype(scale.dtype) * steps
+    return made, steps, zeros
+
+
+def _along(values: Array, scales: Scales, selection: Selection) -> Array:
+    """One for each selected number."""
+    sizes = selection.sizes
+    if values.size == 1:
+        return np.broadcast_to(values.reshape(()), sizes)
+    axis = scales.axis % max(len(sizes), 1)
+    index = np.asarray(selection.indices[axis], np.int64)
+    if values.ndim == 1:
+        shape = [-1 if at == axis else 1 for at in range(len(sizes))]
+        return np.broadcast_to(values[index].reshape(shape), sizes)
+    places = [np.asarray(one, np.int64) for one in selection.indices]
+    places[axis] = index // max(scales.block, 1)
+    picked: Array = values[np.ix_(*places)]
+    return picked

@@ -1,0 +1,48 @@
+"""Scales of the stored integers of an ONNX graph: which node says what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from explorer.engine.graph.model import Node, Tensor
+from explorer.engine.values.numbers import Array, Scales
+
+_INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "DequantizeLinear": ((0, 1),),
+    "QLinearConv": ((3, 0),),
+    "QLinearMatMul": ((0, -2), (3, -1)),
+}
+"""Operators whose inputs are integers with their scale and zero point behind them: at which place, and the
+axis of several scales (DequantizeLinear has it as an attribute)."""
+
+
+def scales_of(nodes: Sequence[Node], stored: Mapping[str, Tensor]) -> dict[str, Scales]:
+    """What the stored integers that these nodes read stand for, by name; their scales are stored, too."""
+    found: dict[str, Scales] = {}
+    for node in nodes:
+        for name, scales in _of_node(node, stored):
+            found.setdefault(name, scales)
+    return found
+
+
+def _of_node(node: Node, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Scales]]:
+    for at, axis in _INPUTS.get(node.op, ()):
+        name, scale, zero = (*node.inputs[at : at + 3], "", "", "")[:3]
+        if name not in stored or scale not in stored or (zero and zero not in stored):
+            continue
+        block = 0
+        if node.op == "DequantizeLinear":
+            axis, block = (int(node.attributes.get(*key)) for key in (("axis", 1), ("block_size", 0)))
+        yield name, Scales(_array(stored[scale]), _array(stored[zero]) if zero else None, axis, block)
+
+
+def _array(tensor: Tensor) -> Callable[[], Array]:
+    return tensor.array
+
+
+def file_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:
+    """What a tensor stands for that its file has scales and zero points for; no zero point is 0."""
+    made = np.array(scales, np.float32), np.array(zeros or (0,) * len(scales), np.int64)
+    return Scales(lambda: made[0], lambda: made[1], axis)

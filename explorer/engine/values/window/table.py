@@ -1,0 +1,215 @@
+"""Numbers of a slice: those that are told, all into a file, and those of another model beside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import Misuse
+from explorer.base.units import shape_text
+from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.values.numbers import Array, Numbers
+from explorer.engine.values.window.read import dequantized, parts, read
+from explorer.engine.values.window.ulps import ulps
+from explorer.facts import TensorInfo
+from explorer.facts.values import TensorValues, ValuesBefore
+from explorer.host.output_files import atomic_write
+from explorer.settings.slices import Selection, edges
+
+MOST = 10_000
+"""Numbers that are told one by one, at most."""
+
+_FEW = 1_000
+"""Numbers of a tensor that is told whole where no slice is asked for."""
+
+
+class TensorWindow(Struct, frozen=True):
+    """A tensor of a model and where it comes from.
+
+    Attributes:
+        numbers: It.
+        source: What the user calls the model.
+        role: 'weight' or 'activation'.
+        inputs, calls, notes: As of `TensorValues`.
+    """
+
+    numbers: Numbers
+    source: str
+    role: str
+    inputs: tuple[str, ...] = ()
+    calls: int = 1
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tensor(self) -> TensorInfo:
+        """Its name, dtype and shape."""
+        origin = "declared" if self.role == "weight" else "observed"
+        return TensorInfo(self.numbers.name, self.numbers.dtype, self.numbers.shape, origin)
+
+    def values(self, selection: Selection) -> Array:
+        """The selected numbers; what they stand for where they are quantized."""
+        stored = read(self.numbers, selection)
+        if self.numbers.scales is None:
+            return stored
+        return dequantized(stored, self.numbers.scales, selection)[0]
+
+
+def table(
+    window: TensorWindow,
+    selection: Selection,
+    asked: str,
+    *,
+    before: TensorWindow | None = None,
+    output: str | None = None,
+    overwrite: bool = False,
+    most: int = 8,
+    cancel: Cancel = None,
+) -> TensorValues:
+    """The numbers of a slice.
+
+    Args:
+        window: The tensor.
+        selection: The slice.
+        asked: As the user wrote it; of '' a large tensor is told by its edges.
+        before: The tensor of another model to set beside.
+        output: An .npy file that takes the whole slice.
+        overwrite: Whether an existing one may be replaced.
+        most: Of a slice that is told by its edges, how many indices of an axis.
+        cancel: Asked at every piece.
+
+    Raises:
+        Misuse: The slice has too many numbers to be told, the other tensor has another shape, or the tensor's
+            numbers cannot be read.
+        Cancelled: `cancel` said so.
+    """
+    told = _told_part(selection, asked, output, most)
+    if before is not None and before.numbers.shape != window.numbers.shape:
+        shapes = shape_text(before.numbers.shape), shape_text(window.numbers.shape)
+        raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
+    stored = read(window.numbers, told)
+    values, more = stored, {}
+    if window.numbers.scales is not None:
+        values, scales, zeros = dequantized(stored, window.numbers.scales, told)
+        more = {"codes": _told(stored), "scales": _told(scales), "zero_points": _told(zeros)}
+    if output is not None:
+        _write(window, selection, values.dtype, output, overwrite, cancel)
+    return TensorValues(
+        window.source,
+        window.tensor,
+        window.numbers.layer,
+        window.role,
+        asked,
+        selection.shape,
+        tuple(tuple(axis) for axis in told.indices),
+        str(values.dtype) if window.numbers.scales is not None else window.numbers.dtype,
+        _told(values),
+        before=None if before is None else _beside(window, before, selection, told, values, cancel),
+        inputs=window.inputs,
+        calls=window.calls,
+        output=output or "",
+        notes=window.notes,
+        **more,
+    )
+
+
+def _told_part(selection: Selection, asked: str, output: str | None, most: int) -> Selection:
+    """What of a slice is told: all of it, or the edges of what is written or was not chosen."""
+    many = math.prod(selection.sizes)
+    if many > _FEW and (output is not None or not asked):
+        return edges(selection, most, 2)
+    if many > MOST:
+        raise Misuse(
+            f"these are {many:,} numbers, and {MOST:,} at most are shown",
+            where="--slice",
+            hint="-o OUT.npy takes all of them",
+        )
+    return selection
+
+
+def _told(values: Array) -> tuple[Any, ...]:
+    """Numbers as Python has them."""
+    if values.dtype.kind in "fV":
+        values = values.astype(np.float64)
+    return tuple(values.reshape(-1).tolist())
+
+
+def _write(
+    window: TensorWindow,
+    selection: Selection,
+    kind: np.dtype[Any],
+    output: str,
+    overwrite: bool,
+    cancel: Cancel,
+) -> None:
+    """All numbers of a slice into an .npy file, a piece at a time; types that numpy has no word for as
+    float32 or 8 bits.
+    """
+    if kind.type.__module__ != "numpy":
+        kind = np.dtype({"int": np.int8, "uin": np.uint8}.get(str(kind)[:3], np.float32))
+    with atomic_write(output, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
+        header = {"descr": kind.str, "fortran_order": False, "shape": selection.shape}
+        np.lib.format.write_array_header_2_0(file, header)
+        for part in parts(selection):
+            stop_if(cancel)
+            file.write(np.ascontiguousarray(window.values(part).astype(kind, copy=False)).data)
+
+
+def _beside(
+    window: TensorWindow,
+    before: TensorWindow,
+    selection: Selection,
+    told: Selection,
+    values: Array,
+    cancel: Cancel,
+) -> ValuesBefore:
+    other = before.values(told)
+    apart = ulps(other, values)
+    equal = elements = finite = 0
+    largest, squares, steps = 0.0, 0.0, -1
+    for old, new in _pairs(window, before, selection, cancel):
+        elements += old.size
+        gap = _gap(old, new)
+        equal += int(np.count_nonzero((gap == 0) | (np.isnan(_wide(old)) & np.isnan(_wide(new)))))
+        good = gap[np.isfinite(gap)]
+        if good.size:
+            finite += good.size
+            largest = max(largest, float(np.abs(good).max()))
+            squares += float(good @ good)
+        if (some := ulps(old, new)) is not None and some.size:
+            steps = max(steps, int(some.max()))
+    return ValuesBefore(
+        before.source,
+        before.tensor,
+        str(other.dtype) if before.numbers.scales is not None else before.numbers.dtype,
+        _told(other),
+        _told(_gap(other, values)),
+        None if apart is None else tuple(None if n < 0 else n for n in apart.reshape(-1).tolist()),
+        equal,
+        elements,
+        largest if finite else None,
+        (squares / finite) ** 0.5 if finite else None,
+        steps if steps >= 0 else None,
+    )
+
+
+def _pairs(
+    window: TensorWindow, before: TensorWindow, selection: Selection, cancel: Cancel
+) -> Iterator[tuple[Array, Array]]:
+    for part in parts(selection):
+        stop_if(cancel)
+        yield before.values(part).reshape(-1), window.values(part).reshape(-1)
+
+
+def _wide(values: Array) -> Array:
+    return values.astype(np.float64)
+
+
+def _gap(old: Array, new: Array) -> Array:
+    """New - old in float64; equal infinities are 0 apart."""
+    a, b = _wide(old), _wide(new)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(a == b, 0.0, b - a)

@@ -1,0 +1,237 @@
+"""The numbers of one tensor in text: `explorer values`, as a table or drawn small."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from explorer.base.units import exact_text, shape_text
+from explorer.facts import TensorInfo
+from explorer.facts.values import HeatMap, Outlier, TensorValues, ValuesBefore
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
+from explorer.report.present.look.values import figures
+
+__all__ = [
+    "LEVELS",
+    "channel_table",
+    "heat_map",
+    "level",
+    "map_lines",
+    "number",
+    "outlier_table",
+    "scale_of",
+    "shade",
+    "tensor_head",
+    "tensor_values",
+]
+
+LEVELS = " ░▒▓█"
+"""Magnitudes from 0 to the largest, where there are no colours."""
+
+Grid = Sequence[Sequence[Cell]]
+
+
+def tensor_values(fact: TensorValues) -> list[Block]:
+    """The answer of `explorer values`: the numbers of a slice, what is stored, another model beside."""
+    blocks = [
+        *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
+        *(Paragraph(text, "quiet") for text in fact.inputs),
+    ]
+    if fact.calls > 1:
+        blocks.append(Paragraph(f"the first of {fact.calls:,} that its layer put out", "quiet"))
+    if fact.slice:
+        blocks.append(
+            Line((Span("slice ", "quiet"), fact.slice, Span(f"  {shape_text(fact.shape)}", "quiet")), 2)
+        )
+    blocks += _scale(fact)
+    codes = fact.codes
+    blocks += _grids(
+        fact.indices,
+        lambda at: (
+            number(fact.values[at])
+            if codes is None
+            else (f"{number(fact.values[at])} ", Span(str(codes[at]), "quiet"))
+        ),
+    )
+    if fact.scales is not None and len(set(zip(fact.scales, fact.zero_points or (), strict=False))) > 1:
+        blocks += [Line(), Heading("Scales", "zero points behind them")]
+        scales, zeros = fact.scales, fact.zero_points or ()
+        blocks += _grids(fact.indices, lambda at: (f"{number(scales[at])} ", Span(str(zeros[at]), "quiet")))
+    if fact.before is not None:
+        blocks += _before(fact.before, fact.indices)
+    if fact.output:
+        blocks += [Line(), Line((Span("numbers written to  ", "quiet"), Span(fact.output, "strong")))]
+    return blocks
+
+
+def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: Sequence[str]) -> list[Block]:
+    """Which tensor it is, whose, and what to know of its numbers."""
+    about = f"  {tensor.dtype or '?'} {shape_text(tensor.shape)}"
+    owner = f", {role} of {layer}" if layer and layer != tensor.name else f", {role}"
+    return [
+        Line((Span(tensor.name, "strong"), Span(about, "kind"), Span(f"{owner}   {source}", "quiet"))),
+        *(Paragraph(note, "warning") for note in notes if note),
+    ]
+
+
+def _scale(fact: TensorValues) -> list[Block]:
+    """The scale and zero point where all told numbers have the same."""
+    pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
+    if fact.scales is None:
+        return []
+    said = f"{fact.dtype} numbers, and in grey the {fact.tensor.dtype} integers that are stored"
+    if len(pairs) == 1:
+        scale, zero = pairs.pop()
+        said += f": scale {scale:.9g}, zero point {zero}"
+    return [Paragraph(said, "quiet")]
+
+
+def number(value: float | None) -> str:
+    """A number as a table has it."""
+    if value is None:
+        return "-"
+    if isinstance(value, (bool, int)):
+        return str(value)
+    return f"{value:.6g}"
+
+
+def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> list[Block]:
+    """A table of rows and columns for each index of the axes before; `cell` draws a number by its place."""
+    if not all(indices):
+        return [Line(), Paragraph("no numbers", "quiet")]
+    *outer, rows, columns = ((0,), (0,), *indices)[min(len(indices), 2) :]
+    many = len(rows) * len(columns)
+    across = _gaps(columns)
+    named = len(indices) > 1
+    head = [Column("", "right", role="quiet")] if named else []
+    head += [Column("…" if at is None else str(columns[at]), "right") for at in across]
+    blocks: list[Block] = []
+    for page, place in enumerate(product(*outer)):
+        blocks.append(Line())
+        if place:
+            blocks.append(Line(Span(f"[{', '.join(map(str, place))}, :, :]", "quiet"), 2))
+        body: list[Sequence[Cell]] = []
+        for down in _gaps(rows):
+            if down is None:
+                body.append(["…"] * len(head))
+                continue
+            start = page * many + down * len(columns)
+            line: list[Cell] = [str(rows[down])] if named else []
+            body.append([*line, *("…" if at is None else cell(start + at) for at in across)])
+        blocks.append(Table(tuple(head), body, 2, more="--slice chooses"))
+    return blocks
+
+
+def _gaps(indices: Sequence[int]) -> list[int | None]:
+    """The places of indices, None where some are left out between two."""
+    found: list[int | None] = []
+    step = indices[1] - indices[0] if len(indices) > 1 else 1
+    for at, index in enumerate(indices):
+        if at and index - indices[at - 1] != step:
+            found.append(None)
+        found.append(at)
+    return found
+
+
+def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:
+    rows = [
+        Field("equal", f"{exact_text(fact.equal)} of {exact_text(fact.elements)}"),
+        Field("largest difference", number(fact.largest)),
+        Field("root mean square", number(fact.rms)),
+    ]
+    if fact.largest_ulps is not None:
+        rows.append(Field("ULPs, at most", exact_text(fact.largest_ulps)))
+    about = f"{fact.tensor.name}, {fact.tensor.dtype}, of {fact.source}"
+    ulps = fact.ulps
+    return [
+        Line(),
+        Heading("Before", about),
+        *_grids(indices, lambda at: number(fact.values[at])),
+        Line(),
+        Heading("Difference", "units in the last place behind it" if ulps is not None else ""),
+        Fields(rows),
+        *_grids(
+            indices,
+            lambda at: (
+                number(fact.differences[at])
+                if ulps is None
+                else (
+                    f"{number(fact.differences[at])} ",
+                    Span("-" if ulps[at] is None else str(ulps[at]), "quiet"),
+                )
+            ),
+        ),
+    ]
+
+
+def heat_map(fact: HeatMap) -> list[Block]:
+    """The answer of `explorer values --map`: the map in shades, and what is far out in the whole tensor."""
+    largest = scale_of(fact)
+    blocks = [
+        *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
+        *map_lines(fact),
+        Line(),
+    ]
+    for row in range(fact.heights):
+        line = fact.cells[row * fact.widths : (row + 1) * fact.widths]
+        blocks.append(Line(Span("".join(shade(cell, largest) for cell in line), "bar"), 2))
+    if fact.stats is not None:
+        blocks += [Line(), *figures(fact.stats)]
+    return [*blocks, *outlier_table(fact.outliers), *channel_table(fact)]
+
+
+def map_lines(fact: HeatMap) -> list[Block]:
+    """What part of the tensor is drawn, and what a shade or colour means."""
+    place = ", ".join((*map(str, fact.place), *(f"{a}:{b}" for a, b in (fact.rows, fact.columns))))
+    said = f"[{place}] in {fact.heights} x {fact.widths} cells: of each the number of the largest magnitude"
+    return [Paragraph(f"{said}; the darkest is {number(scale_of(fact))}", "quiet")]
+
+
+def scale_of(fact: HeatMap) -> float:
+    """The magnitude of the largest cell."""
+    return max((abs(cell) for cell in fact.cells if cell is not None), default=0.0)
+
+
+def level(cell: float, largest: float, levels: int) -> int:
+    """Which of so many steps of magnitude a number has, 0 for zero alone."""
+    if not cell or not largest:
+        return 0
+    return max(1, math.ceil(abs(cell) / largest * (levels - 1)))
+
+
+def shade(cell: float | None, largest: float) -> str:
+    """A cell without colours: darker the larger its magnitude; '?' of no finite number."""
+    return "?" if cell is None else LEVELS[level(cell, largest, len(LEVELS))]
+
+
+def outlier_table(outliers: Sequence[Outlier]) -> list[Block]:
+    """The numbers that are farthest from the mean."""
+    if not outliers:
+        return []
+    rows = [
+        (
+            f"[{', '.join(map(str, one.index))}]",
+            number(one.value),
+            "-" if one.deviations is None else f"{one.deviations:.1f} std",
+        )
+        for one in outliers
+    ]
+    columns = (Column("index"), Column("value", "right"), Column("from the mean", "right"))
+    return [Line(), Heading("Farthest from the mean"), Table(columns, rows, 2)]
+
+
+def channel_table(fact: HeatMap) -> list[Block]:
+    """The range of each index of the first axis, the widest first; the first few."""
+    known = [
+        (i, low, high) for i, (low, high) in enumerate(fact.channels) if low is not None and high is not None
+    ]
+    if len(known) < 2:
+        return []
+    widest = sorted(known, key=lambda one: (-(one[2] - one[1]), one[0]))[:10]
+    rows = [(str(i), number(low), number(high), number(high - low)) for i, low, high in widest]
+    note = (
+        f"{len(widest)} of {len(fact.channels):,} indices of axis 0" if len(widest) < len(known) else "axis 0"
+    )
+    columns = tuple(Column(title, "right") for title in ("channel", "min", "max", "range"))
+    return [Line(), Heading("Widest channels", note), Table(columns, rows, 2)]

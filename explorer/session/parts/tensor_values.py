@@ -1,0 +1,192 @@
+"""Numbers of one tensor of a session's models: a stored one, or what a layer puts out."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.runtime.input_files import read_input
+from explorer.engine.values.activations import ActivationRequest
+from explorer.engine.values.numbers import Numbers
+from explorer.engine.values.statistics import measure
+from explorer.engine.values.window import heat
+from explorer.engine.values.window.table import TensorWindow, table
+from explorer.facts.values import HeatMap, TensorValues
+from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.settings.slices import parse_slice
+from explorer.settings.statistics import parse_statistics
+
+State = tuple[Models, int]
+"""A model of a session: which session's, and where in its history."""
+
+OUTLIERS = 10
+
+
+class TensorNumbers:
+    """Finds tensors by name and reads windows on them; what a layer put out last is kept.
+
+    Args:
+        models: The session's.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._seen: tuple[tuple[object, ...], TensorWindow] | None = None
+
+    def values(
+        self,
+        name: str,
+        asked: str,
+        index: int | None,
+        before: State | None,
+        before_name: str | None,
+        input: str | None,
+        seed: int,
+        output: str | None,
+        overwrite: bool,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> TensorValues:
+        """The numbers of a slice, those of another model beside."""
+        own = self._models, self._models.at(index)
+        if output is not None:
+            if not output.endswith(".npy"):
+                raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
+            self._models.check_target(output, overwrite, *([input] if input else []))
+        window = self._window(own, name, input, seed, on_progress, cancel)
+        other = (
+            None
+            if before is None
+            else self._window(before, before_name or name, input, seed, on_progress, cancel)
+        )
+        selection = parse_slice(asked, window.numbers.shape)
+        return table(
+            window, selection, asked, before=other, output=output, overwrite=overwrite, cancel=cancel
+        )
+
+    def heat_map(
+        self,
+        name: str,
+        place: Sequence[int],
+        rows: tuple[int, int] | None,
+        columns: tuple[int, int] | None,
+        size: tuple[int, int],
+        whole: bool,
+        index: int | None,
+        input: str | None,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> HeatMap:
+        """A matrix of a tensor in cells, and the figures of the whole."""
+        window = self._window((self._models, self._models.at(index)), name, input, seed, on_progress, cancel)
+        outer, sizes = heat.matrix(window.numbers.shape, place)
+        down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
+        heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
+        made = heat.cells(window, outer, down, across, heights, widths, cancel)
+        fact = HeatMap(
+            window.source,
+            window.tensor,
+            window.numbers.layer,
+            window.role,
+            str(window.numbers.scales.scale().dtype) if window.numbers.scales else window.numbers.dtype,
+            tuple(axis[0] for axis in outer),
+            (down.start, down.stop),
+            (across.start, across.stop),
+            heights,
+            widths,
+            tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
+            window.notes,
+        )
+        return self._figured(fact, window, cancel) if whole else fact
+
+    def _figured(self, fact: HeatMap, window: TensorWindow, cancel: Cancel) -> HeatMap:
+        numbers = heat.whole(window)
+        shape = window.numbers.shape
+        stats = measure(
+            numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel
+        )
+        ranges = stats.chosen
+        return replace(
+            fact,
+            stats=replace(stats, chosen={}),
+            outliers=heat.outliers(window, stats.mean, stats.std, OUTLIERS, cancel),
+            channels=tuple(zip(ranges["min"], ranges["max"], strict=True)) if shape and ranges else (),
+        )
+
+    def _window(
+        self, of: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
+    ) -> TensorWindow:
+        """The stored tensor of this name, or what the layer or value of this name is in a run.
+
+        Raises:
+            Misuse: There is neither.
+        """
+        models, at = of
+        tensors, notes = models.opened(at, on_progress).tensors()
+        stored = [t for t in tensors if t.name == name]
+        if stored:
+            said = models.random_weights() if at else notes
+            return TensorWindow(stored[0], models.label(at), "weight", notes=tuple(said))
+        key = id(models), at, name, input, seed
+        if self._seen is not None and self._seen[0] == key:
+            return self._seen[1]
+        self._seen = None  # before there is another beside it
+        window = self._ran(of, name, [t.name for t in tensors], input, seed, on_progress, cancel)
+        self._seen = key, window
+        return window
+
+    def _ran(
+        self,
+        of: State,
+        name: str,
+        stored: Sequence[str],
+        input: str | None,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> TensorWindow:
+        models, at = of
+        rows = models.rows(at, on_progress, cancel)
+        values = [t.name for row in rows for t in row.outputs]
+        known = dict.fromkeys((*stored, *(row.path for row in rows), *values))
+        if name not in known:
+            raise Misuse(
+                f"no tensor or layer is called '{name}'",
+                where=models.label(at),
+                hint=nearest(name, known) or "explorer weights MODEL lists what is stored",
+            )
+        made = next((row.path for row in rows for t in row.outputs if t.name == name), name)
+        held: list[Numbers] = []
+        calls = 0
+
+        def take(numbers: Numbers, call: int, _: str) -> None:
+            nonlocal calls
+            calls += 1
+            if not held or (numbers.name == name and held[0].name != name):
+                slabs = [np.array(slab) for slab in numbers.slabs()]
+                held[:] = [replace(numbers, slabs=lambda: iter(slabs), part=None)]
+
+        given = None if input is None else read_input(input)
+        asked = ActivationRequest(
+            (glob.escape(name if name in values else made),), given, seed, take, lambda done, total: None
+        )
+        ran = models.opened(at, on_progress).activations(asked, rows)
+        if not held:
+            why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
+            raise Misuse(f"'{name}' has no values: {why}", where=models.label(at))
+        return TensorWindow(
+            held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
+        )
+
+
+def _range(ends: tuple[int, int] | None, size: int) -> range:
+    if ends is None:
+        return range(size)
+    if not 0 <= ends[0] < ends[1] <= size:
+        raise Misuse(f"{ends[0]}:{ends[1]} is no part of {size:,}", where="--rows")
+    return range(ends[0], ends[1])

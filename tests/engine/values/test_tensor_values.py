@@ -1,0 +1,397 @@
+"""Numbers of a slice are those in the file: of every format, dequantized, beside another model, as a map."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from explorer.base.errors import Misuse
+from explorer.cli.main import main
+from explorer.engine.values.numbers import Numbers, slabs_of
+from explorer.engine.values.window.read import parts, read
+from explorer.engine.values.window.ulps import ulps
+from explorer.session import Session
+from explorer.settings.slices import edges, parse_slice
+from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, write
+
+LENET = "sample_models/lenet.onnx"
+STORED = {t.name: numpy_helper.to_array(t) for t in onnx.load(LENET).graph.initializer}
+
+
+# -- slices
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *("", "[0:1, :8]", "3", "-1, ..., ::2", "..., 1:3"),
+        *("::-1, 2", ":, 5:1:-2, -1", "2:2", "[1:3,0:9:4]", "0,0,0"),
+    ],
+)
+def test_a_slice_is_what_numpy_makes_of_it(said: str) -> None:
+    array = np.arange(7 * 6 * 5, dtype=np.float32).reshape(7, 6, 5)
+    numbers = Numbers("t", "float32", array.shape, array.nbytes, slabs_of(array))
+    selection = parse_slice(said, array.shape)
+    wanted = eval(f"array[{said.strip('[]') or '...'}]", {"array": array})
+    assert selection.shape == wanted.shape
+    np.testing.assert_array_equal(read(numbers, selection).reshape(selection.shape), wanted)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("9", "no index 9"),
+        ("-8", "no index -8"),
+        ("0,0,0,0", "has 3 axes"),
+        ("...,...", "only one '...'"),
+        ("a:b", "no slice"),
+        ("1:2:0", "step"),
+        ("0,,1", "no slice"),
+        ("1:2:3:4", "no slice"),
+    ],
+)
+def test_what_is_no_slice_is_refused(said: str, words: str) -> None:
+    with pytest.raises(Misuse, match=words):
+        parse_slice(said, (7, 6, 5))
+
+
+def test_parts_of_a_large_slice_are_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.engine.values.window.read.PIECE", 10)
+    array = np.arange(420).reshape(4, 3, 35)
+    numbers = Numbers("t", "int64", array.shape, array.nbytes, slabs_of(array))
+    selection = parse_slice("::2, :, ::3", array.shape)
+    cut = list(parts(selection))
+    assert max(math.prod(part.sizes) for part in cut) <= 10
+    whole = np.concatenate([read(numbers, part).reshape(-1) for part in cut])
+    np.testing.assert_array_equal(whole, array[::2, :, ::3].reshape(-1))
+
+
+def test_edges_are_the_first_and_the_last() -> None:
+    told = edges(parse_slice("", (5, 100, 3)), 4, 2)
+    assert told.indices == ((0, 4), (0, 1, 98, 99), range(3))
+
+
+# -- formats
+
+
+def values_of(path: Any, name: str, said: str = "", **how: Any) -> Any:
+    with Session(path) as session:
+        return session.values(name, said, **how)
+
+
+def array_of(fact: Any, values: Any = None) -> Any:
+    return np.array(fact.values if values is None else values).reshape([len(axis) for axis in fact.indices])
+
+
+def test_a_stored_tensor_is_told_as_it_is() -> None:
+    fact = values_of(LENET, "conv2.weight", "[3, 1:3, ::2, -1]")
+    assert (fact.role, fact.layer, fact.shape, fact.dtype) == ("weight", "/conv2/Conv", (2, 3), "float32")
+    np.testing.assert_array_equal(array_of(fact).reshape(2, 3), STORED["conv2.weight"][3, 1:3, ::2, -1])
+    short = values_of(LENET, "fc1.weight")
+    rows, columns = short.indices
+    assert (rows, columns) == ((0, 1, 2, 3, 116, 117, 118, 119), (0, 1, 2, 3, 396, 397, 398, 399))
+    np.testing.assert_array_equal(array_of(short), STORED["fc1.weight"][np.ix_(rows, columns)])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int4", "uint2", "int64", "bool"])
+def test_every_type_of_an_onnx_file_is_read_in_place(dtype: str, tmp_path: Path) -> None:
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    array = np.random.default_rng(0).integers(-2 if dtype == "int4" else 0, 2, (301, 17)).astype(kind)
+    weight = numpy_helper.from_array(array, "w")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    nodes = [helper.make_node("Identity", ["w"], ["y"])]
+    out = helper.make_tensor_value_info("y", weight.data_type, array.shape)
+    graph = helper.make_graph(nodes, "g", [x], [out], [weight])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
+    onnx.save(made, tmp_path / "m.onnx")
+    fact = values_of(str(tmp_path / "m.onnx"), "w", "13:297:71, 3:12")
+    wanted = array[13:297:71, 3:12].astype(np.float64)
+    np.testing.assert_array_equal(array_of(fact).astype(np.float64), wanted)
+
+
+def safetensors(path: Path, array: Any) -> str:
+    header = {"a.w": {"dtype": "F32", "shape": array.shape, "data_offsets": [0, array.nbytes]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + array.tobytes())
+    return str(path)
+
+
+def test_safetensors_and_checkpoints(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
+    fact = values_of(safetensors(tmp_path / "m.safetensors", array), "a.w", "5:9, ::7")
+    np.testing.assert_array_equal(array_of(fact), array[5:9, ::7])
+    torch = pytest.importorskip("torch")
+    torch.save({"a.w": torch.from_numpy(array), "t": torch.from_numpy(array).T}, tmp_path / "m.pt")
+    np.testing.assert_array_equal(array_of(values_of(str(tmp_path / "m.pt"), "a.w", "5:9")), array[5:9])
+    np.testing.assert_array_equal(array_of(values_of(str(tmp_path / "m.pt"), "t", "5:9")), array.T[5:9])
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q6_K"])
+def test_blocks_of_gguf_are_the_numbers_that_they_stand_for(kind: str, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(6, 512)).astype(np.float32)
+    which = gguf.GGMLQuantizationType[kind]
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    if kind == "Q6_K":  # gguf cannot make these blocks: any bytes are some, but for the scales
+        blocks = np.random.default_rng(1).integers(0, 255, (6, 2, 210), np.uint8)
+        blocks[..., 208:] = np.array([0.01], np.float16).view(np.uint8)
+        packed = blocks.reshape(6, -1)
+    else:
+        packed = gguf.quants.quantize(array, which)
+    writer.add_tensor("w", packed, raw_dtype=which)
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        step()
+    writer.close()
+    fact = values_of(str(tmp_path / "m.gguf"), "w", "2:4, 30:300:9")
+    np.testing.assert_array_equal(array_of(fact), gguf.quants.dequantize(packed, which)[2:4, 30:300:9])
+
+
+def test_tensorflow_lite_tells_codes_and_scales(tmp_path: Path) -> None:
+    codes = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
+    weight = T((3, 4), "int8", codes, "w", scales=[0.5, 0.25, 2.0], zero_points=[0, 1, 0])
+    tensors = [T((1, 4), name="x"), weight, T((1, 3), name="y")]
+    sub = Sub(tensors, [Op("FULLY_CONNECTED", [0, 1, -1], [2])], [0], [2])
+    fact = values_of(write(tmp_path, sub), "w")
+    scale, zero = np.array([[0.5], [0.25], [2.0]], np.float32), [[0], [1], [0]]
+    np.testing.assert_array_equal(array_of(fact), (codes - zero) * scale)
+    np.testing.assert_array_equal(array_of(fact, fact.codes), codes)
+    assert (fact.dtype, fact.tensor.dtype) == ("float32", "int8")
+
+
+def test_a_module_has_its_parameters_and_outputs() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+    with Session(model, input_shapes={"input": (None, (2, 4))}) as session:
+        weight, out = session.values("0.weight", "1"), session.values("1", seed=5)
+    np.testing.assert_array_equal(array_of(weight)[0], model[0].weight[1].detach().numpy())
+    x = np.random.default_rng(5).standard_normal((2, 4)).astype(np.float32)
+    np.testing.assert_allclose(array_of(out), model(torch.from_numpy(x)).detach().numpy(), rtol=1e-6)
+
+
+# -- quantized
+
+
+def dequantizing(folder: Path, name: str, codes: Any, scale: Any, zero: Any, **attributes: Any) -> str:
+    tensors = [numpy_helper.from_array(a, n) for a, n in ((codes, "w"), (scale, "s"), (zero, "z"))]
+    node = helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], **attributes)
+    relu = helper.make_node("Relu", ["d"], ["y"])
+    out = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(scale.dtype), codes.shape)
+    graph = helper.make_graph([node, relu], "g", [], [out], tensors)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder / name
+    )
+    return str(folder / name)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "axis 0", "axis 1", "blocks"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int4"])
+def test_what_is_quantized_is_told_by_what_dequantize_linear_gives(
+    kind: str, dtype: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    which = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    codes = rng.integers(0 if dtype[0] == "u" else -8, 8, (6, 10)).astype(which)
+    shape = {"tensor": (), "axis 0": (6,), "axis 1": (10,), "blocks": (6, 3)}[kind]
+    scale = np.asarray(rng.uniform(0.01, 1, shape), np.float32)
+    zero = np.asarray(rng.integers(0, 4, shape)).astype(which)
+    more = {"blocks": {"axis": 1, "block_size": 4}, "axis 0": {"axis": 0}}.get(kind, {})
+    path = dequantizing(tmp_path, "m.onnx", codes, scale, zero, **more)
+    fact = values_of(path, "w", "1:5, ::3")
+    (made,) = ReferenceEvaluator(helper_model(path)).run(["d"], {})
+    np.testing.assert_array_equal(array_of(fact), made[1:5, ::3])
+    np.testing.assert_array_equal(array_of(fact, fact.codes), codes[1:5, ::3].astype(int))
+    scales, zeros = (array_of(fact, some) for some in (fact.scales, fact.zero_points))
+    again = (array_of(fact, fact.codes) - zeros) * scales
+    np.testing.assert_allclose(array_of(fact), again, rtol=1e-6)
+
+
+def helper_model(path: str) -> Any:
+    model = onnx.load(path)
+    model.graph.output.append(onnx.ValueInfoProto(name="d"))
+    return model
+
+
+def test_the_quantized_stand_beside_the_original(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-100, 100, (20, 30)).astype(np.int8)
+    path = dequantizing(tmp_path, "q.onnx", codes, np.float32(0.02), np.int8(3))
+    floats = (codes.astype(np.float32) - 3) * np.float32(0.02)
+    floats[4, 5] += np.float32(0.5)
+    floats[7, 7] = np.nextafter(floats[7, 7], np.float32(np.inf))
+    before = safetensors(tmp_path / "m.safetensors", floats)
+    fact = values_of(path, "w", before=before, before_name="a.w").before
+    assert fact is not None
+    assert (fact.equal, fact.elements, fact.tensor.name) == (598, 600, "a.w")
+    assert fact.largest == pytest.approx(0.5, rel=1e-5)
+    words = ["values", path, "w", "--before", before, "--before-name", "a.w"]
+    assert main([*words, "--slice", "7", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["before"]
+    assert told["largest_ulps"] == 1
+    assert [n for n in told["ulps"] if n] == [1]
+    assert main(words) == 0
+    assert "598 of 600" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+def test_ulps_are_the_numbers_between(dtype: Any) -> None:
+    values = np.array([1.0, -1.0, 0.0, 300.0], dtype)
+    steps = [values]
+    for n in range(1, 4):
+        steps.append(np.nextafter(steps[-1], dtype(-np.inf)))
+        found = ulps(values, steps[n])
+        assert found is not None
+        assert found.tolist() == [n] * 4
+    across = ulps(np.array([-0.0], dtype), np.array([0.0], dtype))
+    assert across is not None
+    assert across.tolist() == [0]
+    odd = ulps(np.array([np.nan, np.inf], dtype), np.array([1, np.inf], dtype))
+    assert odd is not None
+    assert odd.tolist() == [-1, -1]
+    assert ulps(values, values.astype(np.float64 if dtype != np.float64 else np.float32)) is None
+
+
+# -- files and words
+
+
+def test_a_slice_goes_into_a_file_as_numpy_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.engine.values.window.read.PIECE", 100)
+    output = str(tmp_path / "w.npy")
+    fact = values_of(LENET, "conv2.weight", ":, 2", output=output)
+    assert fact.output == output
+    np.testing.assert_array_equal(np.load(output), STORED["conv2.weight"][:, 2])
+    codes = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    path = dequantizing(tmp_path, "q.onnx", codes, np.float32(0.5), np.uint8(2))
+    values_of(path, "w", output=output, overwrite=True)
+    np.testing.assert_array_equal(np.load(output), (codes.astype(np.float32) - 2) * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fc1.wieght"], "fc1.weight"),
+        (["fc1.weight", "--slice", "[200]"], "no index 200"),
+        (["fc1.weight", "--slice", ":"], "48,000 numbers, and 10,000 at most"),
+        (["fc1.weight", "-o", "x.npz"], "no .npy file"),
+        (["fc1.weight", "--before", "sample_models/mlp_128.onnx"], "no tensor or layer is called"),
+        (["fc1.weight", "--before", LENET, "--before-name", "fc2.weight"], "[84, 120] there"),
+        (["fc1.weight", "--at", "0"], "it goes with --map"),
+        (["fc1.weight", "--map", "24"], "no size of a map"),
+        (["conv1.weight", "--map", "9x9", "--at", "6"], "no place"),
+        (["fc1.weight", "--map", "9x9", "--rows", "0:121"], "no part of 120"),
+        (["fc1.weight", "--map", "9x9", "--slice", "0"], "does not go with --map"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["values", LENET, *words]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.err.count("\n") <= 2
+    assert not told.out
+
+
+def test_text_shows_the_numbers_with_their_indices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["values", LENET, "fc1.weight", "--slice", "100:104:3, 7:9"]) == 0
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines()]
+    assert ["7", "8"] in lines
+    for row in (100, 103):
+        assert [str(row), *(f"{v:.6g}" for v in STORED["fc1.weight"][row, 7:9].tolist())] in lines
+    assert main(["values", LENET, "conv1.bias"]) == 0
+    assert f"{STORED['conv1.bias'][3].item():.6g}" in capsys.readouterr().out
+
+
+def test_a_slice_of_a_large_file_takes_the_memory_of_the_slice(tmp_path: Path) -> None:
+    size = 3 << 30
+    header = {"w": {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}}
+    text = json.dumps(header).encode()
+    path = tmp_path / "large.safetensors"
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.seek(8 + len(text) + size - 4096)
+        file.write(np.arange(1024, dtype=np.float32).tobytes())
+    code = (
+        "import resource, sys; from explorer.session import Session\n"
+        "with Session(sys.argv[1]) as session:\n"
+        "    session.values('w', '0, 0'); had = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "    fact = session.values('w', '::98304, -3:')\n"
+        "    assert fact.values == (0.0,) * 24, fact\n"
+        "    assert session.values('w', '-1, -1').values == (1023.0,)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - had)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    path.unlink()
+    assert int(done.stdout) < 8 << 10, "KiB"
+
+
+# -- maps
+
+
+def test_a_cell_is_the_number_of_the_largest_magnitude_in_it() -> None:
+    array = STORED["fc1.weight"]
+    with Session(LENET) as session:
+        fact = session.heat_map("fc1.weight", size=(7, 13))
+        part = session.heat_map("fc1.weight", rows=(10, 14), columns=(5, 9), size=(24, 64), whole=False)
+    assert (fact.heights, fact.widths) == (7, 13)
+    rows, columns = (np.arange(n) * cells // n for n, cells in zip(array.shape, (7, 13), strict=True))
+    for at, cell in enumerate(fact.cells):
+        inside = array[rows == at // 13][:, columns == at % 13]
+        assert cell == inside.reshape(-1)[np.abs(inside).argmax()]
+    np.testing.assert_array_equal(np.array(part.cells, np.float32).reshape(4, 4), array[10:14, 5:9])
+    assert part.stats is None
+    far = np.abs(array.astype(np.float64) - array.mean(dtype=np.float64))
+    first = fact.outliers[0]
+    assert first.index == np.unravel_index(far.argmax(), far.shape)
+    assert [abs(o.value - float(array.mean(dtype=np.float64))) for o in fact.outliers] == pytest.approx(
+        np.sort(far.ravel())[::-1][:10]
+    )
+    assert first.deviations == pytest.approx(far.max() / array.std(dtype=np.float64), rel=1e-6)
+    assert fact.channels == tuple((float(r.min()), float(r.max())) for r in array)
+
+
+def test_a_map_of_any_rank_and_of_what_is_quantized(tmp_path: Path, capsys: Any) -> None:
+    with Session(LENET) as session:
+        third = session.heat_map("conv2.weight", place=(3, 1), whole=False)
+        line = session.heat_map("conv1.bias")
+        made = session.heat_map("/fc3/Gemm")
+    np.testing.assert_array_equal(
+        np.array(third.cells, np.float32).reshape(5, 5), STORED["conv2.weight"][3, 1]
+    )
+    assert (line.heights, line.widths) == (1, 6)
+    assert (made.role, made.widths) == ("activation", 10)
+    codes = np.array([[1, -7], [0, 5]], np.int8)
+    path = dequantizing(tmp_path, "q.onnx", codes, np.float32(0.5), np.int8(1))
+    with Session(path) as session:
+        fact = session.heat_map("w")
+    assert fact.cells == (0.0, -4.0, -0.5, 2.0)
+    assert fact.stats is not None
+    assert (fact.stats.minimum, fact.outliers[0].value) == (-4.0, -4.0)
+    assert main(["values", path, "w", "--map", "9x9"]) == 0
+    text = capsys.readouterr().out
+    assert "  " + " █" in text
+    assert "[0, 1]" in text
+
+
+def test_nan_is_no_number_of_a_map(tmp_path: Path) -> None:
+    array = np.array([[np.nan, 1, np.inf, -2]], np.float32)
+    with Session(safetensors(tmp_path / "m.safetensors", array)) as session:
+        fact = session.heat_map("a.w")
+        halves = session.heat_map("a.w", size=(1, 2))
+    assert fact.cells == (None, 1.0, None, -2.0)
+    assert halves.cells == (1.0, -2.0)
+    assert {o.value for o in fact.outliers} == {1.0, -2.0}
