@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
+from explorer.facts.quantize import Quantization, QuantizeRequest
 from explorer.facts.tiling import Plan, TileSpec
 from explorer.facts.verification import Verification
 
@@ -24,7 +25,8 @@ class HistoryEntry(Struct, frozen=True):
     would make it headless; `saved` is where the user saved it; `name` is what the user calls it; `spec` is
     what was asked for, None where no transform was, or a program kept the entry that did not write it down;
     `dims` are the sizes that were bound when it was made, None where nobody wrote them down; `parent` is the
-    state that it was made of: see `History.parent`.
+    state that it was made of: see `History.parent`; `quantize` and `quantization` are what was asked of a
+    quantization, and what it answered.
     """
 
     label: str
@@ -37,6 +39,8 @@ class HistoryEntry(Struct, frozen=True):
     spec: TileSpec | None = None
     dims: Mapping[str, int] | None = None
     parent: int | None = None
+    quantize: QuantizeRequest | None = None
+    quantization: Quantization | None = None
 
 
 class History(Struct, frozen=True):

@@ -20,6 +20,7 @@ from explorer.session.methods.exports import ExportMethods
 from explorer.session.methods.figures import FigureMethods
 from explorer.session.methods.graph import GraphMethods
 from explorer.session.methods.proofs import ProofMethods
+from explorer.session.methods.quantize import QuantizeMethods
 from explorer.session.methods.sizes import SizeMethods
 from explorer.session.methods.states import StateMethods
 from explorer.session.methods.tiling import TilingMethods
@@ -41,6 +42,7 @@ class Session(
     GraphMethods,
     ValueMethods,
     TilingMethods,
+    QuantizeMethods,
     ProofMethods,
     ExportMethods,
 ):

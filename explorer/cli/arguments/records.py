@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.facts import TileSpec
     from explorer.facts.cost import Hardware
+    from explorer.facts.quantize import QuantizeSpec
     from explorer.facts.roofline import Machine
     from explorer.facts.verification import Tolerance
 
@@ -29,6 +30,24 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
     if typed is None:
         typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.explicit}
     return tiling.spec_of(given.config, typed)
+
+
+def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
+    """The number formats: by default, in the file of `--config`, by what was typed."""
+    from explorer.base.errors import Misuse
+    from explorer.settings import quantize
+    from explorer.settings.parse import parse_formats
+
+    fields = {name: name for name in ("form", "granularity", "block", "calibrator", "percentile")}
+    fields |= {"op": "ops", "site": "sites"}
+    typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
+    if given.to is not None:
+        typed |= parse_formats(given.to, blocks=bool(typed.get("block")))
+    if given.symmetric and given.asymmetric:
+        raise Misuse("it cannot be both", where="--symmetric --asymmetric")
+    if given.symmetric or given.asymmetric:
+        typed["symmetric"] = given.symmetric
+    return quantize.spec_of(given.config, typed)
 
 
 def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:

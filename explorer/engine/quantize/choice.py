@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,11 +16,14 @@ from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.number_format import NumberFormat
 from explorer.engine.tiling.rules import Rules, name_matcher
 from explorer.facts import Layer
-from explorer.facts.quantize import PARTS, Granularity, QuantizeForm, QuantizeSpec
+from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
 from explorer.settings.filter import is_query, matcher
 
 VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
 """What a rule decides."""
+
+WrittenForm = Literal["qdq", "qoperator", "function", "nbits"]
+"""How a layer is written: 'nbits' is MatMulNBits."""
 
 BIAS = Integer("int32", 32)
 """Of a bias: integers of the accumulator, whose scale is that of the input times that of the weight."""
@@ -48,7 +51,7 @@ class LayerChoice(Struct, frozen=True):
     granularity: Granularity = "channel"
     symmetric: bool | None = None
     block: int = 0
-    form: QuantizeForm = "qdq"
+    form: WrittenForm = "qdq"
     origins: Mapping[str, str] = {}
     reason: str = ""
 
@@ -57,6 +60,27 @@ class LayerChoice(Struct, frozen=True):
         if self.symmetric is not None:
             return self.symmetric
         return part != "input" or getattr(self.input, "signed", True)
+
+
+_PASSING = ("int8", "uint8", "int16", "uint16")
+"""Element types of values that pass a QuantizeLinear safely: onnxruntime 1.31 moves and fuses those of 4 bits
+and of float8 into graphs that it then refuses, or that give other numbers."""
+
+
+def is_called(choice: LayerChoice, part: Part) -> bool:
+    """Whether a part of a layer is written as the call of a function.
+
+    Beside a weight of floats, or of other types, the input is, too: onnxruntime would make the weight one of
+    bytes by itself, where it sees that all around it is.
+    """
+    fmt: NumberFormat | None = getattr(choice, part)
+    if fmt is None:
+        return False
+    if choice.form == "function" or fmt.writing == "function":
+        return True
+    weight = choice.weight if choice.layer.of("weight") else fmt
+    sound = weight is not None and weight.element_type in _PASSING and weight.writing == "linear"
+    return part == "input" and fmt.writing == "linear" and not (sound and fmt.element_type in _PASSING)
 
 
 def choose(
@@ -113,7 +137,9 @@ def _choice(
     how = {name: values[name] for name in ("granularity", "symmetric", "block")}
     if reason:
         return LayerChoice(layer, **how, origins=origins, reason=reason)
-    parts = {part: known(values[part], origins[part] or "--to") for part in PARTS if values[part] != "auto"}
+    parts = {
+        part: known(values[part], _where(origins[part], "--to")) for part in PARTS if values[part] != "auto"
+    }
     return _fitting(LayerChoice(layer, **how, origins=origins), parts)
 
 

@@ -37,7 +37,8 @@ class Grids:
     """The grids of all layers; each is reckoned once.
 
     Args:
-        ranges: Of the values that `wanted` names.
+        ranges: Of the values that `wanted` names; empty while nothing is calibrated, where inputs have the
+            grid of scale 1 and those of weights are right.
     """
 
     def __init__(self, ranges: Ranges) -> None:
@@ -60,7 +61,7 @@ class Grids:
         """The grid of a value in the format of a layer's inputs."""
         assert choice.input is not None
         use = RangeUse(value, choice.input, choice.symmetric_of("input"))
-        low, high = self._ranges[use] if choice.input.scaled else (0.0, 0.0)
+        low, high = self._ranges[use] if self._ranges and choice.input.scaled else (0.0, 0.0)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         return choice.input.grid(*ends, symmetric=use.symmetric)
 

@@ -16,6 +16,7 @@ from explorer.facts.quantize.spec import (
     Calibrator,
     Granularity,
     QuantizeForm,
+    QuantizeRequest,
     QuantizeRule,
     QuantizeSpec,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "OutputAgreement",
     "Quantization",
     "QuantizeForm",
+    "QuantizeRequest",
     "QuantizeRule",
     "QuantizeSpec",
     "QuantizeTotals",

@@ -82,3 +82,18 @@ class QuantizeSpec(Struct, frozen=True):
     rules: tuple[QuantizeRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
     config: str = ""
+
+
+class QuantizeRequest(Struct, frozen=True):
+    """What made a state: what was asked, and what its ranges were chosen on.
+
+    Attributes:
+        calibrate: File or folder of samples; '' for random ones.
+        draws: How many random samples.
+        seed: Of the first of them.
+    """
+
+    spec: QuantizeSpec
+    calibrate: str = ""
+    draws: int = 4
+    seed: int = 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from explorer.session.parts.export import Exporter
     from explorer.session.parts.figures import ModelFigures
     from explorer.session.parts.proofs import Prover
+    from explorer.session.parts.quantize import Quantizer
     from explorer.session.parts.tensor_values import TensorNumbers
     from explorer.session.parts.tiling import Tiler
     from explorer.session.parts.torch_modules import ModuleTiler
@@ -86,6 +87,12 @@ class SessionParts:
         from explorer.session.parts.tiling import Tiler
 
         return Tiler(self._models)
+
+    @cached_property
+    def _quantizer(self) -> Quantizer:
+        from explorer.session.parts.quantize import Quantizer
+
+        return Quantizer(self._models)
 
     @cached_property
     def _module_tiler(self) -> ModuleTiler:

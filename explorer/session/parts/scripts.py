@@ -17,6 +17,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec
+from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.settings.parse import opening_words, option_words, path_word
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
 
@@ -67,6 +68,38 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     if said.get("grouped") == COMMAND_LINE if spec.config else spec.grouped != "leave":
         words += ["--grouped", spec.grouped]
     return words
+
+
+def quantize_words(request: QuantizeRequest) -> list[str] | None:
+    """A quantization as options of `explorer quantize`; None where options cannot say it."""
+    spec = request.spec
+    if spec.rules and not spec.config:
+        return None
+    said = dict(spec.origins)
+    words = ["--config", path_word(spec.config)] if spec.config else []
+
+    def typed(*names: str) -> bool:
+        """Whether it has to be said: what the file says is left to it."""
+        if spec.config:
+            return any(said.get(name) == COMMAND_LINE for name in names)
+        return any(getattr(spec, name) != getattr(QuantizeSpec(), name) for name in names)
+
+    if not spec.config or typed(*PARTS):
+        parts = [f"{part}={getattr(spec, part)}" for part in PARTS if part != "bias" or spec.bias != "auto"]
+        alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block
+        words += ["--to", spec.weight if alike else ",".join(parts)]
+    for flag, values in (("--op", spec.ops), ("--site", spec.sites)):
+        if typed("ops" if flag == "--op" else "sites"):
+            words += [word for value in values for word in option_words(flag, value)]
+    for name in ("granularity", "form", "calibrator", "block", "percentile"):
+        if typed(name):
+            words += [f"--{name}", str(getattr(spec, name))]
+    if spec.symmetric is not None and typed("symmetric"):
+        words.append("--symmetric" if spec.symmetric else "--asymmetric")
+    if request.calibrate:
+        return [*words, "--calibrate", path_word(request.calibrate)]
+    words += [] if request.draws == QuantizeRequest(spec).draws else ["--draws", str(request.draws)]
+    return words + ([] if request.seed == 0 else ["--seed", str(request.seed)])
 
 
 def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:

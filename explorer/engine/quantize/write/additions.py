@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, dtype_code, subgraphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
 from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.weights import stored
-from explorer.facts import TensorInfo
+from explorer.facts import Shape, TensorInfo
 
 
 class Additions:
@@ -24,9 +25,11 @@ class Additions:
         functions: New local functions.
         opsets: Operator sets that new nodes need.
         values: Declarations of new values.
+        opset: Version of the default operator set.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
+        self.opset = model.opset
         self.nodes: list[Node] = []
         self.stored: dict[str, Tensor] = {}
         self.functions: dict[tuple[str, str, str], Function] = {}
@@ -91,10 +94,41 @@ class Additions:
         self.nodes.append(node)
         if domain:
             self.opsets.setdefault(domain, 1)
-        info = self._shapes.get(like)
-        if info is not None and info.shape is not None and dtype:
-            self.values.append(Value(name, dtype, info.shape))
+        shape = self.shape(like)
+        if shape is not None and dtype:
+            self.values.append(Value(name, dtype, shape))
         return name
+
+    def call(
+        self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape, depth: int | None
+    ) -> str:
+        """The call of a format's function: what comes of the value `source`, of this shape.
+
+        Args:
+            fmt: The format.
+            grid: Where its numbers lie.
+            source: What is rounded.
+            target: What the result is called, or much like it.
+            shape: Of both.
+            depth: The axis along which blocks of the format's own lie.
+        """
+        name = self.unique(target)
+        made = call(fmt, grid, source, name, shape, axis=-1 if depth is None else depth)
+        self.nodes += made.nodes
+        self.stored.update({tensor.name: tensor for tensor in made.tensors})
+        self.values += (*made.values, Value(name, "float32", shape))
+        self._taken.update(o for node in made.nodes for o in node.outputs)
+        self._taken.update(tensor.name for tensor in made.tensors)
+        function = function_for(fmt, self.opset)
+        if function is not None:
+            self.functions[function.key] = function
+            self.opsets[function.domain] = DOMAIN_VERSION
+        return name
+
+    def shape(self, value: str) -> Shape | None:
+        """The shape of a value of the model; None if it is not known."""
+        info = self._shapes.get(value)
+        return None if info is None else info.shape
 
     def scale(self, base: str, fmt: NumberFormat, grid: Grid) -> tuple[str, str]:
         """The scale and the zero point of a grid, stored."""
@@ -102,11 +136,6 @@ class Additions:
         return self.number(f"{base}_scale", grid.scale), self.number(
             f"{base}_zero_point", zero, fmt.element_type
         )
-
-
-def cast_to(dtype: str) -> Mapping[str, Any]:
-    """Attributes of a Cast."""
-    return {"to": dtype_code(dtype)}
 
 
 def _names(graph: Graph) -> Iterator[str]:

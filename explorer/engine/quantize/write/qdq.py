@@ -7,17 +7,18 @@ of both scales. The layer itself stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 
-from explorer.engine.quantize.choice import BIAS, LayerChoice
+from explorer.engine.graph.model import Value, dtype_code
+from explorer.engine.quantize.choice import BIAS, LayerChoice, is_called
 from explorer.engine.quantize.grids import Grids, bias_values
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.weights import quantized_weight
-from explorer.engine.quantize.write.additions import Additions, cast_to
+from explorer.engine.quantize.write.additions import Additions
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
@@ -26,82 +27,111 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     for operand in choice.layer.operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
         if fmt is not None:
-            inputs[operand.at] = _OPERANDS[operand.part](operand, fmt, grids.of(choice, operand), to)
+            make = _called if is_called(choice, operand.part) else _OPERANDS[operand.part]
+            inputs[operand.at] = make(operand, fmt, grids.of(choice, operand), to)
     to.nodes.append(node.with_values(inputs, node.outputs))
 
 
-def _activation(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    depth = operand.depth if fmt.writing == "function" else None
-    key = "activation", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), depth
-    return to.known(key) or to.made(key, _rounded(operand.value, fmt, grid, to))
-
-
-def _rounded(value: str, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """A value rounded to a format, in float32."""
+def activation(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+    """What a layer reads, rounded, in float32."""
+    value = operand.value
+    key = "activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()
+    found = to.known(key)
+    if found is not None:
+        return found
     if fmt.writing == "cast":
-        narrow = to.add(
-            "Cast", (value,), f"{value}_{fmt.name}", like=value, dtype=fmt.element_type,
-            attributes=cast_to(fmt.element_type),
-        )  # fmt: skip
-        return to.add(
-            "Cast", (narrow,), f"{narrow}_wide", like=value, dtype="float32", attributes=cast_to("float32")
-        )
+        narrow, own = f"{value}_{fmt.name}", fmt.element_type
+        narrow = to.add("Cast", (value,), narrow, like=value, dtype=own, attributes=_to(own))
+        wide = f"{narrow}_wide"
+        wide = to.add("Cast", (narrow,), wide, like=value, dtype="float32", attributes=_to("float32"))
+        return to.made(key, wide)
     scale = to.scale(value, fmt, grid)
-    codes = to.add(
-        "QuantizeLinear", (value, *scale), f"{value}_quantized", like=value, dtype=fmt.element_type
+    codes = quantized_activation(value, fmt, grid, to)
+    wide = to.add("DequantizeLinear", (codes, *scale), f"{value}_dequantized", like=value, dtype="float32")
+    return to.made(key, wide)
+
+
+def quantized_activation(value: str, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+    """The codes of a value that flows."""
+    key = "codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()
+    made = to.known(key)
+    if made is None:
+        inputs = value, *to.scale(value, fmt, grid)
+        made = to.add("QuantizeLinear", inputs, f"{value}_quantized", like=value, dtype=fmt.element_type)
+    return to.made(key, made)
+
+
+def stored_codes(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+    """The codes of a stored weight."""
+    key = "stored", *_same(operand, fmt, grid)
+    word = "quantized" if fmt.writing == "linear" else fmt.name
+    return to.known(key) or to.made(
+        key, to.store(quantized_weight(f"{operand.stored}_{word}", operand, fmt, grid))
     )
-    return to.add("DequantizeLinear", (codes, *scale), f"{value}_dequantized", like=value, dtype="float32")
+
+
+def stored_bias(operand: Operand, grid: Grid, to: Additions) -> str:
+    """The codes of a bias of integers."""
+    # beyond what float32 holds exactly: in float64
+    codes = np.rint(bias_values(operand).astype(np.float64) / grid.scale.astype(np.float64))
+    codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
+    return to.number(f"{operand.stored}_quantized", codes)
+
+
+def _same(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
+    """What is alike for all readers of a stored tensor that want it alike."""
+    how = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
+    return operand.stored, operand.axes, fmt, *how
 
 
 def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    key = (
-        "weight",
-        operand.stored,
-        operand.axes,
-        fmt,
-        grid.scale.tobytes(),
-        grid.zero.tobytes(),
-        grid.axis,
-        grid.block,
-    )
-    return to.known(key) or to.made(key, _stored_weight(operand, fmt, grid, to))
-
-
-def _stored_weight(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    base = operand.stored
-    codes = to.store(
-        quantized_weight(f"{base}_{'quantized' if fmt.writing == 'linear' else fmt.name}", operand, fmt, grid)
-    )
+    key = "weight", *_same(operand, fmt, grid)
+    found = to.known(key)
+    if found is not None:
+        return found
+    codes = stored_codes(operand, fmt, grid, to)
     if fmt.writing == "cast":
-        return to.add("Cast", (codes,), f"{base}_wide", dtype="float32", attributes=cast_to("float32"))
-    return _dequantized(codes, base, fmt, grid, len(operand.shape), to)
-
-
-def _dequantized(codes: str, base: str, fmt: NumberFormat, grid: Grid, rank: int, to: Additions) -> str:
-    how: dict[str, Any] = {}
-    if grid.axis is not None:
-        how = {"axis": grid.axis % rank, **({"block_size": grid.block} if grid.block else {})}
-    return to.add(
-        "DequantizeLinear", (codes, *to.scale(base, fmt, grid)), f"{base}_dequantized", attributes=how
-    )
+        wide = to.add("Cast", (codes,), f"{codes}_wide", attributes=_to("float32"))
+        to.values.append(Value(wide, "float32", operand.shape))
+        return to.made(key, wide)
+    return to.made(key, _dequantized(codes, operand, fmt, grid, to))
 
 
 def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
     if fmt is not BIAS:
         return _weight(operand, fmt, grid, to)
-    # beyond what float32 holds exactly: in float64
-    codes = np.rint(bias_values(operand).astype(np.float64) / grid.scale.astype(np.float64))
-    codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
-    key = "bias", operand.stored, operand.axes, codes.tobytes(), grid.scale.tobytes()
+    codes = stored_bias(operand, grid, to)
+    key = "bias", codes, grid.scale.tobytes()
+    return to.known(key) or to.made(key, _dequantized(codes, operand, fmt, grid, to))
+
+
+def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+    how: dict[str, Any] = {}
+    if grid.axis is not None:
+        how = {"axis": grid.axis % len(operand.shape), **({"block_size": grid.block} if grid.block else {})}
+    inputs = codes, *to.scale(operand.stored, fmt, grid)
+    wide = to.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=how)
+    to.values.append(Value(wide, "float32", operand.shape))
+    return wide
+
+
+def _called(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
+    """What a function of the format makes of a value as the layer reads it."""
+    depth = operand.depth
+    key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
     found = to.known(key)
-    if found is None:
-        stored = to.number(f"{operand.stored}_quantized", codes)
-        found = to.made(key, _dequantized(stored, operand.stored, fmt, grid, len(operand.shape), to))
-    return found
+    if found is not None:
+        return found
+    shape = to.shape(operand.value) if operand.tensor is None else operand.shape
+    return to.made(key, to.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape or (), depth))
+
+
+def _to(dtype: str) -> Mapping[str, Any]:
+    return {"to": dtype_code(dtype)}
 
 
 _OPERANDS: Mapping[str, Callable[[Operand, NumberFormat, Grid, Additions], str]] = {
-    "input": _activation,
+    "input": activation,
     "weight": _weight,
     "bias": _bias,
 }

@@ -1,0 +1,83 @@
+"""Options of a quantization: number formats, the layers that take them, how they are written."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.options import Option
+
+FORMATS = (
+    Option(
+        "--to",
+        "number format of weights and inputs, such as int8, fixed8.4, mxfp8; or of each part:\n"
+        "weight=int4,input=int8,bias=float32 (parts not named stay; explorer help quantize)",
+        "FORMAT",
+        manual="number format of weights and inputs, such as `int8`, `fixed8.4`, `mxfp8`; or of each part:"
+        " `weight=int4,input=int8,bias=float32`, where parts that are not named stay as they are",
+    ),
+    Option("--op", "only layers of this operator, such as Conv; repeatable", "GLOB", many=True),
+    Option(
+        "--site",
+        "only layers whose name matches a glob or re:EXPRESSION, or that a filter finds; repeatable",
+        "GLOB|FILTER",
+        many=True,
+        manual="only layers whose name matches a glob or `re:` and a regular expression, or that a filter"
+        " finds; repeatable",
+    ),
+    Option(
+        "--config",
+        "a TOML file with formats by layer, operator or shape (explorer help quantize)",
+        "FILE",
+        manual="a TOML file with formats by layer, operator or shape",
+    ),
+    Option(
+        "--granularity",
+        "scales of weights: one for each output channel (default), or one for the tensor",
+        default="channel",
+        choices=("tensor", "channel"),
+    ),
+    Option("--symmetric", "zero points are 0 (default of weights and signed inputs)"),
+    Option("--asymmetric", "integers have zero points"),
+    Option(
+        "--block",
+        "weights along the depth that share a scale, such as 32 with int4 (of weights alone)",
+        "N",
+        least=2,
+        manual="weights along the depth that share a scale, such as 32 with `int4`; a format by itself is"
+        " then of weights alone",
+    ),
+    Option(
+        "--form",
+        "what is written: QuantizeLinear where it can say the format, else a function (auto, default)",
+        default="auto",
+        choices=("auto", "qdq", "qoperator", "function"),
+        manual="what is written: QuantizeLinear and DequantizeLinear where they can say the format, else a"
+        " function (`auto`); integer operators (`qoperator`); functions for all (`function`)",
+    ),
+    Option(
+        "--calibrator",
+        "how ranges of inputs are chosen (default minmax)",
+        default="minmax",
+        choices=("minmax", "percentile", "entropy", "mse"),
+    ),
+    Option(
+        "--percentile",
+        "of --calibrator percentile: values inside the range, in per cent (default 99.999)",
+        "P",
+        "99.999",
+        reads="limit",
+    ),
+)
+"""What a specification is made of."""
+
+CALIBRATION = (
+    Option(
+        "--calibrate",
+        "a .npy or .npz file, or a folder of such, with inputs to choose ranges on; random otherwise",
+        "FILE|FOLDER",
+        manual="a `.npy` or `.npz` file, or a folder of such, with inputs to choose ranges on; random"
+        " otherwise",
+    ),
+    Option("--draws", "how many random inputs to choose ranges on (default 4)", "N", least=1),
+    "--seed",
+    Option("--no-report", "measure no errors: quicker, and nothing is run where no range is needed"),
+)
+"""What its ranges are chosen on."""

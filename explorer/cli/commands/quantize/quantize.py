@@ -1,0 +1,66 @@
+"""`explorer quantize`: number formats for weights, inputs and biases, and what they cost in accuracy."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING
+from explorer.cli.arguments.quantize import CALIBRATION, FORMATS
+from explorer.cli.arguments.records import quantize_spec
+from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.model_answer import fixed_sizes
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    spec = quantize_spec(given)
+    with explorer.Session(given.models[0], **given.opening) as session:
+        info = session.open(on_progress=progress)
+        digest = session.sha256() if given.json else None
+        if given.output is None:
+            fact = session.quantize_choice(spec, on_progress=progress)
+        else:
+            fact = session.quantize(
+                spec,
+                output=given.output,
+                overwrite=given.force,
+                calibrate=given.calibrate,
+                **({"draws": given.draws} if given.draws else {}),
+                seed=given.seed,
+                report=not given.no_report,
+                on_progress=progress,
+            )
+    return Answer(
+        DONE,
+        lambda: document().of_fact(info, fact, tool(), digest),
+        lambda: present("quantize.quantize").quantize(info, fact),
+        "layers",
+        warning=fixed_sizes(info, given),
+    )
+
+
+COMMAND = Command(
+    "quantize",
+    "give layers another number format, and measure what that costs",
+    ("MODEL",),
+    (
+        "--output",
+        *FORMATS,
+        *CALIBRATION,
+        "--force",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer quantize model.onnx --to int8                        (only the choice)",
+        "explorer quantize model.onnx -o int8.onnx --to int8 --calibrate samples.npz",
+        "explorer quantize model.onnx -o fixed.onnx --to weight=fixed8.4,input=fixed8.4",
+        "explorer quantize model.onnx -o w4.onnx --to int4 --block 32 --op MatMul",
+        "explorer quantize model.onnx -o mixed.onnx --config formats.toml",
+    ),
+    _run,
+    usage="quantize MODEL -o FILE --to FORMAT",
+    manual="gives weights, inputs and biases of layers another number format, writes what onnxruntime runs,"
+    " and says layer by layer what it costs; without `-o` only the choice",
+)

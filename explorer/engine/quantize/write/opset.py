@@ -1,0 +1,90 @@
+"""Operator set: the least that number formats need, and a model raised to it by onnx's converter.
+
+The converter gets the model without its weights, and what it gives gets them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model, graphs
+from explorer.engine.quantize.choice import LayerChoice, is_called
+from explorer.engine.quantize.functions import LEAST_OPSET
+from explorer.engine.quantize.layers import Part
+from explorer.host import scratch
+
+_OF_TYPES = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 13}
+"""Operator sets whose QuantizeLinear and DequantizeLinear, or Cast, has a type."""
+
+_CHANNELS, _FLOAT8, _NARROW = 13, 19, 21
+"""Those with scales along an axis, with float8, and with 4 and 16 bits and with blocks."""
+
+
+_KEPT = 1024
+"""Bytes of a tensor that the converter does not get to see."""
+
+
+def least_opset(choices: Sequence[LayerChoice]) -> int:
+    """The least operator set that says all formats."""
+    return max((_least(choice) for choice in choices if not choice.reason), default=0)
+
+
+def _least(choice: LayerChoice) -> int:
+    parts: tuple[Part, ...] = ("weight", "input", "bias")
+    needed = _CHANNELS if choice.weight is not None and choice.granularity == "channel" else 0
+    for part in parts:
+        fmt = getattr(choice, part)
+        if fmt is None:
+            continue
+        if is_called(choice, part):
+            needed = max(needed, LEAST_OPSET)
+        elif choice.form != "nbits":
+            otherwise = _FLOAT8 if fmt.element_type.startswith("float8") else _NARROW
+            needed = max(needed, _OF_TYPES.get(fmt.element_type, otherwise))
+    return max(needed, _NARROW if choice.block and choice.form == "qdq" else 0)
+
+
+def raised(model: Model, opset: int) -> Model:
+    """The model for a later operator set.
+
+    Raises:
+        Misuse: It cannot be converted.
+    """
+    from onnx.onnx_cpp2py_export import version_converter  # onnx takes 50 ms, and few models need it
+
+    what = f"these formats need opset {opset}, the model has {model.opset}"
+    later = "export it with a later one"
+    if model.functions:
+        raise Misuse(f"{what} and functions of its own, which cannot be raised", hint=later)
+    if any(
+        tensor.nbytes >= _KEPT for body in [*graphs(model.graph)][1:] for tensor in body.initializers.values()
+    ):
+        raise Misuse(f"{what} and weights in the body of a node, which cannot be raised", hint=later)
+    try:
+        made = version_converter.convert_version(writer.skeleton(model), opset)
+    except (version_converter.ConvertError, RuntimeError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise Misuse(f"{what}, and cannot be raised to it: {said}", hint=later) from None
+    with scratch.folder() as folder:
+        path = f"{folder}/raised.onnx"
+        with open(path, "wb") as file:
+            file.write(made)
+        found = validate(reader.read(path))
+    origins = {node.outputs[:1]: node.metadata for node in model.graph.nodes}
+    for node in found.graph.nodes:
+        if not node.metadata and origins.get(node.outputs[:1]):
+            node.metadata, node.record = origins[node.outputs[:1]], None
+    kept = {
+        name: model.graph.initializers.get(name, tensor) for name, tensor in found.graph.initializers.items()
+    }
+    return replace(
+        model,
+        graph=replace(found.graph, initializers=kept, values=model.graph.values),
+        opsets={**model.opsets, **found.opsets},
+        ir_version=max(model.ir_version, found.ir_version),
+    )

@@ -1,0 +1,66 @@
+"""Quantization of a session's models: number formats for some layers, and the state that they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, OnProgress
+
+if TYPE_CHECKING:
+    from explorer.facts.quantize import Quantization, QuantizeSpec
+
+
+class QuantizeMethods(SessionParts):
+    """What a choice of number formats would do, and does."""
+
+    def quantize_choice(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> Quantization:
+        """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
+
+        Raises:
+            Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
+        """
+        return self._quantizer.choice(spec, on_progress)
+
+    def quantize(
+        self,
+        spec: QuantizeSpec,
+        *,
+        output: str | None = None,
+        overwrite: bool = False,
+        calibrate: str | None = None,
+        draws: int = 4,
+        seed: int = 0,
+        report: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """Quantizes the current model; the result becomes the current one, and every other state stays.
+
+        Args:
+            spec: Formats, layers, how they are written.
+            output: Where to write it; None keeps it in the session's folder until `save`.
+            overwrite: Whether an existing `output` may be replaced.
+            calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
+                are chosen on them, and errors are measured.
+            draws: How many random inputs.
+            seed: Of the first.
+            report: Measure errors of weights, layers and outputs, which runs both models.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: See `quantize_choice`; or the samples do not fit, or `output` cannot be written or exists.
+            BadModel: A weight holds NaN, or the model does not run.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.facts.quantize import QuantizeRequest  # msgspec, which the parts bring anyway
+
+        return self._quantizer.quantize(
+            QuantizeRequest(spec, calibrate or "", draws, seed),
+            output=output,
+            overwrite=overwrite,
+            measured=report,
+            on_progress=on_progress,
+            cancel=cancel,
+        )

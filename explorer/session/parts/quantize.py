@@ -1,0 +1,176 @@
+"""Quantization of a session's models: the choice, the calibration, and the file that becomes a state."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine import shapes
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model
+from explorer.engine.models.opened import dims_of
+from explorer.engine.progress import report
+from explorer.engine.quantize import calibration
+from explorer.engine.quantize.answer import answer
+from explorer.engine.quantize.choice import LayerChoice, choose
+from explorer.engine.quantize.errors import run_errors
+from explorer.engine.quantize.grids import Grids, wanted
+from explorer.engine.quantize.layers import Sizes, find_layers
+from explorer.engine.quantize.quantize import quantized
+from explorer.engine.quantize.write.opset import least_opset, raised
+from explorer.engine.runtime.samples import Samples, random_samples, read_samples
+from explorer.engine.tiling.products import find_products
+from explorer.facts import HistoryEntry, TensorInfo
+from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
+from explorer.host import output_files
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Cancel, Models, OnProgress, stem
+from explorer.settings.filter import is_query
+from explorer.settings.parse import opening_words, path_word
+
+
+class Chosen(Struct, frozen=True):
+    """What a specification asks of a model.
+
+    Attributes:
+        model: In whose operator set it can be written.
+        shapes: Of the values of its main graph.
+        choices: For its layers.
+    """
+
+    model: Model
+    shapes: Mapping[str, TensorInfo]
+    choices: tuple[LayerChoice, ...]
+
+
+class Quantizer:
+    """What a quantization would do, and the state that it makes."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def choice(self, spec: QuantizeSpec, on_progress: OnProgress) -> Quantization:
+        """What `quantize` would do to the current model."""
+        chosen = self._chosen(spec, on_progress)
+        request = QuantizeRequest(spec)
+        return self._answer(chosen, Grids({}), {}, request, None, weights=False)
+
+    def quantize(
+        self,
+        request: QuantizeRequest,
+        *,
+        output: str | None,
+        overwrite: bool,
+        measured: bool,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Quantization:
+        """Quantizes the current model; the result becomes the current one."""
+        started = time.perf_counter()
+        models, spec = self._models, request.spec
+        if output is not None:
+            models.check_target(output, overwrite)
+        chosen = self._chosen(spec, on_progress)
+        samples = self._samples(chosen.model, request)
+        found, uses = {}, wanted(chosen.choices)
+        if uses:
+            step = partial(report, on_progress, cancel, "calibrating")
+            found = calibration.ranges(chosen.model, uses, samples, spec.calibrator, spec.percentile, step)
+        grids = Grids(found)
+        made = quantized(chosen.model, chosen.choices, grids, chosen.shapes)
+        target = output or models.unused_name()
+        errors: dict[str, Any] = {}
+        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
+            writer.write(made, temporary, on_progress=on_progress, cancel=cancel)
+            if measured:
+                after = validate(reader.read(temporary))
+                step = partial(report, on_progress, cancel, "comparing")
+                layers, outputs = run_errors(chosen.model, after, chosen.choices, grids.of, samples, step)
+                errors = {"layers": layers, "outputs": outputs}
+        found_out = self._answer(chosen, grids, errors, request, output, weights=measured)
+        seen = samples.text if uses or measured else ""
+        result = replace(found_out, output=target, calibration=seen, seconds=time.perf_counter() - started)
+        models.append(
+            HistoryEntry(
+                label=f"quantize {label(spec)}",
+                path=target,
+                command=result.command,
+                saved=output or "",
+                dims=dict(models.options["dims"]),
+                quantize=request,
+                quantization=result,
+            )
+        )
+        return result
+
+    def command(self, request: QuantizeRequest, output: str | None) -> str:
+        """The command that does the same headless; '' where no command can."""
+        words = scripts.quantize_words(request)
+        if self._models.module is not None or words is None:
+            return ""
+        source = self._models.source
+        head = [
+            "explorer",
+            "quantize",
+            path_word(source),
+            "-o",
+            path_word(output or f"{stem(source)}_quantized.onnx"),
+        ]
+        return shlex.join([*head, *words, *opening_words(self._models.options)])
+
+    def _answer(
+        self,
+        chosen: Chosen,
+        grids: Grids,
+        errors: Mapping[str, Any],
+        request: QuantizeRequest,
+        output: str | None,
+        *,
+        weights: bool,
+    ) -> Quantization:
+        models = self._models
+        analysis = models.graph_analysis(models.current, None, None)
+        stored = analysis.info.totals.weight_bytes
+        made = answer(chosen.choices, grids.of, analysis.layers, stored, **errors, weights=weights)
+        return replace(made, command=self.command(request, output))
+
+    def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
+        options = self._models.options
+        dims, given = dims_of(model, options["dims"]), options["input_shapes"]
+        if request.calibrate:
+            return read_samples(model, request.calibrate, dims, given)
+        return random_samples(model, request.draws, request.seed, dims, given)
+
+    def _chosen(self, spec: QuantizeSpec, on_progress: OnProgress) -> Chosen:
+        """What is asked of each layer, in a model that can say it."""
+        model = self._models.graph(self._models.current, on_progress)
+        chosen = self._of(model, spec)
+        needed = least_opset(chosen.choices)
+        return chosen if needed <= model.opset else self._of(raised(model, needed), spec)
+
+    def _of(self, model: Model, spec: QuantizeSpec) -> Chosen:
+        models = self._models
+        dims, given = dims_of(model, models.options["dims"]), models.options["input_shapes"]
+        known = shapes.infer(model, dims, given).values
+        sizes: dict[str, Sizes] = {}
+        if any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
+            found = find_products(model, dims, given, models.rules, apart=())
+            sizes = {site.name: (site.M, site.K, site.N) for site in found.sites}
+        layers = find_layers(model, known, sizes)
+        rows = partial(models.graph_analysis, models.current, None, None)
+        return Chosen(model, known, choose(layers, spec, lambda: rows().layers))
+
+
+def label(spec: QuantizeSpec) -> str:
+    """What a state is called: 'int8', 'weight int4, input int8'."""
+    if spec.weight == spec.input:
+        return spec.weight
+    parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
+    return ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"

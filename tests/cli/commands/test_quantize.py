@@ -1,0 +1,141 @@
+"""`explorer quantize`: formats chosen, written, told; bad input is one line and writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer import Session
+from explorer.cli import main
+from explorer.facts.quantize import QuantizeRule, QuantizeSpec
+
+Sample = Callable[[str], Path]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs the verb with --json; the document, or the complaint."""
+
+    def run(*words: object) -> Any:
+        code = main.main(["quantize", *map(str, words), "--json", "--quiet"])
+        out = capsys.readouterr()
+        if code:
+            assert code == 2
+            assert out.err.count("\n") == 1
+            return out.err
+        return json.loads(out.out)
+
+    return run
+
+
+def gemm(path: Path, weight: np.ndarray[Any, Any]) -> Path:
+    """x (1, K) times a stored weight (K, N)."""
+    k, n = weight.shape
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, k])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, n])],
+        [numpy_helper.from_array(weight.astype(np.float32), "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_fixed_point_is_rounded_half_to_even_and_saturates(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """A unit vector reads the rounded weights off the written model."""
+    weight = np.array([[-0.0923, -0.2323, 0.0019, 0.1775, 0.03125, 0.09375, 9.0, -9.0]])
+    source = gemm(tmp_path / "m.onnx", weight)
+    target = tmp_path / "q.onnx"
+    ask(source, "-o", target, "--to", "weight=fixed8.4", "--draws", "1")
+    session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": np.ones((1, 1), np.float32)})
+    assert found.tolist() == [[-0.0625, -0.25, 0, 0.1875, 0, 0.125, 7.9375, -8]]
+
+
+def test_layers_are_chosen_by_operator_regex_and_filter(sample: Sample, ask: Callable[..., Any]) -> None:
+    """Without -o only the choice; what is left says why."""
+    words = ("--to", "weight=int4", "--site", "re:fc[12]", "--site", "op:Conv K>50")
+    found = ask(sample("lenet"), *words)
+    left = {layer["name"]: layer["reason"] for layer in found["layers"]}
+    assert [name for name, reason in left.items() if not reason] == ["/conv2/Conv", "/fc1/Gemm", "/fc2/Gemm"]
+    assert left["/fc3/Gemm"] == "it is not chosen"
+    assert found["by_op"][0] == {"op": "Conv", "total": 2, "changed": 1, "unchanged": 1}
+    assert found["output"] == ""
+
+
+def test_a_file_decides_layer_by_layer_below_what_is_typed(
+    sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    """Tables of formats stand beside those of tilings."""
+    file = tmp_path / "npu.toml"
+    file.write_text(
+        '[tile]\ntile = 32\n[quantize]\nweight = "int4"\n[[quantize.site]]\nop = "Conv"\nweight = "int8"\n'
+        '[[quantize.site]]\nshape = "N=10"\non = false\n'
+    )
+    found = ask(sample("lenet"), "--config", file)
+    assert [layer["weight"] for layer in found["layers"]] == ["int8", "int8", "int4", "int4", "float32"]
+    assert found["layers"][-1]["reason"] == "switched off by npu.toml:8"
+    typed = ask(sample("lenet"), "--config", file, "--to", "weight=int16")
+    assert [layer["weight"] for layer in typed["layers"]] == ["int16"] * 4 + ["float32"]
+
+
+def test_a_quantized_model_is_a_state_that_can_be_undone(sample: Sample, tmp_path: Path) -> None:
+    """The command beside it makes the same file."""
+    target = tmp_path / "q.onnx"
+    with Session(sample("lenet")) as session:
+        spec = QuantizeSpec(weight="int4", block=32, input="float32")
+        made = session.quantize(spec, output=str(target), report=False)
+        assert session.history().current == 1
+        assert session.info().totals.weight_bytes < 246_824 / 4
+        assert session.undo().current == 0
+        assert session.info().totals.weight_bytes == 246_824
+        words = made.command.split()[1:]
+    before = target.read_bytes()
+    assert main.main([*words, "--force", "--no-report", "--quiet"]) == 0
+    assert target.read_bytes() == before
+
+
+def test_rules_by_hand_need_no_file(sample: Sample) -> None:
+    """A choice for one layer from Python."""
+    with Session(sample("lenet")) as session:
+        spec = QuantizeSpec(rules=(QuantizeRule(site="/fc3/Gemm", on=False, origin="chosen by hand"),))
+        reasons = [layer.reason for layer in session.quantize_choice(spec).layers]
+    assert reasons == ["", "", "", "", "switched off by chosen by hand"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--to", "int9"), "--to: there is no number format 'int9'; did you mean 'int8'?"),
+        (("--to", "weight=int8,wait=int8"), "--to: 'wait=int8' is no format of a part"),
+        (("--to", "float32"), "no layer takes a number format (no part of it is asked for)"),
+        (("--op", "Conf"), "--op: no layer is a 'Conf'; did you mean 'Conv'?"),
+        (("--site", "re:fc[12"), "is no regular expression"),
+        (("--site", "fc9"), "--site: no layer is called 'fc9'"),
+        (("--calibrate", "nowhere.npz"), "nowhere.npz: cannot be read"),
+        (("--symmetric", "--asymmetric"), "it cannot be both"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    words: tuple[str, ...], complaint: str, sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    """And the exit code is 2."""
+    target = tmp_path / "q.onnx"
+    assert complaint in ask(sample("lenet"), "-o", target, *words)
+    assert not target.exists()
+
+
+def test_a_weight_of_nan_is_named(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """No format has a grid for it."""
+    source = gemm(tmp_path / "m.onnx", np.array([[1.0, np.nan]]))
+    assert "the weight 'w' holds NaN" in ask(source, "-o", tmp_path / "q.onnx", "--to", "weight=int8")
+    assert not (tmp_path / "q.onnx").exists()
