@@ -49,6 +49,7 @@ class Probe(Struct, frozen=True):
         state: See `ProbeState`.
         reason: In words, why it is `introduced` or `coarser`; '' otherwise.
         output: It is an output of the model.
+        formats: Of the second model's layer, where it alone is quantized: 'int8, per channel'.
     """
 
     step: int
@@ -74,6 +75,7 @@ class Probe(Struct, frozen=True):
     state: ProbeState
     reason: str = ""
     output: bool = False
+    formats: str = ""
 
 
 class Blame(Struct, frozen=True):

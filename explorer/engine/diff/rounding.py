@@ -6,6 +6,7 @@ its own, and who reads a rounded value reads that value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -216,8 +217,23 @@ def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[i
         side: Its graph.
         original: Weights of the float original, by input.
     """
+    agreement = Agreement()
+    for slot, rounding in _weights(found, side)[1].items():
+        _compare(agreement, side, rounding, original.get(slot))
+    snr = agreement.snr_db if agreement.elements else None
+    said = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
+    return f"{node.op} -> {formats_text(found, side)}{said}"
+
+
+def _weights(found: RoundedNode, side: Side) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
+    """What is stored of a layer's inputs, and of that what is more than a bias."""
     weights = {slot: r for slot, r in found.inputs.items() if r.source in side.stored}
-    main = {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
+    return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
+
+
+def formats_text(found: RoundedNode, side: Side) -> str:
+    """'int8, per channel': the formats of a layer, and what shares a scale."""
+    weights, main = _weights(found, side)
     inputs = list(dict.fromkeys(r.format for s, r in found.inputs.items() if s not in weights))
     held = list(dict.fromkeys(r.format for r in main.values()))
     if held and inputs:
@@ -232,13 +248,7 @@ def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[i
         one = scaled[0]
         alone = side.stored[one.scale].elements == 1
         parts.append(f"block {one.block}" if one.block else "per tensor" if alone else "per channel")
-    agreement = Agreement()
-    for slot, rounding in main.items():
-        _compare(agreement, side, rounding, original.get(slot))
-    snr = agreement.snr_db
-    if agreement.elements and snr is not None:
-        parts.append(f"{snr:.1f} dB" if np.isfinite(snr) else "exact")
-    return f"{node.op} -> {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Tensor | None) -> None:

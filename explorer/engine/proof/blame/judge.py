@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from explorer.base.units import printable
+from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
+from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.probe import LayerProbe
@@ -30,6 +32,7 @@ class Judge:
         self.rows = rows
         self.depth = depth_of(self.one.model)
         self.coarse: dict[int, tuple[float, str]] = {}
+        self.formats = _formats(self.one.model, self.other.model)
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
         """One for every place, in order."""
@@ -99,6 +102,8 @@ class Judge:
 
     def _of_node(self, model: Model, node: Node) -> tuple[float, str]:
         """The same of a node, its bodies included."""
+        if node.domain in QUANTIZERS:
+            return _QUANTISED, "another number format"
         function = model.functions.get(node.key)
         if function is not None:
             if id(function) not in self.coarse:
@@ -161,7 +166,17 @@ class Judge:
             state=state,
             reason=printable(reason),
             output=output,
+            formats=self.formats.get(self.other.producer[place.pair.after], ""),
         )
+
+
+def _formats(before: Model, after: Model) -> dict[int, str]:
+    """Number formats of the layers of the second model, by node, where the first has none."""
+    side = Side(after)
+    found = fold_rounding(Side(before), side)
+    if found is None or found.side is not side:
+        return {}
+    return {at: formats_text(node, side) for at, node in found.nodes.items()}
 
 
 def _coarseness(dtype: str) -> tuple[float, str]:

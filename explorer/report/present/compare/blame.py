@@ -185,9 +185,17 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
     ]
     if probe.nonfinite:
         rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "that the original has not"))
+    if probe.formats:
+        rows.append(("formats", "", f"{probe.op} -> {_formats(probe)}"))
     if probe.reason:
         rows.append(("why", "", probe.reason))
     return rows
+
+
+def _formats(probe: Probe) -> str:
+    """'int8, per channel, 38.2 dB': what the layer is quantized to, and the error that it makes of that."""
+    snr = f", {-20 * math.log10(probe.introduced):.1f} dB" if probe.introduced else ""
+    return f"{probe.formats}{snr}"
 
 
 def _decibels(probe: Probe) -> str:
@@ -227,6 +235,8 @@ _FIRST = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "o
 
 def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
     said, role = STATES[probe.state]
+    if probe.formats and probe.state == "coarser":
+        said = _formats(probe)
     return (
         exact_text(probe.step),
         Span(probe.layer, "strong" if first else ""),
