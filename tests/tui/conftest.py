@@ -12,7 +12,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
 
 from explorer.host import gc_pause
-from tests.tui.hands import draw, drawn, undrawn
+from tests.tui.hands import draw, quiet, undrawn
 
 PINNED = {"textual": "8.2.8", "rich": "15.0.0", "pytest-textual-snapshot": "1.1.0", "syrupy": "4.8.0"}
 
@@ -27,10 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_a_clock() -> Iterator[None]:
-    """Keys are followed by what they cause, and by no sleep; what that changed is drawn once."""
+    """Keys are followed by what they cause, and by no sleep; who looks has it drawn (`drawn`)."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "pilot"):
-            patch.setattr(f"textual.{module}.wait_for_idle", drawn)
+            patch.setattr(f"textual.{module}.wait_for_idle", quiet)
+        patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
         patch.setattr(Screen, "_compositor_refresh", lambda shown: undrawn.add(shown))
         yield
 
@@ -38,6 +39,7 @@ def without_a_clock() -> Iterator[None]:
 @pytest.fixture
 def each_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every change is drawn when it would be for a user."""
+    monkeypatch.setattr("textual.screen.UPDATE_PERIOD", 1 / 60)
     monkeypatch.setattr(Screen, "_compositor_refresh", draw)
 
 

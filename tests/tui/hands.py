@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakSet
 
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -23,7 +24,7 @@ from tests.tui.scripted import ScriptedEngine
 __all__ = ["Hands", "draw", "drawn", "quiet", "screen", "undrawn"]
 
 draw = Screen._compositor_refresh
-undrawn: set[Screen[Any]] = set()
+undrawn: WeakSet[Screen[Any]] = WeakSet()
 """Screens that have changed since they were drawn."""
 
 _SOON = 0.02  # s; a refresh of the screen comes sooner, a clock that ticks later
@@ -48,15 +49,14 @@ async def quiet(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
         calm = 0 if loop._ready else calm + 1
 
 
-async def drawn(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
-    """Wait until the loop has nothing to do, and draw then what has changed: once, for who looks."""
-    await quiet(min_sleep, max_sleep)
+async def drawn() -> None:
+    """Draw what has changed: once, for who looks."""
     while undrawn:
         for shown in list(undrawn):
             undrawn.discard(shown)
             if shown.is_running:
                 draw(shown)
-        await quiet(min_sleep, max_sleep)
+        await quiet()
 
 
 class Hands:
@@ -74,7 +74,8 @@ class Hands:
     async def press(self, *keys: str) -> None:
         for key in keys:
             await self.pilot.press(key)
-            await self.rest()
+            await self._settle()
+        await drawn()
 
     async def burst(self, *keys: str) -> None:
         """Keys that come before anything is done about the first."""
@@ -82,8 +83,11 @@ class Hands:
         await self.rest()
 
     async def rest(self) -> None:
-        """Until no worker has anything left that it could do."""
+        """Until no worker has anything left that it could do, and all is drawn."""
+        await self._settle()
+        await drawn()
 
+    async def _settle(self) -> None:
         def busy() -> bool:
             return not self.engine.waiting and any(not w.is_finished for w in self.pilot.app.workers)
 
@@ -92,7 +96,7 @@ class Hands:
             await asyncio.sleep(0.005)
             if not busy():
                 await self.pilot.pause()
-        await self.pilot.pause()  # what was laid out is drawn
+        await self.pilot.pause()  # what was laid out is known
 
     async def tile(self) -> None:
         """Tile everything and close the verdict."""

@@ -24,6 +24,7 @@ from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.strips import Status, TitleBar
 from tests.terminal import Terminal
+from tests.tui.hands import drawn
 from tests.tui.scripted import ScriptedEngine
 
 Sample = Callable[[str], Path]
@@ -54,6 +55,7 @@ class Chooser:
         for _ in range(3):
             await self.app.workers.wait_for_complete()
             await self.pilot.pause()
+        await drawn()
 
     async def press(self, *keys: str) -> None:
         for key in keys:
