@@ -74,15 +74,20 @@ def test_the_shared_nouns_need_little_beside_the_standard_library() -> None:
 
 
 TORCH = importlib.util.find_spec("torch") is not None
+LIGHTNING = importlib.util.find_spec("lightning") is not None
 
 
 def needs_torch(name: str) -> bool:
     """Whether a module imports torch as soon as it is imported itself."""
+    return imports(name, "torch")
+
+
+def imports(name: str, package: str) -> bool:
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
     text = Path(spec.origin).read_text(encoding="utf-8")
-    return re.search(r"^(import|from) torch\b", text, re.MULTILINE) is not None
+    return re.search(rf"^(import|from) {package}\b", text, re.MULTILINE) is not None
 
 
 @pytest.mark.slow
@@ -91,6 +96,8 @@ def test_the_engine_never_draws() -> None:
     stop = "".join(f"sys.modules[{name!r}] = None\n" for name in ("textual", "rich"))
     names = [name for name in modules() if name.startswith("explorer.engine")]
     names = [name for name in names if TORCH or not needs_torch(name)]
+    # so does PyTorch Lightning, and stops without it
+    names = [name for name in names if not imports(name, "lightning")]
     assert len(names) > 20
     tried = "\n".join(f"import {name}" for name in names)
     imported_by(stop + tried)
@@ -99,7 +106,7 @@ def test_the_engine_never_draws() -> None:
 def test_all_names_what_is_public() -> None:
     wrong = {}
     for name in modules():
-        if not TORCH and needs_torch(name):
+        if (not TORCH and needs_torch(name)) or (not LIGHTNING and imports(name, "lightning")):
             continue
         module = importlib.import_module(name)
         declared = getattr(module, "__all__", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,26 @@ def test_building_again_gives_the_same_bytes(builder: ModuleType, name: str) -> 
     made, kept = onnx.load_from_string(builder.build(name)), onnx.load(FOLDER / f"{name}.onnx")
     assert made.graph.node == kept.graph.node
     assert builder.build(name) == (FOLDER / f"{name}.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["jets_test", "jets_train"])
+def test_a_data_set_made_again_is_the_same(builder: ModuleType, name: str) -> None:
+    assert (
+        sorted(builder.SAMPLES) == sorted(p.stem for p in FOLDER.glob("*.npz")) == ["jets_test", "jets_train"]
+    )
+    made, kept = np.load(io.BytesIO(builder.jets(name))), np.load(FOLDER / f"{name}.npz")
+    assert (made["x"] == kept["x"]).all()
+    assert (made["y"] == kept["y"]).all()
+    assert kept["x"].shape == (builder.SAMPLES[name], 16)
+    assert set(kept["y"].tolist()) == set(range(5))
+
+
+@pytest.mark.parametrize("name", ["jsc_tiny", "jsc_tiny_x10"])
+def test_the_modules_are_those_of_the_files(sample: Callable[[str], Path], name: str) -> None:
+    with Session(f"{FOLDER}/jsc.py:{name}") as module, Session(sample(name)) as file:
+        assert module.info().totals.macs == file.info().totals.macs
+        named = {tensor.tensor.name: tensor.tensor.shape for tensor in module.weights().tensors}
+        assert {t.tensor.name: t.tensor.shape for t in file.weights().tensors}.items() <= named.items()
 
 
 @pytest.mark.parametrize("name", NAMES)

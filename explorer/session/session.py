@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from explorer.base.errors import Misuse
 from explorer.session import headers
+from explorer.session.methods.data import DataMethods
 from explorer.session.methods.exports import ExportMethods
 from explorer.session.methods.figures import FigureMethods
 from explorer.session.methods.graph import GraphMethods
@@ -41,6 +42,7 @@ class Session(
     SizeMethods,
     GraphMethods,
     ValueMethods,
+    DataMethods,
     TilingMethods,
     QuantizeMethods,
     ProofMethods,

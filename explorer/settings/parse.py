@@ -227,6 +227,21 @@ def parse_limit(text: str | None, where: str) -> float | None:
 _RANGE_HINT = "write batch, or sequence=1:32k"
 
 
+def parse_share(text: str, where: str) -> float:
+    """A number between 0 and 1.
+
+    Raises:
+        Misuse: It is not one.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1:
+        raise Misuse(f"'{text}' is not a number between 0 and 1", where=where)
+    return number
+
+
 def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int | None]:
     """A size and the range that it goes over: 'batch', 'batch=1:64', 'sequence=1:32k' (k is 1,024).
 
@@ -475,6 +490,8 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
         options: Arguments of `session.Session`, by name.
     """
     words = ["--weights", options["weights"]] if options.get("weights") else []
+    if options.get("weights_file") is not None:
+        words += ["--weights-file", path_word(options["weights_file"])]
     for name, size in options.get("dims", {}).items():
         words += option_words(
             "--dim", f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}"

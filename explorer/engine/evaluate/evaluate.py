@@ -54,7 +54,7 @@ def evaluate(
     for model in models:
         if not model.parts:
             model.parts = data.assigned(model.inputs, named, model.name)
-    metrics: list[Metrics] = []
+    metrics: Sequence[Metrics] = ()
     beside = [Agreement() for _ in models[1:]]
     chosen, done, outputs = task, 0, 0
     for samples in data.batches(batch):
@@ -75,17 +75,6 @@ def evaluate(
             _agree(agreement, found[0], output, labels, models[0], model)
         done += len(found[0])
     assert chosen is not None  # a file without samples was refused
-    scores = [
-        ModelScore(
-            model.name,
-            model.output,
-            agreement=_agreement(beside[at - 1], chosen) if at else None,
-            seconds=model.seconds,
-            notes=model.notes,
-            **(metrics[at].figures() if metrics else {}),
-        )
-        for at, model in enumerate(models)
-    ]
     taken = data.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
     return Evaluation(
         data.path,
@@ -96,8 +85,19 @@ def evaluate(
         data.labels,
         batch,
         outputs,
-        tuple(scores),
+        tuple(_score(model, at, metrics, beside, chosen) for at, model in enumerate(models)),
         time.perf_counter() - began,
+    )
+
+
+def _score(
+    model: Predictor, at: int, metrics: Sequence[Metrics], beside: Sequence[Agreement], task: Task
+) -> ModelScore:
+    """What was added up of the model at a place."""
+    agreement = _agreement(beside[at - 1], task) if at else None
+    found = metrics[at].figures() if metrics else {}
+    return ModelScore(
+        model.name, model.output, agreement=agreement, seconds=model.seconds, notes=model.notes, **found
     )
 
 

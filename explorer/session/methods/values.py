@@ -10,12 +10,11 @@ from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings.statistics import AskedStatistics
 
 if TYPE_CHECKING:
-    from explorer.facts.evaluate.evaluation import Evaluation, Task
     from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 
 
 class ValueMethods(SessionParts):
-    """What is in the weights, what the layers put out, and what the outputs are worth."""
+    """What is in the weights, and what the layers put out."""
 
     def weights(
         self,
@@ -112,61 +111,6 @@ class ValueMethods(SessionParts):
             on_progress,
             cancel,
         )
-
-    def evaluate(
-        self,
-        data: str,
-        *,
-        labels: str = "",
-        inputs: Sequence[str] = (),
-        scores: str = "",
-        batch: int = 64,
-        task: Task | None = None,
-        states: Sequence[int] = (),
-        others: Sequence[str] = (),
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Evaluation:
-        """How well states of the session, and other models, do on the samples of a file, side by side.
-
-        Args:
-            data: An .npz, .npy or .csv with a sample in each row.
-            labels: The array or column that is to be met; by default one that is called labels, label, y,
-                targets or target, or the last column.
-            inputs: Arrays that go in, in the order of the model's inputs or as 'input=array'; columns of a
-                table. By default what is called like the inputs, or what is left.
-            scores: The output that is scored; by default the first.
-            batch: Samples that run together, where the model does not fix that.
-            task: What the labels say; by default told by them and the output.
-            states: Models of the history; none means the current one.
-            others: Further models, opened as this one was.
-            on_progress: Told how many samples are done.
-            cancel: Asked at every batch; True stops.
-
-        Raises:
-            Misuse: The data does not fit a model, a label is out of range, a number is NaN or Inf.
-            BadModel: A model fails.
-            Cancelled: `cancel` said so.
-        """
-        from explorer.session.parts.evaluate import evaluated  # onnxruntime
-
-        own, beside = self._models, [self._models.beside(other) for other in others]
-        every = [(own, own.at(at)) for at in states or (None,)] + [(models, 0) for models in beside]
-        try:
-            return evaluated(
-                every,
-                data,
-                labels=labels,
-                inputs=inputs,
-                output=scores,
-                batch=batch,
-                task=task,
-                on_progress=on_progress,
-                cancel=cancel,
-            )
-        finally:
-            for models in beside:
-                models.close()
 
     def values(
         self,

@@ -61,6 +61,14 @@ def _predictor(
     opened: Any = models.opened(at, on_progress)
     if at or not hasattr(opened, "loaded"):
         return of_graph(models.graph(at, on_progress), name, output, models.random_weights())
+    bound, specs = module_inputs(opened, data, named)
+    fallback = next((info.shape[0] for info in bound.inputs if info.shape), None)
+    run = _named(opened.runner(), specs, _outputs(models, at))
+    return Predictor(name, specs, run, output=output, fallback=fallback, notes=models.random_weights())
+
+
+def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[Any, list[InputSpec]]:
+    """The inputs of a module, settled by the data where it does not say what it takes."""
     free = [part for part in data.parts if part != data.labels and (not named or part in named)]
     kinds = {part: "float32" if data.table else str(data.parts[part].dtype) for part in free}
     told = {part: (kinds[part], (2, *data.parts[part].shape)) for part in free}
@@ -70,9 +78,7 @@ def _predictor(
         InputSpec(info.name, info.dtype, ("batch", *info.shape[1:]) if data.table and info.shape else None)
         for info in bound.inputs
     ]
-    fallback = next((info.shape[0] for info in bound.inputs if info.shape), None)
-    run = _named(opened.runner(), specs, _outputs(models, at))
-    return Predictor(name, specs, run, output=output, fallback=fallback, notes=models.random_weights())
+    return bound, specs
 
 
 def _outputs(models: Models, at: int) -> list[str]:
