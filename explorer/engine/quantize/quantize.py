@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Model
+from explorer.engine.graph.model import Graph, Model, Node, Value
 from explorer.engine.graph.repeated_nodes import gathered, held
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
@@ -56,6 +56,9 @@ def quantized(
         for value in graph.inputs
         if value.name not in graph.initializers or (value.name in used and value.name in model.defaults)
     )
+    values = (*graph.values, *to.values)
+    if to.functions:
+        values += _undeclared(graph, nodes, values, shapes)
     needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
@@ -64,10 +67,25 @@ def quantized(
             nodes=gathered(nodes),
             inputs=listed,
             initializers=kept,
-            values=(*graph.values, *to.values),
+            values=values,
         ),
         opsets={**to.opsets, **model.opsets},
         ir_version=max(model.ir_version, needed, 8 if to.functions else 0),
         functions={**to.functions, **model.functions},
         path="",
+    )
+
+
+def _undeclared(
+    graph: Graph, nodes: Sequence[Node], values: Sequence[Value], shapes: Mapping[str, TensorInfo]
+) -> tuple[Value, ...]:
+    """What lies between the nodes of a graph of fixed sizes and is not declared: QONNX executes no less."""
+    if not all(isinstance(size, int) for value in graph.feeds for size in value.shape or ("?",)):
+        return ()
+    known = {value.name for value in (*graph.inputs, *graph.outputs, *values)}
+    found = (shapes.get(name) for node in nodes for name in node.outputs if name not in known)
+    return tuple(
+        Value(info.name, info.dtype, info.shape)
+        for info in found
+        if info is not None and info.dtype and info.shape is not None and info.origin != "bound"
     )

@@ -38,14 +38,14 @@ def model_of(
     )
 
 
-def run(path: Path, values: np.ndarray, level: str) -> list[np.ndarray]:
+def run(path: Path, values: np.ndarray, level: str, name: str = "x") -> list[np.ndarray]:
     """What stock onnxruntime makes of a file's input."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": values})
+    return session.run(None, {name: values})
 
 
 def written(folder: Path, model: Model) -> Path:
