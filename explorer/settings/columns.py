@@ -340,7 +340,7 @@ def chosen(names: Iterable[str], beside: Beside = NOTHING, where: str = "--colum
 
 _NEEDS = {
     "seconds": "needs a machine: name one with --machine, or give --peak-macs and --bandwidth",
-    "utilization": "needs a tile: --tile 64x64x64",
+    "utilization": "needs a tile, or a model that is tiled: --tile 64x64x64",
     "providers": "needs to ask onnxruntime: --provider",
 }
 

@@ -15,6 +15,10 @@ from explorer.settings.filter import is_query, matcher
 __all__ = ["tile_arithmetic", "with_sites_found"]
 
 
+_MOST = 1 << 200
+"""MACs beyond which nobody has planned anything."""
+
+
 def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int, float]]:
     """What the tiles of a plan multiply, by the id of the layer that each site is, and what of it is needed.
 
@@ -29,6 +33,8 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
             tm, tk, tn = site.tile
             calls = 1 if site.calls is None else site.calls
             spent = calls * site.products * tm * tk * tn
+            if not (0 < spent < _MOST and 0 <= site.utilisation <= 1):
+                continue  # the plan in a file is a claim
             work[at] = work.get(at, 0) + spent
             macs[at] = macs.get(at, 0) + spent * site.utilisation
     return {"tile_work": work, "tile_macs": macs}

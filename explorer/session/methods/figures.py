@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.errors import Misuse
-from explorer.facts import Analysis, Info, LayerTable, OpStat, TileSpec
+from explorer.facts import Analysis, Info, LayerTable, OpStat, Plan, TileSpec
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 
@@ -144,7 +144,8 @@ class FigureMethods(SessionParts):
             depth: Levels of the tree, from 1.
             flat: Rows without others in them only, one below the other, sorted together.
             machine: Of the column `time`.
-            spec: A tiling: of the column `utilization`.
+            spec: A tiling: of the column `utilization`; of a model that is tiled already its own, where the
+                column is asked for.
             overlay: Figures from outside, as columns of their own (see `overlay`).
             providers: Of the column `provider` (see `placement`); empty for all that onnxruntime has here.
             fold_constants: Constants and shape arithmetic are one row in each group.
@@ -155,7 +156,7 @@ class FigureMethods(SessionParts):
             Misuse: There is no such column or style, a column needs a machine or a tile, or the filter
                 cannot be read.
         """
-        plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
+        plan = self._table_plan(spec, (query or "", sort or "", *(columns or ())), index, on_progress)
         placed = None if providers is None else self.placement(providers, index=index)
         return self._figures.table(
             query,
@@ -168,6 +169,17 @@ class FigureMethods(SessionParts):
             given=self._figures.given(machine, plan, overlay, placed, index),
             index=index,
         )
+
+    def _table_plan(
+        self, spec: TileSpec | None, wanted: Iterable[str], index: int | None, on_progress: OnProgress
+    ) -> Plan | None:
+        """How full tiles are: as they would be, or as they are where that is asked for."""
+        if spec is not None:
+            return self._tiler.plan(spec, on_progress, at=index)[0]
+        at = self._models.at(index)
+        if not any("utilization" in text for text in wanted) or self._models.examined(at).info.tiled is None:
+            return None
+        return self._tiler.tiling(at)
 
     def column(
         self,
@@ -185,7 +197,7 @@ class FigureMethods(SessionParts):
         Args:
             name: Of the column, see `explorer.settings.columns`.
             machine: Of the column `time`.
-            spec: A tiling: of the column `utilization`.
+            spec: A tiling: of the column `utilization`; None for that of a model that is tiled already.
             overlay: Figures from outside, whose columns there are then.
             providers: Of the column `provider`.
             index: Which model of the history; None is the current one.
@@ -198,7 +210,7 @@ class FigureMethods(SessionParts):
         Raises:
             Misuse: There is no such column, or it needs a machine or a tile.
         """
-        plan = None if spec is None else self._tiler.plan(spec, on_progress, at=index)[0]
+        plan = self._table_plan(spec, (name,), index, on_progress)
         placed = None if providers is None else self.placement(providers, index=index)
         return self._figures.column(name, self._figures.given(machine, plan, overlay, placed, index), index)
 

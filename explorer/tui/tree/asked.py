@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OF_MACHINE = "a machine: m chooses one"
 _OF_TILE = "a tile: t chooses one"
+_TILED = "as it is tiled"
 _GIVEN = {"seconds": "machine", "utilization": "spec"}
 """What the engine is told for a column, by what has to lie beside the rows."""
 
@@ -67,7 +68,11 @@ class AskedColumns:
         needs = self._column(name).needs
         if needs == "seconds":
             return known_machine(self._store)
-        return self._store.tile_spec if needs == "utilization" else needs
+        if needs != "utilization":
+            return needs
+        analysis = self._store.analysis
+        is_tiled = analysis is not None and analysis.info.tiled is not None
+        return _TILED if is_tiled else self._store.tile_spec
 
     async def ask(self) -> None:
         """Ask for what is lacking, one column after the other."""
@@ -78,7 +83,7 @@ class AskedColumns:
             tree.stale |= {name}
             tree.refresh()
             needs = self._column(name).needs
-            more: dict[str, Any] = {_GIVEN[needs]: given} if needs in _GIVEN else {}
+            more: dict[str, Any] = {_GIVEN[needs]: given} if needs in _GIVEN and given != _TILED else {}
             try:
                 if needs == "providers":
                     model.providers = (await store.jobs.ask("placement")).providers

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
+import onnx
 import pytest
 
 import explorer
@@ -116,6 +118,41 @@ def test_time_and_utilization_add_up_over_groups(capsys: pytest.CaptureFixture[s
     plan = {row["path"]: row["utilization"] for row in table(capsys, LENET, "--tile", "8")}
     assert not plan["/Relu"]
     assert float(plan["/conv2/Conv"]) == pytest.approx(100 * 150 * 16 / (13 * 19 * 2 * 512))
+
+
+def tile_lenet(target: str) -> None:
+    with explorer.Session(LENET) as session:
+        session.tile(explorer.TileSpec(tile=(8, 8, 8)))
+        session.save(target)
+
+
+def test_of_a_model_that_is_tiled_utilization_is_that_of_its_own_tiles(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    planned = {row["path"]: row["utilization"] for row in table(capsys, LENET, "--tile", "8")}
+    tiled = str(tmp_path / "tiled.onnx")
+    tile_lenet(tiled)
+    own = {row["path"]: row["utilization"] for row in table(capsys, tiled, "--columns", "utilization")}
+    assert own["/conv2/Conv"] == planned["/conv2/Conv"] != ""
+    assert "utilization" not in table(capsys, tiled)[0], "only where somebody asks"
+    found = table(capsys, tiled, "--columns", "kind", "--filter", f"utilization={own['/conv2/Conv']}")
+    assert "Conv, tiled" in {row["kind"] for row in found}
+
+
+def test_what_a_file_claims_of_its_tiles_and_cannot_be_is_no_figure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tiled = tmp_path / "tiled.onnx"
+    tile_lenet(str(tiled))
+    model = onnx.load(tiled)
+    (said,) = [prop for prop in model.metadata_props if "utilisation" in prop.value]
+    plan = json.loads(said.value)
+    for site, claim in zip(plan["sites"], (-1.0, 1e300), strict=False):
+        site["utilisation"] = claim
+    said.value = json.dumps(plan)
+    onnx.save(model, tiled)
+    shares = [row["utilization"] for row in table(capsys, str(tiled), "--columns", "utilization")]
+    assert all(0 <= float(share) <= 1 for share in shares if share)
 
 
 def test_of_a_size_that_is_open_nobody_says_how_full_a_tile_is(capsys: pytest.CaptureFixture[str]) -> None:
