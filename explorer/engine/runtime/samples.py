@@ -44,6 +44,17 @@ class Samples(Struct, frozen=True):
     def __iter__(self) -> Iterator[Feeds]:
         return self.each()
 
+    def sizes(self, model: Model) -> dict[str, int]:
+        """Sizes that symbolic dimensions of the model's inputs have with the first of them."""
+        first = next(iter(self), {})
+        return {
+            dim: size
+            for value in model.graph.feeds
+            if value.name in first
+            for dim, size in zip(value.shape or (), first[value.name].shape, strict=False)
+            if isinstance(dim, str)
+        }
+
 
 def random_samples(
     model: Model,

@@ -327,6 +327,13 @@ class Models:
             self._original_graph = self._examined_graph(0, on_progress, cancel)
         return self._original_graph.analysis
 
+    def analysis_at(self, at: int, sizes: Mapping[str, int]) -> Analysis:
+        """The analysis of a state's graph; at these sizes of its inputs where it is not known without."""
+        known = self.graph_analysis(at, None, None)
+        if known.info.totals.coverage == 1 or not sizes:
+            return known
+        return self._examined_graph(at, None, None, sizes).analysis
+
     def comparable_analysis(self, at: int, other: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """The analysis of a state at the sizes of the figures of the tilings between it and another."""
         known = self.graph_analysis(at, on_progress, cancel)

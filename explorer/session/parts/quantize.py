@@ -136,7 +136,8 @@ class Quantizer:
         weights: bool,
     ) -> Quantization:
         models = self._models
-        analysis = models.graph_analysis(models.current, None, None)
+        sizes = self._samples(chosen.model, request).sizes(chosen.model)
+        analysis = models.analysis_at(models.current, sizes)
         stored = analysis.info.totals.weight_bytes
         made = answer(chosen.choices, grids.of, analysis.layers, stored, **errors, weights=weights)
         return replace(made, command=self.command(request, output))

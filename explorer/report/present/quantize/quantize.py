@@ -60,8 +60,12 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
 
 
 def _rests_on(fact: Quantization) -> str:
-    ran = f"ranges and errors from {printable(fact.calibration)}" if fact.calibration else "nothing was run"
-    return f"{ran}; {seconds_text(fact.seconds)}"
+    """What the figures come from."""
+    if not fact.output:
+        return "Only the choice, nothing was run: -o FILE writes the model and measures what it loses."
+    what = "ranges and errors" if fact.outputs else "ranges"
+    ran = f"{what} from {printable(fact.calibration)}; " if fact.calibration else ""
+    return f"{ran}{seconds_text(fact.seconds)}"
 
 
 def _by_op(fact: Quantization) -> Table:
@@ -92,13 +96,32 @@ _COLUMNS = (
     Column("saturated", "right", drop=6),
     Column("BitOPs", "right", drop=9),
     Column("bytes", "right", drop=2),
-    Column("output dB", "right"),
+    Column("output dB", "right", drop=1),
 )
 
 
 def layers(found: Sequence[QuantizedLayer]) -> Table:
     """A row a layer that took a format."""
-    return Table(_COLUMNS, Rows(_row, found), what="layers")
+    some = _row_of_any(found)
+    kept = [at for at, column in enumerate(_COLUMNS) if not column.drop or some[at]]
+
+    def row(layer: QuantizedLayer) -> list[Cell]:
+        cells = _row(layer)
+        return [cells[at] for at in kept]
+
+    return Table([_COLUMNS[at] for at in kept], Rows(row, found), what="layers")
+
+
+def _row_of_any(found: Sequence[QuantizedLayer]) -> list[bool]:
+    """Which columns have something to say of one of the layers."""
+    said = [False] * len(_COLUMNS)
+    for layer in found:
+        said = [had or _text(cell) not in ("", "-") for had, cell in zip(said, _row(layer), strict=True)]
+    return said
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell.text if isinstance(cell, Span) else "more"
 
 
 def _row(layer: QuantizedLayer) -> tuple[Cell, ...]:
@@ -209,7 +232,8 @@ def totals(fact: Quantization) -> Fields:
 
 def _change(pair: BeforeAfter, how: Callable[[int | None], Span]) -> Cell:
     old, new = how(pair.before), how(pair.after)
-    return Span(f"{old.text} -> {new.text}", "figure", f"{old.exact} -> {new.exact}", pair.after)
+    exact = f"{old.exact} -> {new.exact}" if old.exact and new.exact else ""
+    return Span(f"{old.text} -> {new.text}", "figure", exact, pair.after)
 
 
 def _share(pair: BeforeAfter) -> Cell:

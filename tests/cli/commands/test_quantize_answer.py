@@ -1,0 +1,157 @@
+"""What `explorer quantize` answers: figures of layers and outputs, calibrated on files of the user's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from explorer.cli import main
+
+Sample = Callable[[str], Path]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def made(*words: object, code: int = 0) -> str:
+        assert main.main([*map(str, words), "--quiet"]) == code
+        said = capsys.readouterr()
+        return said.err if code == 2 else said.out
+
+    return made
+
+
+def pictures(path: Path, count: int, scale: float = 1.0) -> Path:
+    values = np.random.default_rng(5).standard_normal((count, 1, 1, 28, 28)) * scale
+    np.savez(path, values.astype(np.float32))
+    return path
+
+
+def test_json_has_the_figures_of_the_issue(sample: Sample, tmp_path: Path, run: Callable[..., str]) -> None:
+    """By operator, by layer, in total and of the outputs; they are those of the files, run by onnxruntime."""
+    source, target, calib = sample("lenet"), tmp_path / "q.onnx", pictures(tmp_path / "calib.npz", 6)
+    found = json.loads(run("quantize", source, "-o", target, "--calibrate", calib, "--json"))
+    assert found["by_op"] == [
+        {"op": "Conv", "total": 2, "changed": 2, "unchanged": 0},
+        {"op": "Gemm", "total": 3, "changed": 3, "unchanged": 0},
+    ]
+    assert found["totals"]["bitops"]["before"] == 16 * found["totals"]["bitops"]["after"]
+    assert found["calibration"] == "calib.npz, 6 samples"
+    keys = {"name", "op", "weight", "input", "bias", "weight_snr_db", "output_snr_db", "saturated", "bits"}
+    assert keys <= found["layers"][0].keys()
+    assert found["worst"] == min(found["layers"], key=lambda layer: layer["output_snr_db"])["name"]
+    sessions = [
+        onnxruntime.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in (source, target)
+    ]
+    with np.load(calib) as file:
+        old, new = (
+            np.concatenate([s.run(None, {"input": x})[0] for x in file["arr_0"]]).astype(np.float64)
+            for s in sessions
+        )
+    (said,) = found["outputs"]
+    assert said["snr_db"] == pytest.approx(10 * np.log10((old**2).sum() / ((new - old) ** 2).sum()), abs=0.2)
+    assert (said["samples"], said["top1"]) == (6, (old.argmax(1) == new.argmax(1)).mean())
+
+
+def test_calibration_decides_what_is_saturated(
+    sample: Sample, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    """Ranges seen on small pictures, and a percentile, leave larger values outside."""
+    words = ("quantize", sample("lenet"), "--json", "--calibrate", pictures(tmp_path / "c.npz", 4))
+    shares = {}
+    for name in ("minmax", "percentile", "entropy", "mse"):
+        more = ("--calibrator", name, "--percentile", 98)
+        layers = json.loads(run(*words, "-o", tmp_path / f"{name}.onnx", *more))["layers"]
+        shares[name] = [layer["saturated"] for layer in layers]
+        assert all(layer["output_snr_db"] > 12 for layer in layers)
+    assert not any(shares["minmax"])
+    assert 0.005 < shares["percentile"][0] <= 0.02
+    assert any(shares["mse"])
+    assert any(shares["entropy"])
+
+
+def test_a_folder_of_samples_calibrates(sample: Sample, tmp_path: Path, run: Callable[..., str]) -> None:
+    folder = tmp_path / "calib"
+    folder.mkdir()
+    for at in range(2):
+        pictures(folder / f"{at}.npz", 3, 1.0 + at)
+    text = run("quantize", sample("lenet"), "-o", tmp_path / "q.onnx", "--calibrate", folder)
+    assert "ranges and errors from calib, 6 samples" in text
+    assert "worst" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.zeros((2, 1, 1, 28, 27), np.float32), r"[2, 1, 1, 28, 27] there and [1, 1, 28, 28]"),
+        (np.full((2, 1, 1, 28, 28), np.nan, np.float32), "NaN or Inf in sample 1"),
+        (np.zeros((2, 1, 1, 28, 28)), "float64 there and float32 in the model"),
+    ],
+)
+def test_a_bad_calibration_file_writes_nothing(
+    sample: Sample, tmp_path: Path, run: Callable[..., str], values: Any, said: str
+) -> None:
+    np.savez(tmp_path / "c.npz", values)
+    words = ("quantize", sample("lenet"), "-o", tmp_path / "q.onnx", "--calibrate", tmp_path / "c.npz")
+    text = run(*words, code=2)
+    assert said in text
+    assert text.count("\n") == 1
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_the_table_says_what_is_lost_and_what_was_left(
+    sample: Sample, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    """Work is known although the model leaves its sizes open: it is that of the samples."""
+    text = run("quantize", sample("bert_tiny"), "-o", tmp_path / "q.onnx")
+    assert "a Gather is left unless it is named" in text
+    assert "output dB" in text
+    assert "?" not in text
+    only = run("quantize", sample("bert_tiny"))
+    assert "Only the choice, nothing was run" in only
+    assert " dB" not in only
+    assert "RMS" not in only
+
+
+def test_verify_takes_a_quantized_model_within_a_ratio(
+    sample: Sample, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    """It takes one that loses less, and refuses one that loses more, by the figure that both tell."""
+    source, target = sample("lenet"), tmp_path / "q.onnx"
+    made = json.loads(run("quantize", source, "-o", target, "--draws", 1, "--json"))
+    snr = made["outputs"][0]["snr_db"]
+    assert "within what was asked" in run("verify", source, target, "--snr", snr - 1)
+    refused = json.loads(run("verify", source, target, "--snr", snr + 1, "--json", code=1))
+    assert refused["passed"] is False
+    assert f"signal to noise {snr:.1f} dB" in refused["outputs"][0]["reason"]
+
+
+def test_diff_and_blame_say_one_row_for_each_layer(
+    sample: Sample, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    """In every form that is written: codes with scales, functions, casts; weights alone in blocks."""
+    source = sample("lenet")
+    cases = {
+        "int8": "int8, per channel",
+        "fixed12.6": "int12",
+        "mxfp8": "mxfp8",
+        "weight=float16,input=float32": "weight float16",
+    }
+    for at, (formats, said) in enumerate(cases.items()):
+        target = tmp_path / f"{at}.onnx"
+        run("quantize", source, "-o", target, "--to", formats)
+        rows = [
+            row
+            for row in json.loads(run("diff", source, target, "--json", code=1))["nodes"]
+            if row["op_before"] != "Opset"
+        ]
+        assert [row["status"] for row in rows] == ["quantized"] * 5, formats
+        assert all(row["what"].startswith(f"{row['op_before']} -> {said}") for row in rows)
+        probes = json.loads(run("blame", source, target, "--json", "--draws", 1, code=1))["probes"]
+        assert {probe["op"] for probe in probes if probe["formats"].startswith(said)} == {"Conv", "Gemm"}
+        assert not any(probe["state"] == "introduced" for probe in probes)
