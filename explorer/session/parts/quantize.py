@@ -84,7 +84,7 @@ class Quantizer:
             step = partial(report, on_progress, cancel, "calibrating")
             found = calibration.ranges(chosen.model, uses, samples, spec.calibrator, spec.percentile, step)
         grids = Grids(found)
-        made = quantized(chosen.model, chosen.choices, grids, chosen.shapes)
+        made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         target = output or models.unused_name()
         errors: dict[str, Any] = {}
         with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
@@ -109,6 +109,12 @@ class Quantizer:
             )
         )
         return result
+
+    def _declared(self, chosen: Chosen) -> Mapping[str, TensorInfo]:
+        """Shapes of the model's values, open where it leaves them open, whatever was bound for figures."""
+        options = self._models.options
+        bound = options["dims"] or options["input_shapes"]
+        return shapes.infer(chosen.model).values if bound else chosen.shapes
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

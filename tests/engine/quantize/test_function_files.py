@@ -79,3 +79,15 @@ def test_qonnx_executes_a_whole_model_as_onnxruntime_does(
         # one node at a time, or all of them: onnxruntime may lay a convolution's channels out otherwise
         assert np.allclose(got, expected[name], rtol=1e-6, atol=1e-6), name
         assert np.ptp(got) > 0
+
+
+@pytest.mark.parametrize("name", ["int8", "fixed12.6", "mxfp6"])
+def test_a_size_that_was_bound_for_the_figures_stays_open_in_the_file(
+    tmp_path: Path, sample: Callable[[str], str], name: str
+) -> None:
+    with Session(sample("lstm_tiny"), dims={"batch": 1, "sequence": 5}) as session:
+        spec = QuantizeSpec(weight=name, input=name, bias="float32")
+        session.quantize(spec, output=str(tmp_path / "q.onnx"), report=False)
+    values = np.ones((3, 7, 20), np.float32)
+    (got,) = run(tmp_path / "q.onnx", values, LEVELS[-1], "features")
+    assert got.shape == (3, 7, 12)

@@ -100,7 +100,7 @@ class Additions:
         return name
 
     def call(
-        self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape, depth: int | None
+        self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape | None, depth: int | None
     ) -> str:
         """The call of a format's function: what comes of the value `source`, of this shape.
 
@@ -109,14 +109,15 @@ class Additions:
             grid: Where its numbers lie.
             source: What is rounded.
             target: What the result is called, or much like it.
-            shape: Of both.
+            shape: Of both; None where it is not known.
             depth: The axis along which blocks of the format's own lie.
         """
         name = self.unique(target)
-        made = call(fmt, grid, source, name, shape, axis=-1 if depth is None else depth)
+        made = call(fmt, grid, source, name, shape or (), axis=-1 if depth is None else depth)
         self.nodes += made.nodes
         self.stored.update({tensor.name: tensor for tensor in made.tensors})
-        self.values += (*made.values, Value(name, "float32", shape))
+        if shape is not None:
+            self.values += (*made.values, Value(name, "float32", shape))
         self._taken.update(o for node in made.nodes for o in node.outputs)
         self._taken.update(tensor.name for tensor in made.tensors)
         function = function_for(fmt, self.opset)

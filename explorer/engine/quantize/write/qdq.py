@@ -123,7 +123,7 @@ def _called(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> s
     if found is not None:
         return found
     shape = to.shape(operand.value) if operand.tensor is None else operand.shape
-    return to.made(key, to.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape or (), depth))
+    return to.made(key, to.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth))
 
 
 def _to(dtype: str) -> Mapping[str, Any]:
