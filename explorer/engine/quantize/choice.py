@@ -140,11 +140,11 @@ def _choice(
     parts = {
         part: known(values[part], _where(origins[part], "--to")) for part in PARTS if values[part] != "auto"
     }
-    return _fitting(LayerChoice(layer, **how, origins=origins), parts)
+    return _fitting(LayerChoice(layer, **how, origins=origins), parts, spec.form)
 
 
-def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None]) -> LayerChoice:
-    """A choice with the formats of the parts that the layer has."""
+def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
+    """A choice with the formats of the parts that the layer has, and how it is written."""
     layer = choice.layer
     taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
     scaled = [fmt for part in ("weight", "input") if isinstance(fmt := taken.get(part), Integer)]
@@ -155,7 +155,54 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None]) -> L
     if not taken:
         what = "it has no stored weight" if parts.get("weight") else "no part of it is asked for"
         return replace(choice, reason=what)
-    return replace(choice, **taken)
+    choice = replace(choice, **taken)
+    if form == "qoperator":
+        return replace(choice, form="qoperator", reason=_no_qoperator(choice))
+    if form == "qdq" and (named := [fmt.name for fmt in taken.values() if fmt.writing == "function"]):
+        return replace(choice, reason=f"QuantizeLinear has no {named[0]}: only a function says it")
+    if form == "auto" and _in_blocks(choice):
+        return replace(choice, form="nbits")
+    return replace(choice, form="function" if form == "function" else "qdq")
+
+
+def _factors(layer: QuantizableLayer) -> tuple[float, float]:
+    """Alpha and beta of a Gemm."""
+    given = layer.node.attributes if layer.op == "Gemm" else {}
+    return float(given.get("alpha", 1.0)), float(given.get("beta", 1.0))
+
+
+def _no_qoperator(choice: LayerChoice) -> str:
+    """Why a layer cannot be an operator of integers; '' where it can."""
+    layer = choice.layer
+    if layer.op not in ("Conv", "Gemm", "MatMul"):
+        return f"there is no QOperator for {layer.op}"
+    of = [choice.input, choice.weight if layer.of("weight") else choice.input]
+    if any(fmt is None or fmt.element_type not in ("int8", "uint8") for fmt in of):
+        return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
+    if layer.of("bias") and choice.bias is not BIAS:
+        return "the bias of a QOperator is of integers"
+    if layer.op == "Gemm" and (not layer.of("weight") or layer.operands[0].tensor or _factors(layer)[1] != 1):
+        return "QGemm takes a stored weight on the right, and no beta"
+    return ""
+
+
+def _in_blocks(choice: LayerChoice) -> bool:
+    """Whether a layer is what MatMulNBits computes: a stored weight of 4 bits in blocks, on the right."""
+    layer, fmt, block = choice.layer, choice.weight, choice.block
+    if (
+        layer.op not in ("MatMul", "Gemm")
+        or choice.input is not None
+        or fmt is None
+        or choice.bias is not None
+    ):
+        return False
+    (operand, *more) = layer.of("weight")
+    turned = bool(layer.node.attributes.get("transA", 0))
+    plain = not more and operand.at == 1 and len(operand.shape) == 2 and not turned
+    fits = block >= 16 and block & (block - 1) == 0
+    if not plain or not fits or operand.shape[operand.depth or 0] <= block:
+        return False
+    return fmt.scaled and fmt.element_type in ("int4", "uint4") and _factors(layer) == (1.0, 1.0)
 
 
 def _meant(

@@ -6,7 +6,7 @@ made while the file is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,13 +14,19 @@ from explorer.engine.graph.model import Graph, Model, Node, Value
 from explorer.engine.graph.repeated_nodes import gathered, held
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
-from explorer.engine.quantize.write import qdq
+from explorer.engine.quantize.write import nbits, qdq, qoperator
 from explorer.engine.quantize.write.additions import Additions
 from explorer.engine.tiling.tile import pruned
 from explorer.facts import TensorInfo
 
 _IR_VERSIONS = ((21, 10), (19, 9), (13, 7), (10, 5))
 """Operator sets, and the IR version that came with each."""
+
+
+_WRITERS: Mapping[str, Callable[[LayerChoice, Grids, Additions], None]] = {
+    "nbits": nbits.write,
+    "qoperator": qoperator.write,
+}
 
 
 def quantized(
@@ -47,7 +53,7 @@ def quantized(
         if choice is None:
             to.nodes.append(node)
         else:
-            qdq.write(choice, grids, to)
+            _WRITERS.get(choice.form, qdq.write)(choice, grids, to)
     bypassed = {id(node) for choice in chosen.values() for o in choice.layer.operands for node in o.chain}
     nodes, used = pruned(to.nodes, [value.name for value in graph.outputs], bypassed)
     kept = {name: tensor for name, tensor in {**graph.initializers, **to.stored}.items() if name in used}

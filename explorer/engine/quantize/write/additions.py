@@ -26,10 +26,12 @@ class Additions:
         opsets: Operator sets that new nodes need.
         values: Declarations of new values.
         opset: Version of the default operator set.
+        clipped: What Clip nodes make.
     """
 
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
         self.opset = model.opset
+        self.clipped = {o for node in held(model.graph.nodes) if node.op == "Clip" for o in node.outputs}
         self.nodes: list[Node] = []
         self.stored: dict[str, Tensor] = {}
         self.functions: dict[tuple[str, str, str], Function] = {}

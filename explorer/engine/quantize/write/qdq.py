@@ -14,6 +14,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Value, dtype_code
 from explorer.engine.quantize.choice import BIAS, LayerChoice, is_called
+from explorer.engine.quantize.functions import LEAST_OPSET
 from explorer.engine.quantize.grids import Grids, bias_values
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
@@ -27,9 +28,22 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     for operand in choice.layer.operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
         if fmt is not None:
-            make = _called if is_called(choice, operand.part) else _OPERANDS[operand.part]
-            inputs[operand.at] = make(operand, fmt, grids.of(choice, operand), to)
+            grid = grids.of(choice, operand)
+            called = is_called(choice, operand.part) or _is_lost(operand, fmt, grid, to)
+            make = _called if called else _OPERANDS[operand.part]
+            inputs[operand.at] = make(operand, fmt, grid, to)
     to.nodes.append(node.with_values(inputs, node.outputs))
+
+
+def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> bool:
+    """Whether onnxruntime takes a Clip in front for what the QuantizeLinear behind it does anyway.
+
+    Version 1.31 takes ends of ranges that are less than float32's epsilon apart for the same: where a model
+    of random weights has but tiny values, the Clip goes, and what was below zero comes back.
+    """
+    if operand.value not in to.clipped or to.opset < LEAST_OPSET or fmt.writing != "linear":
+        return False
+    return bool(np.max(np.abs(fmt.limits(grid))) < 2 * np.finfo(np.float32).eps)
 
 
 def activation(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:

@@ -1,0 +1,50 @@
+"""QOperator: QLinearConv, QLinearMatMul and QGemm, which compute with integers from end to end.
+
+What comes out is rounded, too, to the format of the inputs (of a QGemm it is in floats).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from explorer.engine.graph.model import Node
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.grids import Grids
+from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.write.additions import Additions
+from explorer.engine.quantize.write.qdq import quantized_activation, stored_bias, stored_codes
+
+DOMAIN = "com.microsoft"
+
+
+def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
+    """Adds a layer as an operator of integers, with a DequantizeLinear behind it."""
+    node = choice.layer.node
+    inputs: list[str] = []
+    for operand in choice.layer.operands:
+        if operand.part != "bias":
+            inputs += _codes(choice, operand, grids, to)
+    bias = [stored_bias(operand, grids.of(choice, operand), to) for operand in choice.layer.of("bias")]
+    attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
+    how: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
+    if node.op == "Gemm":
+        to.nodes.append(Node("QGemm", (*inputs, *bias), node.outputs, domain=DOMAIN, **how))
+        to.opsets[DOMAIN] = 1
+        return
+    assert choice.input is not None
+    output = node.outputs[0]
+    scale = to.scale(output, choice.input, grids.of_value(choice, output))
+    made = to.unique(f"{output}_quantized")
+    to.nodes.append(Node(f"QLinear{node.op}", (*inputs, *scale, *bias), (made,), **how))
+    to.nodes.append(Node("DequantizeLinear", (made, *scale), node.outputs, name=f"{made}/DequantizeLinear"))
+
+
+def _codes(choice: LayerChoice, operand: Operand, grids: Grids, to: Additions) -> tuple[str, str, str]:
+    """The codes of an operand, its scale and its zero point."""
+    grid = grids.of(choice, operand)
+    if operand.part == "input":
+        assert choice.input is not None
+        codes = quantized_activation(operand.value, choice.input, grid, to)
+        return codes, *to.scale(operand.value, choice.input, grid)
+    assert choice.weight is not None
+    return stored_codes(operand, choice.weight, grid, to), *to.scale(operand.stored, choice.weight, grid)
