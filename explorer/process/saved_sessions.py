@@ -72,6 +72,7 @@ class ScreenState(Struct, frozen=True):
         bookmarks: Paths of layers.
         in_tabs: The pane in use is the right one.
         overlays: Files of figures from outside.
+        beside: The model that stood beside this one; empty for none.
     """
 
     tab: str = "layer"
@@ -92,6 +93,7 @@ class ScreenState(Struct, frozen=True):
     in_tabs: bool = False
     hardware: Hardware | None = None
     overlays: tuple[str, ...] = ()
+    beside: str = ""
 
 
 class Opening(Struct, frozen=True):

@@ -277,3 +277,28 @@ def test_rows_that_open_and_close_are_those_that_a_fresh_list_has() -> None:
         spliced = list(shown.visible)
         shown.rebuild()
         assert spliced == shown.visible
+
+
+async def test_a_session_that_was_cut_off_is_resumed_with_both_models() -> None:
+    async with screen(beside(shorter(alexnet())), (100, 30), beside="resnet18") as hands:
+        assert isinstance(hands.pilot.app.screen, PairScreen)
+        view = hands.main.view()
+    assert view is not None
+    async with screen(beside(shorter(alexnet())), (100, 30), view=view) as hands:
+        assert isinstance(hands.pilot.app.screen, PairScreen)
+        assert ("tree_diff", (), {"before": 0, "other": "resnet18"}) in hands.engine.asked
+        await hands.press("escape")
+        left = hands.main.view()
+    assert left is not None
+    async with screen(beside(shorter(alexnet())), (100, 30), view=left) as hands:
+        assert hands.pilot.app.screen is hands.main, "who had left them finds the tree"
+
+
+async def test_a_second_model_that_is_gone_is_told_once_and_the_first_is_resumed() -> None:
+    async with screen(beside(shorter(alexnet())), (100, 30), beside="gone.onnx") as hands:
+        assert "gone.onnx" in hands.dialog()
+        await hands.press("escape")
+        view = hands.main.view()
+    assert view is not None
+    async with screen(beside(shorter(alexnet())), (100, 30), view=view) as hands:
+        assert hands.pilot.app.screen is hands.main

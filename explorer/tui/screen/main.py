@@ -77,9 +77,9 @@ class MainScreen(Screen[None]):
         beside: str | None = None,
     ) -> None:
         super().__init__()
-        self._place, self._beside = place, beside
+        self._place = place
         self.store = ScreenStore(source, engine, remote=remote)
-        self.store.overlays = overlays
+        self.store.overlays, self.store.beside = overlays, beside or ""
         self._answered = asyncio.Event()
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
         self._filter = FilterLine(self.store, self.panes.layer_tree)
@@ -119,8 +119,8 @@ class MainScreen(Screen[None]):
         try:
             await store.jobs.run("opening", "open")
             await self._saved.take_up()
-            if self._beside is not None:
-                command_class("pair")(self._lent).beside(self._beside)
+            if store.beside:
+                command_class("pair")(self._lent).beside(store.beside)
         except Cancelled:
             store.note = "stopped · o opens it again"
         except ExplorerError as error:

@@ -87,6 +87,7 @@ class SavedView:
             bookmarks=tuple(store.bookmarks),
             in_tabs=self._panes.in_tabs,
             overlays=store.overlays,
+            beside=store.beside,
         )
 
     def _remember(self) -> None:
@@ -121,6 +122,7 @@ class SavedView:
                 store.say("a session of this model was cut off: explorer --resume goes on with it")
             return
         store.history, store.overlays = await store.jobs.ask("history"), resumed.overlays
+        store.beside = resumed.beside
         lost = await self._show_what_is_left()
         try:
             await self._show_again(resumed)

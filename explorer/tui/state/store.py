@@ -82,6 +82,7 @@ class ScreenStore:
         hardware, machine: That was chosen last, for all that needs one, and as a roofline sees it; set by
             `state.hardware`.
         overlays: Files of figures from outside.
+        beside: The model that is set beside this one; empty for none.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -97,6 +98,7 @@ class ScreenStore:
         self.jumps = Jumps()
         self.bookmarks: list[str] = []
         self.overlays: tuple[str, ...] = ()
+        self.beside = ""
         self.machine: Machine | None = None
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None

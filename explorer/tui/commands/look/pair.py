@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from explorer.base.errors import Cancelled
+from explorer.base.errors import Cancelled, ExplorerError
 from explorer.report.present.compare.compare import compare
 from explorer.report.present.tiling.history import state_name
 from explorer.settings.parse import path_word
@@ -66,9 +66,13 @@ class PairCommand(ScreenCommand):
         self.context.start("Side by side", self._align(which), failed)
 
     async def _align(self, which: dict[str, Any]) -> None:
-        if "other" in which:
-            await asyncio.to_thread(check_source, which["other"])
-        fact: TreeDiff = await self.jobs.run("setting both side by side", "tree_diff", **which)
+        try:
+            if "other" in which:
+                await asyncio.to_thread(check_source, which["other"])
+            fact: TreeDiff = await self.jobs.run("setting both side by side", "tree_diff", **which)
+        except ExplorerError:
+            self.store.beside = ""
+            raise
         _Pair(self, which, fact, await asyncio.to_thread(PairRows, fact)).show()
 
 
@@ -85,13 +89,22 @@ class _Pair:
         if other is not None and not self._which["before"]:
             words = ("diff", path_word(self._command.store.source), path_word(other), "--tree")
         screen = PairScreen(self._rows, self._cursor, words, self._keep)
+        self._set(other or "")
         self._command.context.ask(screen, self._wanted)
+
+    def _set(self, beside: str) -> None:
+        """What a session that is resumed has beside its model."""
+        store = self._command.store
+        store.beside = beside
+        store.notify("focus")
 
     def _keep(self, cursor: int) -> None:
         self._cursor = cursor
 
     def _wanted(self, wish: PairRequest | None) -> None:
         context = self._command.context
+        if wish is None or wish.what == "tree":
+            self._set("")
         if wish is None:
             return
         if wish.what == "tree":
