@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
     from explorer.facts.graph.connections import Connections
+    from explorer.facts.graph.fx import FxGraph
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Roofline
     from explorer.facts.sizes.curves import SizeCurves
@@ -67,6 +68,7 @@ __all__ = [
     "conversion",
     "decode",
     "diff",
+    "fx_graph",
     "history",
     "info",
     "layer",
@@ -420,6 +422,15 @@ def plan(fact: Plan) -> Document:
 def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
     """The document of a verb that needs none of its own: that of `info`, and the fields of its fact."""
     return {**info(about, tool, sha256), **to_json(fact)}
+
+
+def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -> Document:
+    """The document of `explorer ops --fx`: that of `info`, the counts, and each node with its statistics."""
+    nodes = []
+    for node in fact.nodes:
+        record = record_of(node)
+        nodes.append({**record, **record.pop("values")})
+    return {**of_fact(about, fact, tool, sha256), "nodes": nodes}
 
 
 def history(

@@ -64,10 +64,10 @@ def run(
     shapes = dict(input_shapes or {})
     if asked.given is None:
         bound = bind(loaded, shapes, dims or {})
-        given, texts = _made(loaded, bound, asked.seed)
+        given, texts = drawn_inputs(loaded, bound, asked.seed)
         sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
-        bound, given, texts, sizes = _read(loaded, asked.given, shapes, dims or {})
+        bound, given, texts, sizes = read_inputs(loaded, asked.given, shapes, dims or {})
     module = materialised(loaded, lambda: bound)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     runs = [given] if asked.given is None else _cut(given, asked.batch, asked.given.path)
@@ -92,7 +92,7 @@ def _cut(given: Sequence[torch.Tensor], batch: int | None, path: str) -> list[li
     return [[tensor[at : at + batch] for tensor in given] for at in range(0, counts.pop(), batch)]
 
 
-def _made(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[list[torch.Tensor], list[str]]:
+def drawn_inputs(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[list[torch.Tensor], list[str]]:
     """The inputs that came with the module, where they have the size that is asked for; else drawn ones."""
     heights = _heights(loaded, bound)
     drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound.inputs]
@@ -110,7 +110,7 @@ def _made(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[list[tor
     return made, texts
 
 
-def _read(
+def read_inputs(
     loaded: LoadedModule, given: InputArrays, shapes: InputShapes, dims: Mapping[str, int]
 ) -> tuple[BoundInputs, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""

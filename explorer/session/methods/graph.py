@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from explorer.base.errors import Misuse
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
     from explorer.facts.graph.edges import RowEdges
+    from explorer.facts.graph.fx import FxGraph
     from explorer.settings.overlay import Outside
 
 
@@ -120,3 +122,38 @@ class GraphMethods(SessionParts):
         return self._graphs.node_figures(
             examined, self._models.opened(at), self._models.source, figure, outside
         )
+
+    def fx_graph(
+        self,
+        *,
+        stat: str | None = None,
+        input: str | None = None,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FxGraph:
+        """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes.
+
+        Args:
+            stat: Statistics of what every node puts out, between commas, as `--stat` has them; with any the
+                module runs.
+            input: An .npy or .npz with its inputs; None draws them.
+            seed: Of the drawn inputs.
+            on_progress: Told how many nodes have run.
+            cancel: Asked at every node; True stops.
+
+        Raises:
+            Misuse: It is no module, or its inputs have to be given.
+            BadModel: Neither torch.fx nor torch.export can take it, or it fails.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.settings.statistics import parse_statistics
+
+        opened: Any = self._models.opened(0, on_progress)
+        if not hasattr(opened, "loaded"):
+            raise Misuse("torch.fx traces modules of PyTorch, and this is none", where=self._models.source)
+        from explorer.engine.models.torch.fx.nodes import fx_graph  # torch
+
+        choices = () if stat is None else parse_statistics(stat)
+        how: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
+        return fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **how)

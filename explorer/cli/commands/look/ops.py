@@ -1,25 +1,50 @@
-"""`explorer ops`: cost by operator type."""
+"""`explorer ops`: cost by operator type, or the nodes of a module as torch.fx has them."""
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(given, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
+    if not given.fx:
+        if idle := sorted(given.explicit & {"stat", "input", "seed"}):
+            raise Misuse("it is of the nodes of torch.fx", where=f"--{idle[0]}", hint="--fx")
+        return about(given, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
+    how = {"stat": given.stat, "input": given.input, "seed": given.seed, "on_progress": progress}
+    return about(
+        given, progress, lambda session, info: (info, session.fx_graph(**how)), "fx_graph", "look.fx", "nodes"
+    )
 
 
 COMMAND = Command(
     "ops",
     "what each operator type costs, and the values its attributes take",
     ("MODEL",),
-    (*OPENING, *TABLE),
-    ("explorer ops googlenet", "explorer ops model.onnx --csv"),
+    (
+        Option(
+            "--fx",
+            "the nodes that torch.fx traces of a module, by kind, target, type and shapes",
+            manual="the nodes that torch.fx traces of a module: counts by kind and by type of module, and a"
+            " table with target, type, precision and shapes; `--stat` runs it and adds statistics",
+        ),
+        "--stat",
+        "--input",
+        "--seed",
+        *OPENING,
+        *TABLE,
+    ),
+    (
+        "explorer ops googlenet",
+        "explorer ops model.onnx --csv",
+        "explorer ops --fx package.module:net --stat mean,std --csv",
+    ),
     _run,
     usage="ops MODEL",
-    manual="what each operator type costs, and the range of values that its attributes take",
+    manual="what each operator type costs, and the range of values that its attributes take; of a module with"
+    " `--fx` the nodes of torch.fx",
 )

@@ -1,0 +1,1 @@
+"""torch.fx: an nn.Module as the graph of nodes that its tracer sees."""

@@ -1,0 +1,154 @@
+"""Nodes of a torch.fx graph as facts: kind, target, type, shapes, and statistics of what came out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.modules import described, tensors
+from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.torch.fx.trace import Traced, traced
+from explorer.engine.progress import Cancel, OnProgress, stop_if
+from explorer.engine.runtime.input_files import read_input
+from explorer.engine.values.statistics import measure
+from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
+from explorer.engine.values.torch_tensors import materialised, numbers_of
+from explorer.facts import Progress, TensorInfo
+from explorer.facts.graph.fx import FxGraph, FxNode
+from explorer.host.optional_packages import error_line
+from explorer.settings.statistics import Choice
+
+_KINDS = ("placeholder", "get_attr", "call_function", "call_module", "call_method", "output")
+
+
+def fx_graph(
+    loaded: LoadedModule,
+    options: OpenOptions,
+    *,
+    choices: Sequence[Choice] = (),
+    input: str | None = None,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> FxGraph:
+    """The graph of a module.
+
+    Args:
+        loaded: The module.
+        options: How it was opened.
+        choices: Statistics of what every node puts out; with any the module runs on values.
+        input: An .npy or .npz with the inputs for these; None draws them.
+        seed: Of the drawn inputs.
+        on_progress: Told how many nodes have run.
+        cancel: Asked at every node; True stops.
+
+    Raises:
+        Misuse: The inputs do not fit, or have to be given.
+        BadModel: Neither torch.fx nor torch.export can take the module, or it fails.
+        Cancelled: `cancel` said so.
+    """
+    said: Sequence[str] = ()
+    if not choices:
+        bound = bind(loaded, options.input_shapes, options.dims)
+        args, kwargs = bound.arguments(device="meta")
+    elif input is None:
+        bound = bind(loaded, options.input_shapes, options.dims)
+        given, said = drawn_inputs(loaded, bound, seed)
+    else:
+        bound, given, said, _ = read_inputs(loaded, read_input(input), options.input_shapes, options.dims)
+    if choices:
+        materialised(loaded, lambda: bound)  # says what has no values, or no room for them
+        args, kwargs = bound.call(given)
+    graph = traced(loaded, bound, args, kwargs, real=bool(choices))
+    run = _Run(graph.module, choices, on_progress, cancel)
+    try:
+        with loaded.quiet(), torch.no_grad():
+            run.run(*graph.values, enable_io_processing=False)
+    except ExplorerError:
+        raise
+    except Exception as error:
+        if choices:
+            raise BadModel(
+                f"the model failed at {run.at}: {error_line(error)}", where=loaded.source
+            ) from error
+    nodes = tuple(_node(node, graph, run) for node in graph.module.graph.nodes)
+    found = Counter(node.kind for node in nodes)
+    modules = Counter(node.type for node in nodes if node.kind == "call_module")
+    return FxGraph(
+        graph.by,
+        graph.reason,
+        {kind: found[kind] for kind in _KINDS},
+        tuple(sorted(modules.items(), key=lambda item: (-item[1], item[0]))),
+        nodes,
+        tuple(said),
+    )
+
+
+class _Run(fx.Interpreter):
+    """Runs a graph node by node, notes shapes, and measures what was asked for before it is forgotten."""
+
+    def __init__(
+        self, module: fx.GraphModule, choices: Sequence[Choice], on_progress: OnProgress, cancel: Cancel
+    ) -> None:
+        super().__init__(module)
+        self.choices, self.on_progress, self.cancel = choices, on_progress, cancel
+        self.made: dict[str, tuple[TensorInfo, ...]] = {}
+        self.values: dict[str, Mapping[str, float | None]] = {}
+        self.at = ""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """As fx does."""
+        stop_if(self.cancel)
+        self.at = n.name
+        if self.on_progress is not None:
+            self.on_progress(Progress("running the graph", len(self.made), len(self.module.graph.nodes)))  # type: ignore[union-attr,arg-type]
+        result = super().run_node(n)
+        self.made[n.name] = described(result, n.name)
+        first = next((tensor for _, tensor in tensors(result)), None)
+        if self.choices and first is not None and n.op != "output":
+            measured = measure(numbers_of(first, n.name), choices=self.choices, cancel=self.cancel)
+            self.values[n.name] = {label: some[0] for label, some in measured.chosen.items()}
+        return result
+
+
+def _node(node: fx.Node, graph: Traced, run: _Run) -> FxNode:
+    outputs = run.made.get(node.name) or described(node.meta.get("val"), node.name)
+    target, kind = _target(node, graph.module)
+    given = [run.made.get(before.name, ()) for before in node.all_input_nodes]
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [str(path) for path, _ in stack.values()]
+    return FxNode(
+        node.name,
+        node.op,
+        target,
+        kind,
+        paths[-1].removeprefix("L['self'].") if paths else "",
+        next((info.dtype for info in outputs), None),
+        tuple(info.shape for some in given for info in some[:1]),
+        outputs,
+        run.values.get(node.name, {}),
+    )
+
+
+def _target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
+    """What a node calls or gets, and of what type that is."""
+    target = node.target
+    if node.op == "call_module":
+        return str(target), type(module.get_submodule(str(target))).__name__
+    if node.op == "get_attr":
+        holder, _, name = str(target).rpartition(".")
+        held = getattr(module.get_submodule(holder), name, None)
+        return str(target), "Parameter" if isinstance(held, nn.Parameter) else "Buffer"
+    if node.op == "call_function":
+        if isinstance(target, torch._ops.OpOverload):
+            return str(target), target.namespace
+        name = getattr(target, "__name__", str(target))
+        return name, str(getattr(target, "__module__", "") or "torch").lstrip("_")
+    return str(target), "Tensor" if node.op == "call_method" else ""

@@ -1,0 +1,136 @@
+"""torch.fx's symbolic trace of an nn.Module, or torch.export's program where fx cannot follow.
+
+The tracer keeps the stack of modules that it is in, so that one it fails in has a name.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.torch_module.arguments import BoundInputs
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.host.optional_packages import error_line
+
+_TORCH, _HERE = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+
+
+class Traced(Struct, frozen=True):
+    """A graph that runs.
+
+    Attributes:
+        module: The graph, and what it gets and calls.
+        by: 'torch.fx' or 'torch.export'.
+        reason: Why it is not the former; '' if it is.
+        values: What the placeholders are fed with, in order.
+    """
+
+    module: fx.GraphModule
+    by: str
+    reason: str
+    values: Sequence[Any]
+
+
+class _Tracer(fx.Tracer):
+    """Notes the modules that it is in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: list[str] = []
+        self.failed: str | None = None
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """As fx does."""
+        self.inside.append(self.path_of_module(m))
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.inside[-1] if self.failed is None else self.failed
+            raise
+        finally:
+            self.inside.pop()
+
+
+def traced(
+    loaded: LoadedModule, bound: BoundInputs, args: Sequence[Any], kwargs: Mapping[str, Any], *, real: bool
+) -> Traced:
+    """The graph of a module, and what to run it on.
+
+    Args:
+        loaded: The module.
+        bound: Its inputs.
+        args: Positional arguments of its forward: on the meta device, or with `real` on the CPU.
+        kwargs: Keyword arguments.
+        real: It is to be run on values.
+
+    Raises:
+        BadModel: Neither can take it.
+    """
+    module = loaded.materialise() if real else loaded.meta()
+    tracer = _Tracer()
+    try:
+        with loaded.quiet(), torch.no_grad():
+            graph = tracer.trace(module)
+            made = fx.GraphModule(tracer.root, graph)
+            return Traced(made, "torch.fx", "", _placeholders(module, graph, args, kwargs))
+    except Exception as error:
+        reason = _where(error, tracer.failed)
+    return _exported(loaded, bound, args, kwargs, reason, real)
+
+
+def _placeholders(
+    module: nn.Module, graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Arguments in the order of the placeholders, which are those of forward."""
+    given = signature(module.forward).bind(*args, **kwargs)
+    given.apply_defaults()
+    names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
+    return [given.arguments[name.lstrip("*")] for name in names]
+
+
+def _exported(
+    loaded: LoadedModule,
+    bound: BoundInputs,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    reason: str,
+    real: bool,
+) -> Traced:
+    failed: Exception | None = None
+    # a module that asks for values has none on the meta device
+    for device in ("cpu",) if real else ("meta", "cpu"):
+        module = loaded.meta() if device == "meta" else loaded.materialise()
+        given = (list(args), dict(kwargs)) if real else bound.arguments(device=device)
+        try:
+            with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                program = torch.export.export(module, tuple(given[0]), given[1], strict=False)
+                made = program.module(check_guards=False)
+        except Exception as error:
+            failed = error
+            continue
+        assert isinstance(made, fx.GraphModule)
+        return Traced(made, "torch.export", reason, pytree.tree_flatten((tuple(given[0]), given[1]))[0])
+    assert failed is not None
+    raise BadModel(
+        f"torch.fx cannot trace it ({reason}), nor torch.export ({error_line(failed)})", where=loaded.source
+    )
+
+
+def _where(error: Exception, module: str | None) -> str:
+    """What tracing failed with, in which module and at which line of the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _HERE)) and "<" not in f.filename]
+    at = f" at {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
+    inside = f" in {module}" if module else ""
+    return f"{error_line(error)}{inside}{at}"
