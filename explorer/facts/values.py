@@ -241,6 +241,7 @@ class HeatMap(Struct, frozen=True):
         stats: Of the whole tensor, if that was asked for.
         outliers: Those numbers of it that are farthest from the mean, the farthest first.
         channels: Least and greatest number of each index of the first axis; (None, None) of no finite one.
+        before: The same part of another model's tensor, if that was asked for.
     """
 
     source: str
@@ -258,3 +259,4 @@ class HeatMap(Struct, frozen=True):
     stats: TensorStats | None = None
     outliers: tuple[Outlier, ...] = ()
     channels: tuple[tuple[float | None, float | None], ...] = ()
+    before: HeatMap | None = None

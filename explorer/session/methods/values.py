@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.session.methods.base import SessionParts
-from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class ValueMethods(SessionParts):
             cancel: Asked at every layer; True stops, and nothing is written.
 
         Raises:
-            Misuse: The input does not fit, a glob or kind matches nothing, a statistic is not known, nothing
-                flows back, or `output` cannot be written.
+            Misuse: The input does not fit, a glob or kind matches nothing, or `output` cannot be written.
             BadModel: The model fails before any of these layers has run; if it fails later, what ran until
                 then is told, and `skipped` says where it failed and why.
             Cancelled: `cancel` said so.
@@ -136,7 +135,7 @@ class ValueMethods(SessionParts):
             name: Of a stored tensor, a layer or a value.
             slice: As numpy has it: '0:1, :8'. Without it a large tensor is told by its edges.
             before: A state of the history, or another model, whose numbers are set beside.
-            before_name: What the tensor is called there; None: the same.
+            before_name: What the tensor is called there; None: the same, or as its quantized integers are.
             input: For what a layer puts out: an .npy or .npz file with the input; None draws it.
             seed: Of the drawn input.
             output: An .npy file that takes the whole slice.
@@ -150,14 +149,11 @@ class ValueMethods(SessionParts):
                 has another shape, or `output` cannot be written.
             Cancelled: `cancel` said so.
         """
-        other = None
-        if before is not None:
-            other = self._beside(None, before) if isinstance(before, str) else self._beside(before, None)
         return self._tensors.values(
             name,
             slice,
             index,
-            other,
+            self._other(before),
             before_name,
             input,
             seed,
@@ -166,6 +162,12 @@ class ValueMethods(SessionParts):
             on_progress,
             cancel,
         )
+
+    def _other(self, before: int | str | None) -> tuple[Models, int] | None:
+        """The model whose numbers are set beside."""
+        if before is None:
+            return None
+        return self._beside(None, before) if isinstance(before, str) else self._beside(before, None)
 
     def heat_map(
         self,
@@ -176,6 +178,7 @@ class ValueMethods(SessionParts):
         columns: tuple[int, int] | None = None,
         size: tuple[int, int] = (24, 64),
         whole: bool = True,
+        before: int | str | None = None,
         input: str | None = None,
         seed: int = 0,
         index: int | None = None,
@@ -191,6 +194,7 @@ class ValueMethods(SessionParts):
             columns: The same across.
             size: How many cells there are room for, downwards and across.
             whole: Whether statistics, outliers and ranges of channels of the whole tensor are told as well.
+            before: A state of the history, or another model, of which the same part is drawn as well.
             input: As of `values`.
             seed: Of the drawn input.
             index: Which model of the history; None is the current one.
@@ -202,5 +206,16 @@ class ValueMethods(SessionParts):
             Cancelled: `cancel` said so.
         """
         return self._tensors.heat_map(
-            name, place, rows, columns, size, whole, index, input, seed, on_progress, cancel
+            name,
+            place,
+            rows,
+            columns,
+            size,
+            whole,
+            index,
+            self._other(before),
+            input,
+            seed,
+            on_progress,
+            cancel,
         )

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.base.units import shape_text
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers
@@ -58,11 +59,10 @@ class TensorNumbers:
                 raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
             self._models.check_target(output, overwrite, *([input] if input else []))
         window = self._window(own, name, input, seed, on_progress, cancel)
-        other = (
-            None
-            if before is None
-            else self._window(before, before_name or name, input, seed, on_progress, cancel)
-        )
+        other = None
+        if before is not None:
+            there = before_name or self._counterpart(before, window, name, on_progress)
+            other = self._window(before, there, input, seed, on_progress, cancel)
         selection = parse_slice(asked, window.numbers.shape)
         return table(
             window, selection, asked, before=other, output=output, overwrite=overwrite, cancel=cancel
@@ -77,46 +77,44 @@ class TensorNumbers:
         size: tuple[int, int],
         whole: bool,
         index: int | None,
+        before: State | None,
         input: str | None,
         seed: int,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> HeatMap:
         """A matrix of a tensor in cells, and the figures of the whole."""
-        window = self._window((self._models, self._models.at(index)), name, input, seed, on_progress, cancel)
-        outer, sizes = heat.matrix(window.numbers.shape, place)
-        down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
-        heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
-        made = heat.cells(window, outer, down, across, heights, widths, cancel)
-        fact = HeatMap(
-            window.source,
-            window.tensor,
-            window.numbers.layer,
-            window.role,
-            str(window.numbers.scales.scale().dtype) if window.numbers.scales else window.numbers.dtype,
-            tuple(axis[0] for axis in outer),
-            (down.start, down.stop),
-            (across.start, across.stop),
-            heights,
-            widths,
-            tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
-            window.notes,
-        )
-        return self._figured(fact, window, cancel) if whole else fact
+        own = self._models, self._models.at(index)
+        window = self._window(own, name, input, seed, on_progress, cancel)
+        fact = _drawn(window, place, rows, columns, size, cancel)
+        if whole:
+            fact = _figured(fact, window, cancel)
+        if before is None:
+            return fact
+        there = self._counterpart(before, window, name, on_progress)
+        other = self._window(before, there, input, seed, on_progress, cancel)
+        if other.numbers.shape != window.numbers.shape:
+            shapes = shape_text(other.numbers.shape), shape_text(window.numbers.shape)
+            raise Misuse(f"'{there}' is {shapes[0]} there and {shapes[1]} here", where="--before")
+        made = _drawn(other, place, rows, columns, size, cancel)
+        return replace(fact, before=_figured(made, other, cancel) if whole else made)
 
-    def _figured(self, fact: HeatMap, window: TensorWindow, cancel: Cancel) -> HeatMap:
-        numbers = heat.whole(window)
-        shape = window.numbers.shape
-        stats = measure(
-            numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel
-        )
-        ranges = stats.chosen
-        return replace(
-            fact,
-            stats=replace(stats, chosen={}),
-            outliers=heat.outliers(window, stats.mean, stats.std, OUTLIERS, cancel),
-            channels=tuple(zip(ranges["min"], ranges["max"], strict=True)) if shape and ranges else (),
-        )
+    def _counterpart(self, of: State, window: TensorWindow, name: str, on_progress: OnProgress) -> str:
+        """What a tensor is called in another model: the same, or with a word behind it more or less, as the
+        integers of a quantized one are.
+        """
+        if window.role != "weight":
+            return name
+        stored = {t.name: t.shape for t in of[0].opened(of[1], on_progress).tensors()[0]}
+        if name in stored:
+            return name
+        alike = [
+            other
+            for other, shape in stored.items()
+            if shape == window.numbers.shape
+            and (other.startswith(f"{name}_") or name.startswith(f"{other}_"))
+        ]
+        return alike[0] if len(alike) == 1 else name
 
     def _window(
         self, of: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
@@ -182,6 +180,48 @@ class TensorNumbers:
         return TensorWindow(
             held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
+
+
+def _drawn(
+    window: TensorWindow,
+    place: Sequence[int],
+    rows: tuple[int, int] | None,
+    columns: tuple[int, int] | None,
+    size: tuple[int, int],
+    cancel: Cancel,
+) -> HeatMap:
+    """The cells of a part of a tensor."""
+    outer, sizes = heat.matrix(window.numbers.shape, place)
+    down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
+    heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
+    made = heat.cells(window, outer, down, across, heights, widths, cancel)
+    return HeatMap(
+        window.source,
+        window.tensor,
+        window.numbers.layer,
+        window.role,
+        str(window.numbers.scales.scale().dtype) if window.numbers.scales else window.numbers.dtype,
+        tuple(axis[0] for axis in outer),
+        (down.start, down.stop),
+        (across.start, across.stop),
+        heights,
+        widths,
+        tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
+        window.notes,
+    )
+
+
+def _figured(fact: HeatMap, window: TensorWindow, cancel: Cancel) -> HeatMap:
+    numbers = heat.whole(window)
+    shape = window.numbers.shape
+    stats = measure(numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel)
+    ranges = stats.chosen
+    return replace(
+        fact,
+        stats=replace(stats, chosen={}),
+        outliers=heat.outliers(window, stats.mean, stats.std, OUTLIERS, cancel),
+        channels=tuple(zip(ranges["min"], ranges["max"], strict=True)) if shape and ranges else (),
+    )
 
 
 def _range(ends: tuple[int, int] | None, size: int) -> range:

@@ -23,6 +23,7 @@ from explorer.tui.plots.decode_view import DECODE_KEYS
 from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
+from explorer.tui.values.view import HEAT_KEYS
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
 from explorer.tui.widgets.page_text import text_of
@@ -38,6 +39,7 @@ KEYS: tuple[Key, ...] = (
     *COMMANDS,
     *TILE_KEYS,
     *GRAPH_KEYS,
+    *HEAT_KEYS,
     *SIZES_KEYS,
     *DECODE_KEYS,
     *HISTORY_KEYS,

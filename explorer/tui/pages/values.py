@@ -21,7 +21,7 @@ from explorer.tui.text.plot import area, framed
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 
-__all__ = ["activation_lines", "weight_lines"]
+__all__ = ["activation_lines", "histogram_lines", "weight_lines"]
 
 _FULL = 2
 """Tensors that are told in full."""
@@ -64,11 +64,11 @@ def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool)
             above.append(TextLine(TextSpan(drawn, "bar")))
         lines += draw([*above, *figures(stats, brief=brief)], width, exact, beside=True)
         if not brief and stats.histogram is not None and any(stats.histogram.counts):
-            lines += _histogram(stats.histogram, width)
+            lines += histogram_lines(stats.histogram, width)
     return lines
 
 
-def _histogram(histogram: Histogram, width: int) -> list[Line]:
+def histogram_lines(histogram: Histogram, width: int) -> list[Line]:
     """Bars over the range of the values; the tallest is labelled with its count."""
     counts = histogram.counts
     top = count_text(max(counts))

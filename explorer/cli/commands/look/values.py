@@ -19,7 +19,11 @@ _OWN = (
         " tensor is told by its edges",
     ),
     Option("--before", "set the numbers of another model beside, and how far they are apart", "MODEL"),
-    Option("--before-name", "what the tensor is called there, if not the same", "NAME"),
+    Option(
+        "--before-name",
+        "what the tensor is called there, if neither the same nor as its quantized integers are",
+        "NAME",
+    ),
     Option(
         "--map",
         "draw the tensor as a map of so many cells, with what is far out in it (default 24x64)",
@@ -37,7 +41,7 @@ _OWN = (
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     name = given.models[1]
     drawn = given.map is not None
-    for option in ("slice", "before", "before_name", "output") if drawn else ("at", "rows", "columns"):
+    for option in ("slice", "before_name", "output") if drawn else ("at", "rows", "columns"):
         if option in given.explicit:
             flag = f"--{option.replace('_', '-')}"
             raise Misuse("it does not go with --map" if drawn else "it goes with --map", where=flag)
@@ -45,7 +49,13 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         shared = {"input": given.input, "seed": given.seed, "on_progress": progress}
         fact = (
             session.heat_map(
-                name, place=given.at or (), rows=given.rows, columns=given.columns, size=given.map, **shared
+                name,
+                place=given.at or (),
+                rows=given.rows,
+                columns=given.columns,
+                size=given.map,
+                before=given.before,
+                **shared,
             )
             if drawn
             else session.values(

@@ -17,6 +17,7 @@ __all__ = [
     "channel_table",
     "heat_map",
     "level",
+    "map_figures",
     "map_lines",
     "number",
     "outlier_table",
@@ -167,18 +168,30 @@ def _before(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]
 
 def heat_map(fact: HeatMap) -> list[Block]:
     """The answer of `explorer values --map`: the map in shades, and what is far out in the whole tensor."""
-    largest = scale_of(fact)
     blocks = [
         *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
-        *map_lines(fact),
-        Line(),
+        *_shades(fact),
+        *map_figures(fact),
     ]
-    for row in range(fact.heights):
-        line = fact.cells[row * fact.widths : (row + 1) * fact.widths]
-        blocks.append(Line(Span("".join(shade(cell, largest) for cell in line), "bar"), 2))
-    if fact.stats is not None:
-        blocks += [Line(), *figures(fact.stats)]
-    return [*blocks, *outlier_table(fact.outliers), *channel_table(fact)]
+    if fact.before is None:
+        return blocks
+    before = fact.before
+    about = f"{before.tensor.name}, {before.tensor.dtype}, of {before.source}"
+    return [*blocks, Line(), Heading("Before", about), *_shades(before), *map_figures(before)]
+
+
+def _shades(fact: HeatMap) -> list[Block]:
+    largest = scale_of(fact)
+    lines = (fact.cells[row * fact.widths : (row + 1) * fact.widths] for row in range(fact.heights))
+    shades = (Line(Span("".join(shade(cell, largest) for cell in line), "bar"), 2) for line in lines)
+    return [*map_lines(fact), Line(), *shades]
+
+
+def map_figures(fact: HeatMap) -> list[Block]:
+    """The figures of the whole tensor, what is far out in it, and its widest channels."""
+    if fact.stats is None:
+        return []
+    return [Line(), *figures(fact.stats), *outlier_table(fact.outliers), *channel_table(fact)]
 
 
 def map_lines(fact: HeatMap) -> list[Block]:

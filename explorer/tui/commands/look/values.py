@@ -8,10 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.values.view import HeatMapView, MapRequest
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
-    from explorer.facts.values import Activations, Weights
+    from explorer.facts.values import Activations, HeatMap, Weights
 
 MOST = 12
 """Tensors or layers of a group whose values are read at a time."""
@@ -115,6 +116,29 @@ class ActivationsCommand(_Values):
         found: Activations = await self.jobs.run("running the model", "activations", _globs(paths))
         seen.activations[path] = (found, len(paths))
         self.show(path)
+
+
+class MapCommand(ScreenCommand):
+    """The numbers of the chosen layer's tensors, as a map."""
+
+    def run(self) -> None:
+        """Open the map of its first weight, or of what it puts out."""
+        layer = self.tree.current_layer
+        if layer is None or not self.context.ready():
+            return
+        stored = [w.name if self.store.by_value else f"{layer.path}.{w.name}" for w in layer.weights]
+        names = [*stored, *(() if layer.group or layer.kind == "Constant" else (layer.path,))]
+        if not names:
+            self.store.say("a group has no numbers of its own: choose a layer in it")
+            return
+        place = self.store.history_place
+        entries = self.store.history.entries if self.store.history is not None else ()
+        earlier = entries[place].parent if place < len(entries) else None
+        self.context.ask(HeatMapView(names, self._ask, earlier), lambda _: None)
+
+    async def _ask(self, request: MapRequest) -> HeatMap:
+        found: HeatMap = await self.jobs.ask("heat_map", **request._asdict())
+        return found
 
 
 def _globs(names: Iterable[str]) -> list[str]:

@@ -1,0 +1,73 @@
+"""Words beside a heat map: which part is shown, the number under the cursor, the figures of the tensor."""
+
+from __future__ import annotations
+
+from explorer.base.units import shape_text
+from explorer.facts.values import HeatMap
+from explorer.report.present.look.tensor import channel_table, number, outlier_table
+from explorer.report.present.look.values import figures
+from explorer.tui.pages.values import histogram_lines
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.lines import BLANK, Line, cut, head, safe
+
+__all__ = ["about_lines", "cell_span", "cursor_line", "title_line"]
+
+
+def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
+    """The tensor, the part of it that is shown, and which of several it is."""
+    place = ", ".join((*map(str, fact.place), *(f"{a}:{b}" for a, b in (fact.rows, fact.columns))))
+    about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
+    which = f"  {at + 1} of {many}" if many > 1 else ""
+    spans = (
+        (f" {safe(fact.tensor.name)}", "strong"),
+        (about, "dim"),
+        (f"  [{place}]", "accent"),
+        (which, "dim"),
+    )
+    return cut(spans, width)
+
+
+def cell_span(span: tuple[int, int], at: int, cells: int) -> tuple[int, int]:
+    """The indices of an axis that a cell of a map stands for."""
+    first, stop = span
+    size = stop - first
+    return first + -(-at * size // cells), first + -(-(at + 1) * size // cells)
+
+
+def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int) -> Line:
+    """The number in the cell of the cursor, where it stands, and what the strongest colour is."""
+    if not fact.cells:
+        return (("  no numbers", "dim"),)
+    spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]
+    place = ", ".join((*map(str, fact.place), *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans)))
+    words: list[tuple[str, str]] = [(f" [{place}]  ", "dim"), (_cell(fact, row, column), "number")]
+    before = fact.before
+    if before is not None:
+        words += [("  before ", "dim"), (_cell(before, row, column), "number")]
+    if any(b - a > 1 for a, b in spans):
+        words.append(("  the largest of them", "dim"))
+    words.append((f"   strongest colour ±{number(largest)}", "dim"))
+    return cut(words, width)
+
+
+def _cell(fact: HeatMap, row: int, column: int) -> str:
+    value = fact.cells[row * fact.widths + column]
+    return "NaN or Inf" if value is None else number(value)
+
+
+def about_lines(fact: HeatMap, width: int) -> list[Line]:
+    """The figures of the whole tensor: range and spread, histogram, outliers, the widest channels."""
+    lines = [*_figures(fact, width)]
+    if fact.before is not None and fact.before.stats is not None:
+        lines += [BLANK, head("Before"), *_figures(fact.before, width)]
+    return lines
+
+
+def _figures(fact: HeatMap, width: int) -> list[Line]:
+    stats = fact.stats
+    if stats is None:
+        return []
+    lines = draw(figures(stats, brief=True), width, beside=True)
+    if stats.histogram is not None and any(stats.histogram.counts):
+        lines += histogram_lines(stats.histogram, width)
+    return lines + draw([*outlier_table(fact.outliers), *channel_table(fact)], width)

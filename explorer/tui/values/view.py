@@ -1,0 +1,389 @@
+"""Heat map view: a tensor as colours that the arrow keys walk over, zoom into and step through."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from msgspec.structs import replace
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+
+from explorer.base.errors import ExplorerError
+from explorer.report.present.look.tensor import heat_map, scale_of
+from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import cut, safe
+from explorer.tui.values.heat_panel import HeatPanel, Picture
+from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_line
+from explorer.tui.values.palette import Palette
+from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.strips import Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.facts.values import HeatMap, Outlier
+    from explorer.report.blocks import Block
+
+Span = tuple[int, int]
+
+
+class MapRequest(NamedTuple):
+    """What is drawn, as `Session.heat_map` takes it.
+
+    Attributes:
+        name: The tensor.
+        place: The index on each axis before the last two.
+        rows, columns: The part; None for all.
+        size: Cells that there is room for.
+        whole: Whether figures of the whole tensor are wanted.
+        before: The state that is set beside; None for none.
+    """
+
+    name: str
+    place: tuple[int, ...] = ()
+    rows: Span | None = None
+    columns: Span | None = None
+    size: tuple[int, int] = (1, 1)
+    whole: bool = True
+    before: int | None = None
+
+
+Ask = Callable[[MapRequest], Awaitable["HeatMap"]]
+
+_WIDE = 110
+"""Columns from which on the figures stand beside the map unasked."""
+
+# fmt: off
+HEAT_KEYS = key_group(
+    "In the map of numbers",
+    ("heat_step(-1, 0)", ("up", "k"), "↑ k", "One cell up", "At an edge the part moves"),
+    ("heat_step(1, 0)", ("down", "j"), "↓ j", "One cell down", "At an edge the part moves"),
+    ("heat_step(0, -1)", ("left", "h"), "← h", "One cell to the left", "At an edge the part moves"),
+    ("heat_step(0, 1)", ("right", "l"), "→ l", "One cell to the right", "At an edge the part moves"),
+    ("heat_page(-1)", ("pageup",), "PgUp", "One part up", "By as many rows as are shown"),
+    ("heat_page(1)", ("pagedown",), "PgDn", "One part down", "By as many rows as are shown"),
+    ("heat_edge(0)", ("home", "g"), "Home g", "First cell", "To the upper left"),
+    ("heat_edge(1)", ("end", "G"), "End G", "Last cell", "To the lower right"),
+    ("heat_zoom(1)", ("plus", "enter"), "+ Enter", "Closer", "Half the rows and columns, around the cursor"),
+    ("heat_zoom(-1)", ("minus",), "-", "Farther", "Twice the rows and columns"),
+    ("heat_whole", ("0",), "0", "All of it", "Every row and column"),
+    ("heat_place(1, -1)", ("left_square_bracket",), "[", "Matrix before", "On the axis before the last two"),
+    ("heat_place(1, 1)", ("right_square_bracket",), "]", "Next matrix", "On the axis before the last two"),
+    ("heat_place(2, -1)", ("left_curly_bracket",), "{", "One back on the axis before that",
+        "Of a convolution the output channel"),
+    ("heat_place(2, 1)", ("right_curly_bracket",), "}", "One on on the axis before that",
+        "Of a convolution the output channel"),
+    ("heat_tensor(1)", ("n",), "n", "Next tensor", "Of the layer: its weights, and what it puts out"),
+    ("heat_tensor(-1)", ("p",), "p", "Tensor before", "Of the layer"),
+    ("heat_outlier", ("o",), "o", "Next outlier", "Of the ten farthest from the mean, the farthest first"),
+    ("heat_before", ("b",), "b", "Before and after", "The state that this one was made from, beside it"),
+    ("heat_about", ("a",), "a", "Figures, or not", "Range, histogram, outliers and widest channels, beside"),
+    ("heat_scroll(1)", ("space",), "Space", "Further down the figures", "Where they are long"),
+)
+# fmt: on
+_FOOTER = (
+    *(("↑ ↓ ← →", "move"), ("+ -", "zoom"), ("n", "tensor"), ("[ ]", "matrix"), ("o", "outlier")),
+    *(("a", "figures"), ("b", "before"), ("q", "back")),
+)
+
+
+class HeatMapView(SubScreen[None]):
+    """Shows a tensor.
+
+    Args:
+        names: What can be paged through: names of tensors and of a layer that puts something out.
+        ask: Draws one.
+        earlier: The state that can be set beside; None for none.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(HEAT_KEYS)
+    AUTO_FOCUS = ""
+
+    def __init__(self, names: Sequence[str], ask: Ask, earlier: int | None = None) -> None:
+        super().__init__()
+        self._names, self._ask, self._earlier = tuple(names), ask, earlier
+        self._at = 0
+        self.request = MapRequest(self._names[0])
+        self.fact: HeatMap | None = None
+        self.row = self.column = 0
+        self._outlier = -1
+        self._beside: bool | None = None
+        self._goal: tuple[int, ...] | None = None
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield TitleBar()
+        with Horizontal(id="heat-panes"):
+            yield HeatPanel(lambda *room: self._picture(self.fact, *room), id="heat")
+            yield HeatPanel(
+                lambda *room: self._picture(self.fact.before if self.fact else None, *room), id="heat-before"
+            )
+            yield LineView(id="heat-about", focusable=False)
+        yield Status(id="heat-cell")
+        yield Status(id="heat-keys")
+
+    def on_mount(self) -> None:
+        """Ask for the first map."""
+        self.query_one("#heat-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self._say("reading the numbers…", "dim")
+
+    def on_resize(self) -> None:
+        """Another room holds another number of cells."""
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        beside = self.size.width >= _WIDE if self._beside is None else self._beside
+        self.set_class(beside, "-about")
+        self.set_class(self.request.before is not None, "-before")
+        self.call_after_refresh(self._go)
+
+    # what is drawn
+
+    @property
+    def largest(self) -> float:
+        """The magnitude of the strongest colour: that of the whole tensor, and of the one before."""
+        found = 0.0
+        for fact in filter(None, (self.fact, self.fact.before if self.fact else None)):
+            stats = fact.stats
+            ends = (stats.minimum, stats.maximum) if stats is not None else ()
+            found = max(found, *(abs(end) for end in ends if end is not None), 0.0) or scale_of(fact)
+        return found
+
+    def _picture(
+        self, fact: HeatMap | None, width: int, height: int, colours: Palette | None
+    ) -> Picture | None:
+        if fact is None or not fact.cells:
+            return None
+        return Picture(fact, self.largest, self.row, self.column, width, height, colours)
+
+    def _show(self) -> None:
+        fact = self.fact
+        if fact is None:
+            return
+        self.query_one(TitleBar).show(lambda width: (title_line(fact, self._at, len(self._names), width),))
+        self.query_one("#heat-about", LineView).show(lambda width: about_lines(fact, width))
+        self._moved()
+
+    def _moved(self) -> None:
+        fact = self.fact
+        for panel in self.query(HeatPanel):
+            panel.refresh()
+        if fact is not None:
+            self.query_one("#heat-cell", Status).show(
+                lambda width: (cursor_line(fact, self.row, self.column, self.largest, width),)
+            )
+
+    def _say(self, said: str, role: str = "warn") -> None:
+        self.query_one("#heat-cell", Status).show(lambda width: (cut(((f" {safe(said)}", role),), width),))
+
+    def page_blocks(self) -> list[Block]:
+        """What `explorer values --map` tells."""
+        return [] if self.fact is None else heat_map(self.fact)
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same part of the same tensor."""
+        fact, request = self.fact, self.request
+        if fact is None:
+            return []
+        words = ["values", source, request.name, "--map", f"{fact.heights}x{fact.widths}"]
+        if fact.place:
+            words += ["--at", ",".join(map(str, fact.place))]
+        for flag, part in (("--rows", request.rows), ("--columns", request.columns)):
+            words += [] if part is None else [flag, f"{part[0]}:{part[1]}"]
+        return words
+
+    # asking
+
+    def _go(self, request: MapRequest | None = None, goal: tuple[int, ...] | None = None) -> None:
+        """Ask for a map; the cursor goes to `goal`, a row and a column of the tensor, if it is given."""
+        request = request or self.request
+        panel = self.query_one("#heat", HeatPanel)
+        dots = 1 if panel.colours is None else 2
+        size = max(panel.size.height * dots, 1), max(panel.size.width, 1)
+        known = self.fact is not None and request.name == self.request.name
+        known = known and request.before == self.request.before
+        if known and request == self.request and size == request.size:
+            return
+        self.request = request._replace(size=size, whole=not known)
+        self._goal = goal or self._goal
+        self.run_worker(self._fetch(self.request), exclusive=True, exit_on_error=False)
+
+    async def _fetch(self, request: MapRequest) -> None:
+        kept = self.fact
+        try:
+            fact = await self._ask(request)
+        except ExplorerError as error:
+            if request.before is not None:
+                self.request = request._replace(before=None, size=(0, 0))
+                self._lay_out()
+            self._say(str(error))
+            return
+        if not request.whole and kept is not None:
+            fact = _with_figures(fact, kept)
+        self.fact = fact
+        goal, self._goal = self._goal, None
+        if goal is not None and fact.cells:
+            self.row, self.column = (
+                (at - first) * cells // (stop - first)
+                for at, (first, stop), cells in zip(
+                    goal, (fact.rows, fact.columns), (fact.heights, fact.widths), strict=True
+                )
+            )
+        self.row = max(0, min(self.row, fact.heights - 1))
+        self.column = max(0, min(self.column, fact.widths - 1))
+        self._show()
+
+    @property
+    def _here(self) -> tuple[int, int]:
+        """The row and the column of the tensor under the cursor."""
+        assert self.fact is not None
+        rows, columns = self.fact.rows, self.fact.columns
+        row = cell_span(rows, self.row, self.fact.heights)[0]
+        return row, cell_span(columns, self.column, self.fact.widths)[0]
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Rows and columns of the whole matrix."""
+        assert self.fact is not None
+        shape = tuple(size for size in self.fact.tensor.shape or () if isinstance(size, int))
+        return ((1, 1), (1, *shape[-1:]), shape[-2:])[min(len(shape), 2)]  # type: ignore[return-value]
+
+    # keys
+
+    def on_heat_panel_cell_clicked(self, event: HeatPanel.CellClicked) -> None:
+        """The cursor goes to where it was clicked."""
+        self.row, self.column = event.row, event.column
+        self._moved()
+
+    def action_heat_step(self, down: int, across: int) -> None:
+        """One cell further; at the edge of a part the part moves by half of itself."""
+        fact = self.fact
+        if fact is None:
+            return
+        row, column = self.row + down, self.column + across
+        if 0 <= row < fact.heights and 0 <= column < fact.widths:
+            self.row, self.column = row, column
+            self._moved()
+            return
+        axis = 0 if down else 1
+        first, stop = (fact.rows, fact.columns)[axis]
+        self._pan(axis, (down or across) * max((stop - first) // 2, 1), step=down or across)
+
+    def _pan(self, axis: int, by: int, step: int = 0) -> None:
+        """Another part of the same size, by so many rows or columns."""
+        if self.fact is None:
+            return
+        first, stop = (self.fact.rows, self.fact.columns)[axis]
+        size = self._sizes[axis]
+        start = max(0, min(first + by, size - (stop - first)))
+        if start == first:
+            return
+        part = (start, start + stop - first)
+        goal = list(self._here)
+        goal[axis] = min(max(goal[axis] + step, start), part[1] - 1)
+        name = "columns" if axis else "rows"
+        self._go(self.request._replace(**{name: part}), tuple(goal))  # type: ignore[arg-type]
+
+    def action_heat_page(self, step: int) -> None:
+        """As many rows further as are shown."""
+        if self.fact is not None:
+            height = self.fact.rows[1] - self.fact.rows[0]
+            self._pan(0, step * height, step * height)
+
+    def action_heat_edge(self, end: int) -> None:
+        """To the first or the last cell."""
+        if self.fact is not None:
+            self.row, self.column = (self.fact.heights - 1, self.fact.widths - 1) if end else (0, 0)
+            self._moved()
+
+    def action_heat_zoom(self, step: int) -> None:
+        """Half as many rows and columns around the cursor, or twice as many."""
+        fact = self.fact
+        if fact is None:
+            return
+        parts: list[Span] = []
+        for (first, stop), at, size in zip((fact.rows, fact.columns), self._here, self._sizes, strict=True):
+            many = (stop - first + 1) // 2 if step > 0 else min(2 * (stop - first), size)
+            start = max(0, min(at - many // 2, size - many))
+            parts.append((start, start + many))
+        if parts != [fact.rows, fact.columns]:
+            self._go(self.request._replace(rows=parts[0], columns=parts[1]), self._here)
+
+    def action_heat_whole(self) -> None:
+        """Every row and column."""
+        if self.fact is not None:
+            self._go(self.request._replace(rows=None, columns=None), self._here)
+
+    def action_heat_place(self, back: int, step: int) -> None:
+        """Another index on an axis before the last two."""
+        fact = self.fact
+        if fact is None or back > len(fact.place):
+            return
+        place, axis = list(fact.place), len(fact.place) - back
+        size = (fact.tensor.shape or ())[axis]
+        if isinstance(size, int):
+            place[axis] = (place[axis] + step) % size
+            self._go(self.request._replace(place=tuple(place)), self._here)
+
+    def action_heat_tensor(self, step: int) -> None:
+        """Another tensor of the layer."""
+        if len(self._names) > 1:
+            self._at = (self._at + step) % len(self._names)
+            self.row = self.column = 0
+            self._outlier = -1
+            self._say("reading the numbers…", "dim")
+            self._go(MapRequest(self._names[self._at], before=self.request.before))
+
+    def action_heat_outlier(self) -> None:
+        """To the next of the numbers that are farthest from the mean."""
+        fact = self.fact
+        if fact is None or not fact.outliers:
+            return
+        self._outlier = (self._outlier + 1) % len(fact.outliers)
+        found: Outlier = fact.outliers[self._outlier]
+        *place, row, column = (0, 0, *found.index)[min(len(found.index), 2) :]
+        request = self.request._replace(place=tuple(place))
+        for name, at, part in (("rows", row, self.request.rows), ("columns", column, self.request.columns)):
+            if part is not None and not part[0] <= at < part[1]:
+                request = request._replace(**{name: None})  # type: ignore[arg-type]
+        if request == self.request:
+            self._goal = None
+            self._to(row, column)
+        else:
+            self._go(request, (row, column))
+
+    def _to(self, row: int, column: int) -> None:
+        """The cursor onto a number of what is shown."""
+        assert self.fact is not None
+        (top, bottom), (left, right) = self.fact.rows, self.fact.columns
+        self.row = (row - top) * self.fact.heights // (bottom - top)
+        self.column = (column - left) * self.fact.widths // (right - left)
+        self._moved()
+
+    def action_heat_before(self) -> None:
+        """The state before beside it, or not."""
+        if self._earlier is None:
+            self._say("this is the model as it was opened: there is no state before it")
+            return
+        before = None if self.request.before is not None else self._earlier
+        self.request = self.request._replace(before=before, size=(0, 0))
+        self.fact = None if before is not None else self.fact
+        self._lay_out()
+
+    def action_heat_about(self) -> None:
+        """Show the figures beside, or not."""
+        self._beside = not self.has_class("-about")
+        self._lay_out()
+
+    def action_heat_scroll(self, step: int) -> None:
+        """Scroll the figures."""
+        self.query_one("#heat-about", LineView).action_scroll_page(step)
+
+
+def _with_figures(fact: HeatMap, kept: HeatMap) -> HeatMap:
+    """A part with the figures of the whole that were asked for before."""
+    before = fact.before
+    if before is not None and kept.before is not None:
+        before = _with_figures(before, kept.before)
+    return replace(fact, stats=kept.stats, outliers=kept.outliers, channels=kept.channels, before=before)

@@ -1,0 +1,236 @@
+"""The map of a tensor: what keys do, what is painted, with colours and without, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import numpy_helper
+
+from explorer import Session
+from explorer.base.errors import Misuse
+from explorer.facts import History, HistoryEntry
+from explorer.facts.values import HeatMap
+from explorer.tui.text.lines import line_text, line_width
+from explorer.tui.values.heat_panel import HeatPanel, Picture
+from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_line
+from explorer.tui.values.palette import palette
+from explorer.tui.values.view import HEAT_KEYS, HeatMapView
+from explorer.tui.widgets.strips import Status
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine
+
+LENET = "sample_models/lenet.onnx"
+STORED = {t.name: numpy_helper.to_array(t) for t in onnx.load(LENET).graph.initializer}
+SIZES = ((60, 15), (80, 24), (140, 40), (200, 50))
+
+
+class RealNumbers(ScriptedEngine):
+    """A script whose maps are those of a session."""
+
+    def __init__(self, session: Session, other: str = "") -> None:
+        super().__init__(session.analysis())
+        self.session, self.other = session, other
+        if other:
+            made = HistoryEntry("quantized", "q.onnx", "", parent=0)
+            self.states = History((*self.states.entries, made), 1)
+
+    def _heat_map(self, *, before: int | None, **how: Any) -> HeatMap:
+        return self.session.heat_map(before=None if before is None else self.other, **how)
+
+
+@pytest.fixture(scope="module")
+def lenet() -> Iterator[Session]:
+    with Session(LENET) as session:
+        yield session
+
+
+async def at_layer(hands: Hands, name: str) -> HeatMapView:
+    """The map of a layer's first tensor."""
+    await hands.press("slash", *name, "enter", "I")
+    view = hands.pilot.app.screen
+    assert isinstance(view, HeatMapView)
+    await hands.rest()
+    return view
+
+
+def under(view: HeatMapView) -> str:
+    return line_text(view.query_one("#heat-cell", Status).lines[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_number_under_the_cursor_is_told_wherever_it_goes(
+    lenet: Session, size: tuple[int, int]
+) -> None:
+    weight = STORED["fc2.weight"]
+    async with screen(RealNumbers(lenet), size=size) as hands:
+        view = await at_layer(hands, "fc2")
+        assert view.fact is not None
+        for _ in range(9):
+            await hands.press("plus")
+        assert (view.fact.rows, view.fact.columns) == ((0, 1), (0, 1))
+        assert f"[0, 0]  {weight[0, 0]:.6g}" in under(view)
+        for key, place in (("right", (0, 1)), ("down", (1, 1)), ("left", (1, 0)), ("up", (0, 0))):
+            await hands.press(key)
+            assert f"[{place[0]}, {place[1]}]  {weight[place]:.6g}" in under(view)
+        await hands.press("minus", "minus", "0")
+        assert (view.fact.rows, view.fact.columns) == ((0, 84), (0, 120))
+        await hands.press("o")
+        far = np.unravel_index(np.abs(weight - weight.mean(dtype=np.float64)).argmax(), weight.shape)
+        assert view._here[0] <= far[0] <= view._here[0] + 84 // view.fact.heights
+        assert f"{weight[far]:.6g}" in under(view)
+
+
+async def test_higher_axes_and_other_tensors_of_the_layer_are_paged_through(lenet: Session) -> None:
+    async with screen(RealNumbers(lenet), size=(140, 40)) as hands:
+        view = await at_layer(hands, "conv2")
+        await hands.press(
+            "right_square_bracket", "right_curly_bracket", "right_curly_bracket", "down", "right"
+        )
+        assert view.fact is not None
+        assert view.fact.place == (2, 1)
+        assert f"[2, 1, 1, 1]  {STORED['conv2.weight'][2, 1, 1, 1]:.6g}" in under(view)
+        await hands.press("left_square_bracket", "left_square_bracket")
+        assert view.fact.place == (2, 5)
+        await hands.press("n")
+        assert view.fact.tensor.name == "conv2.bias"
+        assert (view.fact.heights, view.fact.widths) == (1, 16)
+        await hands.press("n")
+        assert (view.fact.role, view.fact.tensor.shape) == ("activation", (1, 16, 10, 10))
+        await hands.press("n")
+        assert view.fact.tensor.name == "conv2.weight"
+        await hands.press("q")
+        assert not isinstance(hands.pilot.app.screen, HeatMapView)
+
+
+async def test_before_and_after_stand_side_by_side(lenet: Session, tmp_path: Path) -> None:
+    model = onnx.load(LENET)
+    for tensor in model.graph.initializer:
+        if tensor.name == "fc2.weight":
+            tensor.CopyFrom(numpy_helper.from_array(STORED["fc2.weight"] * np.float32(2), "fc2.weight"))
+    onnx.save(model, tmp_path / "before.onnx")
+    async with screen(RealNumbers(lenet, str(tmp_path / "before.onnx")), size=(140, 40)) as hands:
+        hands.main.store.history = hands.engine.states
+        view = await at_layer(hands, "fc2")
+        assert not view.query_one("#heat-before", HeatPanel).display
+        await hands.press("b")
+        assert view.query_one("#heat-before", HeatPanel).display
+        fact = view.fact
+        assert fact is not None
+        assert fact.before is not None
+        assert fact.before.cells == tuple(2 * cell for cell in fact.cells if cell is not None)
+        assert view.largest == pytest.approx(2 * float(np.abs(STORED["fc2.weight"]).max()))
+        first = np.float32(fact.cells[0] or 0)
+        assert f"{first:.6g}  before {first * 2:.6g}" in under(view)
+        await hands.press("plus")
+        assert view.fact is not None
+        assert view.fact.before is not None
+        assert view.fact.before.stats is not None, "what was told of the whole stays"
+        await hands.press("b")
+        assert not view.query_one("#heat-before", HeatPanel).display
+
+
+async def test_what_cannot_be_shown_is_said_in_a_line(lenet: Session) -> None:
+    engine = RealNumbers(lenet)
+    async with screen(engine, size=(80, 24)) as hands:
+        view = await at_layer(hands, "fc2")
+        await hands.press("b")
+        assert "no state before it" in under(view)
+        engine.errors["heat_map"] = Misuse("no room for it")
+        await hands.press("plus")
+        assert "no room for it" in under(view)
+        await hands.press("q", "escape", "slash", *"pool", "enter", "home", "I")
+        assert not isinstance(hands.pilot.app.screen, HeatMapView), "a group has none"
+
+
+async def test_y_copies_the_command_that_draws_the_same(lenet: Session) -> None:
+    async with screen(RealNumbers(lenet), size=(80, 24)) as hands:
+        view = await at_layer(hands, "conv2")
+        await hands.press("right_square_bracket", "plus")
+        words = view.verb_words("m.onnx")
+        assert words == [
+            *("values", "m.onnx", "conv2.weight", "--map", "3x3", "--at", "0,1"),
+            *("--rows", "0:3", "--columns", "0:3"),
+        ]
+
+
+@pytest.fixture
+def fact(lenet: Session) -> HeatMap:
+    """Four by three numbers, one of them none."""
+    found = lenet.heat_map("fc1.weight", rows=(0, 4), columns=(0, 3))
+    cells = (1.0, -1.0, 0.0, None, 0.5, -0.5, 0.1, -0.1, 0.0, 1.0, 1.0, -1.0)
+    return replace(found, cells=cells)
+
+
+def test_two_numbers_are_painted_in_a_cell(fact: HeatMap) -> None:
+    colours = palette(True, "truecolor")
+    picture = Picture(fact, 1.0, 3, 2, 3, 3, colours)
+    strong, weak = colours.positive[-1], colours.negative[-1]
+    assert picture.line(0) == [
+        ("▀", strong, colours.missing),
+        ("▀", weak, colours.colour(0.5, 1.0)),
+        ("▀", colours.zero, colours.colour(-0.5, 1.0)),
+    ]
+    assert picture.line(1)[2] == ("◆", colours.cursor, weak)
+    assert picture.line(2) == []
+    assert [picture.cell_at(2, 1), picture.cell_at(3, 0), picture.cell_at(0, 2)] == [(2, 2), None, None]
+
+
+def test_without_colours_a_shade_is_a_number(fact: HeatMap) -> None:
+    picture = Picture(fact, 1.0, 3, 0, 3, 4, None)
+    lines = ["".join(piece for piece, _, _ in picture.line(y)) for y in range(5)]
+    assert lines == ["██ ", "?▒▒", "░░ ", "◆██", ""]
+
+
+def test_cells_of_a_small_tensor_are_drawn_large(fact: HeatMap) -> None:
+    for colours in (palette(True, "standard"), None):
+        picture = Picture(fact, 1.0, 0, 0, 40, 12, colours)
+        lines = [picture.line(y) for y in range(12)]
+        assert picture.across > 1
+        assert all(sum(len(text) for text, _, _ in line) <= 40 for line in lines)
+        seen = {picture.cell_at(x, y) for x in range(40) for y in range(12)} - {None}
+        assert seen == {(row, column) for row in range(4) for column in range(3)}
+
+
+@pytest.mark.parametrize("system", ["standard", "256"])
+@pytest.mark.parametrize("dark", [True, False])
+def test_signs_zero_and_strength_are_told_apart(dark: bool, system: str) -> None:
+    colours = palette(dark, system)
+    told = [*colours.negative, *colours.positive, colours.zero, colours.missing]
+    assert len(set(told)) == len(told)
+    assert colours.cursor not in told
+    assert colours.colour(1e-9, 1.0) == colours.positive[0], "the least is not zero"
+    assert colours.colour(2.0, 1.0) == colours.positive[-1]
+
+
+def test_cells_stand_for_the_rows_that_the_engine_gathers() -> None:
+    for size, cells in ((84, 7), (10, 4), (5, 5)):
+        gathered = [at * cells // size for at in range(size)]
+        for cell in range(cells):
+            first, stop = cell_span((100, 100 + size), cell, cells)
+            assert gathered[first - 100 : stop - 100] == [cell] * gathered.count(cell)
+
+
+@pytest.mark.parametrize("width", [20, 46, 200])
+def test_no_line_is_wider_than_its_room(lenet: Session, width: int) -> None:
+    found = lenet.heat_map("conv2.weight", before=LENET)
+    lines = [
+        *about_lines(found, width),
+        title_line(found, 0, 3, width),
+        cursor_line(found, 0, 0, 1.0, width),
+    ]
+    assert all(line_width(line) <= width for line in lines)
+    assert any("Farthest" in line_text(line) for line in lines)
+
+
+def test_every_key_is_in_the_help() -> None:
+    from explorer.tui.commands.help import KEYS
+
+    assert set(HEAT_KEYS) <= set(KEYS)
+    actions = {key.id.partition("(")[0] for key in HEAT_KEYS}
+    assert all(hasattr(HeatMapView, f"action_{action}") for action in actions)
