@@ -77,6 +77,9 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(made[shown], meaning.out(y)[shown], rtol=1e-9, atol=1e-9)
     some = random.integers(0, meaning.M, 5)
     np.testing.assert_array_equal(x(meaning.batch - 1, some), x(meaning.batch - 1, slice(None))[some])
+    squares = [np.square(x(b, slice(None))).sum(-1) for b in range(meaning.batch)]
+    assert meaning.squares is not None
+    np.testing.assert_allclose(meaning.squares(values), squares, rtol=1e-12, atol=1e-12)
 
 
 def changed(suffix: str, change: Callable[[np.ndarray], np.ndarray]) -> Spoil:

@@ -193,6 +193,7 @@ def _meaning(
         bias=bias,
         spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
         shown=None if shown.all() else shown,
+        squares=lambda values: _squares(values[0], taps, packs, pack * given),
     )
 
 
@@ -240,6 +241,17 @@ def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
         return places[:, p].take(at, 0).reshape(len(at), -1)
 
     return rows
+
+
+def _squares(x: Array, taps: _Taps, packs: int, deep: int) -> Array:
+    """Sums of squares of what the rows of `_unfolded` show, (phases packs, rows): of every place once."""
+    images, channels, *sizes = x.shape
+    places = np.zeros((images, packs, math.prod(sizes) + 1))  # behind the last place stands a zero, as there
+    for p in range(packs):
+        here = x[:, p * deep : min((p + 1) * deep, channels)].reshape(images, -1, math.prod(sizes))
+        places[:, p, :-1] = np.einsum("icp,icp->ip", here, here, dtype=np.float64)
+    met = [places[:, :, _table(taps, phase, sizes)].sum(-1) for phase in taps.each]
+    return np.stack(met).transpose(0, 2, 1, 3).reshape(len(met) * packs, -1)
 
 
 def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:

@@ -54,6 +54,8 @@ class ProductSpec(Struct, frozen=True):
         shape: Of Y.
         spread: C in the shape of Y; None where it broadcasts by itself.
         shown: Which elements of the products Y shows, (batch, M, N); None for all.
+        squares: The inputs to sums of squares of the rows of X, (batch, M) in float64, where these are known
+            without its rows.
         integers: Of a product of integers: W and C are then numbers as they are stored, before zero points
             are taken off.
     """
@@ -71,6 +73,7 @@ class ProductSpec(Struct, frozen=True):
     bias: Array | int | None = None
     spread: Callable[[Array], Array] | None = None
     shown: Array | None = None
+    squares: Callable[[Sequence[Array]], Array] | None = None
     integers: Integers | None = None
 
     def added(self, bias: Array) -> Array:

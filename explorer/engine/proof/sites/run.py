@@ -7,6 +7,7 @@ ReLU half the weights are multiplied by zero, and a fault there is invisible.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,9 @@ _SAMPLED = 32
 
 _IN_FULL = 1 << 26
 """Multiplications up to which every row of the true activations is compared with float64."""
+
+_HELD = 1e37
+"""Numbers up to which single precision holds those that are allowed."""
 
 
 class SiteRun(Struct, frozen=True):
@@ -114,8 +118,10 @@ def run_site(
     true = exact[0].exact.astype(np.float64)
     comparison.add(rows_of(before, looked[0]), given[0], true)
     if looked[0] is not None:
-        rest = np.setdiff1d(np.arange(meaning.M), looked[0], assume_unique=True)
-        comparison.add(before[:, rest], shown[:, rest], None)
+        for first, last in itertools.pairwise((-1, *looked[0].tolist(), meaning.M)):
+            if last - first > 1:
+                mine, theirs = (_as_stored(each[:, first + 1 : last]) for each in (shown, before))
+                comparison.add(theirs, mine, None)
     ratio, limit = largest_ratio(given, exact, unit_roundoff(str(y.dtype)), chain_length(site))
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
@@ -127,12 +133,17 @@ _DRAWN = 1_048_573
 def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     """Values of both signs, none near zero, as large as the activation's."""
     generator = np.random.default_rng(seed)
-    largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
+    largest = max(x.max(initial=0), -x.min(initial=0))
+    if not np.isfinite(largest):
+        largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
     kind = np.float64 if x.dtype == np.float64 else np.float32
     values = generator.random(min(x.size, _DRAWN), kind) - 0.5
     values += np.copysign(0.5, values)
     drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype)
-    return drawn.reshape(x.shape) if drawn.size == x.size else np.resize(drawn, x.shape)
+    made = np.empty(x.size, x.dtype)
+    for first in range(0, x.size, _DRAWN):
+        made[first : first + _DRAWN] = drawn[: x.size - first]
+    return made.reshape(x.shape)
 
 
 def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
@@ -168,23 +179,49 @@ def _unsure(
     if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _IN_FULL:
         return None
     weight = meaning.weight(inputs)
-    roundoff = unit_roundoff(str(got.dtype))
-    tall = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * abs(meaning.alpha)
+    small = 2 * LIMIT * unit_roundoff(str(got.dtype))
+    tall = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * (abs(meaning.alpha) * small)
+    wide = np.sqrt(meaning.squares(inputs) if meaning.squares is not None else _squares(meaning, left))
     bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
-    added = meaning.added(np.abs(bias.astype(np.float64) * meaning.beta)) if bias is not None else None
+    added = np.zeros(())
+    if bias is not None:
+        added = meaning.added(np.abs(bias.astype(np.float64) * (meaning.beta * small)))
+    # single precision is enough to choose by, where it holds the numbers
+    kind = np.result_type(got.dtype, np.float32)
+    if not wide.max(initial=0) * tall.max(initial=0) + added.max(initial=0) < _HELD:
+        kind = np.dtype(np.float64)
+    wide, tall, least = wide.astype(kind), tall.astype(kind), float(smallest(got.dtype))
+    turned = _as_stored(got) is not got
     found: list[Array] = [sampled]
-    step = max(1, SLAB // max(meaning.N, 1))
+    step = max(_SAMPLED, 4 * SLAB // max(meaning.N, 1))
     with np.errstate(all="ignore"):
         for b in range(meaning.batch):
+            across = tall[b if len(tall) > 1 else 0]
             for first in range(0, meaning.M, step):
                 rows = slice(first, first + step)
-                x = left(b, rows)
-                wide = np.sqrt(np.einsum("mk,mk->m", x, x, dtype=np.float64))
-                scale = wide[:, None] * tall[b if len(tall) > 1 else 0]
-                if added is not None:
-                    scale += added[b, rows]
-                gap = np.abs(got[b, rows].astype(np.float64) - before[b, rows].astype(np.float64))
-                allowed = 2 * LIMIT * roundoff * scale + float(smallest(got.dtype))
+                allowed = np.multiply.outer(*((across, wide[b, rows]) if turned else (wide[b, rows], across)))
+                if added.ndim:
+                    more = added[b, rows]
+                    allowed += more.T if turned else more
+                allowed += least
+                new, old = (each[b, rows].T if turned else each[b, rows] for each in (got, before))
+                gap = np.abs(np.subtract(new, old, dtype=kind))
                 # a NaN must be looked at, and compares false with everything
-                found.append(first + np.flatnonzero(~(gap <= allowed).all(1)))
+                found.append(first + np.flatnonzero(~(gap <= allowed).all(0 if turned else 1)))
     return np.unique(np.concatenate(found))
+
+
+def _squares(meaning: ProductSpec, left: Rows) -> Array:
+    """Sums of squares of the rows of X, (batch, M)."""
+    step = max(1, SLAB // max(meaning.K, 1))
+    made = np.empty((meaning.batch, meaning.M))
+    for b in range(meaning.batch):
+        for first in range(0, meaning.M, step):
+            x = left(b, slice(first, first + step))
+            made[b, first : first + step] = np.einsum("mk,mk->m", x, x, dtype=np.float64)
+    return made
+
+
+def _as_stored(array: Array) -> Array:
+    """(batch, M, N), turned where the rows lie side by side, as those of a convolution do."""
+    return array.swapaxes(1, 2) if array.strides[1] < array.strides[2] else array
