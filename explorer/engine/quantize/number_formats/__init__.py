@@ -37,4 +37,6 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
                 return make(found)
             except ValueError as problem:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
-    raise Misuse(f"there is no number format '{name}'", where=where, hint=nearest(name, EXAMPLES))
+    guess = nearest(name, EXAMPLES)
+    hint = guess if guess.startswith("did") else "explorer help number_formats lists them"
+    raise Misuse(f"there is no number format '{name}'", where=where, hint=hint)

@@ -49,7 +49,7 @@ class Fixed(Integer, frozen=True):
 def _made(found: re.Match[str]) -> Fixed:
     bits, fraction, signed = int(found[2]), int(found[3]), not found[1]
     if not 1 + signed <= bits <= MOST_BITS:
-        why = f"of bits, {1 + signed} to {MOST_BITS} can be had, which float32 holds exactly, not {bits}"
+        why = f"fixed point has {1 + signed} to {MOST_BITS} bits, which float32 holds exactly, not {bits}"
         raise ValueError(why)
     if fraction > MOST_FRACTION:
         raise ValueError(f"at most {MOST_FRACTION} bits can be behind the point, not {fraction}")
