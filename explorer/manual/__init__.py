@@ -14,7 +14,8 @@ from explorer.base.errors import Misuse, nearest
 __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
-    *("tutorial", "tasks", "counting", "filter", "overlay", "tiling", "proof", "cost", "number_formats"),
+    *("tutorial", "tasks", "counting", "filter", "overlay", "tiling", "proof", "cost", "quantize"),
+    "number_formats",
     *(
         "formats",
         "python",
