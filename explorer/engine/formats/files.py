@@ -9,6 +9,27 @@ import stat
 from explorer.base.errors import BadModel
 
 
+def blobs_of(folder: str) -> str:
+    """Where the files of a folder of huggingface_hub's cache lie; '' for any other.
+
+    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST, the one way in which files
+    of a model may lead out of its folder.
+
+    Args:
+        folder: Without links, see `os.path.realpath`.
+    """
+    parts = folder.split(os.sep)
+    for at in range(2, len(parts)):
+        if parts[at - 1] == "snapshots" and parts[at - 2].startswith("models--"):
+            return os.sep.join([*parts[: at - 1], "blobs"])
+    return ""
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a file lies in a folder, or is one of its in huggingface_hub's cache; both without links."""
+    return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
+
+
 def open_regular(path: str) -> tuple[int, int]:
     """Opens a file for reading, unbuffered: every byte that is read was asked for.
 

@@ -2,7 +2,8 @@
 
 It is asked after the folders that are models themselves. Every file's head is looked at, as for opening
 one, because names promise nothing; and as a folder may be anybody's, the look is bounded in files, folders
-and depth, opens nothing but regular files, and follows no link that leads out.
+and depth, opens nothing but regular files, and follows no link that leads out, but those of Hugging Face's
+cache.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import record
+from explorer.engine.formats.files import is_inside
 from explorer.engine.formats.format import Format, SourceProbe
-from explorer.engine.models.registry import formats
+from explorer.engine.models.registry import SAVED_MODEL, formats, saved_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ MOST_FILES = 10_000
 MOST_FOLDERS = 2_000
 MOST_DEPTH = 6
 
-_SAVED_MODEL = "saved_model.pb"
 _PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 
@@ -42,7 +43,7 @@ class _Look:
     def leads_out(self, path: str) -> bool:
         """Whether a link's end is not in the folder that is looked at."""
         end = os.path.realpath(path)
-        return not end.startswith(self.root.rstrip(os.sep) + os.sep)
+        return not (is_inside(end, self.root) or is_inside(end, os.path.realpath(os.path.dirname(path))))
 
 
 def _recognise(probe: SourceProbe) -> bool:
@@ -77,6 +78,8 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
     for entry in below:
         if entry.name.startswith(".") or entry.name in _PASSED_OVER:
             continue
+        if entry.name == "blobs" and os.path.isdir(os.path.join(folder, "snapshots")):
+            continue  # of huggingface_hub's cache: the same files, without their names
         look.folders -= 1
         if depth == MOST_DEPTH or look.folders < 0:
             look.left_out = True
@@ -121,9 +124,8 @@ def outline(source: str) -> Outline:
     found = _models(look, source, "", 0)
     first = next(found, None)
     if first is None:
-        if os.path.isfile(os.path.join(source, _SAVED_MODEL)):
-            hint = "convert it to ONNX (tf2onnx) or TensorFlow Lite first"
-            raise BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
+        if os.path.isfile(os.path.join(source, SAVED_MODEL)):
+            raise saved_model(source)
         looked = f"among the first {MOST_FILES:,} files" if look.left_out else "in it"
         raise BadModel(f"this is a directory, not a model, and no model is {looked}", where=source)
 

@@ -63,6 +63,8 @@ def recognise(source: str) -> Format:
         raise _missing(source, named)
     if not probe.size:
         raise BadModel("the file is empty", where=source)
+    if os.path.basename(source) == SAVED_MODEL:
+        raise saved_model(source)
     if named is None:
         raise BadModel(
             "this is no model of a known format",
@@ -70,6 +72,17 @@ def recognise(source: str) -> Format:
             hint="explorer formats lists what can be opened",
         )
     return named
+
+
+SAVED_MODEL = "saved_model.pb"
+"""The graph of a folder of TensorFlow's; its weights lie in files beside it."""
+
+
+def saved_model(source: str) -> BadModel:
+    """Says what to do with a SavedModel, named as the folder or as the file in it."""
+    command = "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
+    hint = f"convert it to ONNX with the packages of the extra 'tensorflow': {command}"
+    return BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
 
 
 def _named(source: str) -> Format | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from explorer.base.errors import BadModel, Misuse
@@ -59,9 +60,52 @@ def test_a_folder_is_no_model_and_says_which_are_in_it(
 
 
 def test_a_saved_model_says_what_it_is_and_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "saved_model.pb").write_bytes(b"")
-    with pytest.raises(BadModel, match="a SavedModel of TensorFlow's, which is not read; convert it to ONNX"):
-        Session(str(tmp_path)).open()
+    (tmp_path / "saved_model.pb").write_bytes(b"any")
+    for named in (tmp_path, tmp_path / "saved_model.pb"):
+        with pytest.raises(
+            BadModel, match=r"a SavedModel of TensorFlow's, .* tf2onnx\.convert --saved-model"
+        ):
+            Session(str(named)).open()
+
+
+def test_models_in_hugging_faces_cache_are_listed_by_name_and_no_other_link_is_followed(
+    tmp_path: Path, sample: Sample
+) -> None:
+    one, other = (tmp_path / "hub" / f"models--a--{name}" for name in ("one", "other"))
+    inside = one / "snapshots" / "0123" / "onnx"
+    inside.mkdir(parents=True)
+    for place in (one / "blobs" / "aa", other / "blobs" / "bb", tmp_path / "secret.onnx"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(sample("lenet"), place)
+    (inside / "model.onnx").symlink_to("../../../blobs/aa")
+    (inside.parent / "small.onnx").symlink_to("../../blobs/aa")
+    (inside.parent / "out.onnx").symlink_to(tmp_path / "secret.onnx")
+    (inside.parent / "neighbour.onnx").symlink_to(other / "blobs" / "bb")
+    for folder_ in (inside, inside.parent, one):
+        names = {path.rsplit(os.sep)[-1] for path, _, _ in found(folder_)}
+        assert names == ({"model.onnx"} if folder_ is inside else {"model.onnx", "small.onnx"})
+
+
+def test_external_data_in_hugging_faces_cache_is_read_and_from_nowhere_else(
+    tmp_path: Path, sample: Sample
+) -> None:
+    model = onnx.load(sample("lenet"))
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/0123", tmp_path / "models--a--b/blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    made = tmp_path / "made"
+    made.mkdir()
+    onnx.save(model, made / "m.onnx", save_as_external_data=True, location="m.onnx_data", size_threshold=0)
+    for name in ("m.onnx", "m.onnx_data"):
+        (made / name).rename(blobs / f"blob of {name}")
+        (snapshot / name).symlink_to(f"../../blobs/blob of {name}")
+    with Session(snapshot / "m.onnx") as session:
+        assert session.info().totals.params == 61_706
+    (blobs / "blob of m.onnx_data").rename(tmp_path / "elsewhere")
+    (snapshot / "m.onnx_data").unlink()
+    (snapshot / "m.onnx_data").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadModel, match="points outside the model's folder"):
+        Session(snapshot / "m.onnx").open()
 
 
 def test_a_folder_that_is_a_model_is_one_row_with_the_size_of_its_files(models: Path) -> None:

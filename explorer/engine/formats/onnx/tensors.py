@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from explorer.base.errors import BadModel
+from explorer.engine.formats.files import is_inside
 from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed, varint_at
 from explorer.engine.graph.model import (
@@ -252,7 +253,7 @@ class TensorReader:
         usable = bool(location) and "\0" not in location and not os.path.isabs(location)
         target = os.path.realpath(os.path.join(self.folder, location)) if usable else ""
         root = os.path.realpath(self.folder)
-        if not usable or os.path.commonpath([root, target]) != root:
+        if not usable or not is_inside(target, root):
             raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
         try:
             offset = int(entries.get("offset", "0") or "0")

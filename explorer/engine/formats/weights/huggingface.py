@@ -12,7 +12,7 @@ import os
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.files import open_regular
+from explorer.engine.formats.files import blobs_of, open_regular
 from explorer.engine.formats.format import Format, SourceProbe
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
@@ -134,11 +134,7 @@ def _inside(folder: str, name: str, root: str = "") -> str:
         target = os.path.realpath(path) if plain else ""
     except ValueError:  # half of a character, which no name of a file has
         plain = target = ""
-    allowed = [root]
-    if os.path.basename(os.path.dirname(root)) == "snapshots":
-        # models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST
-        allowed.append(os.path.join(os.path.dirname(os.path.dirname(root)), "blobs"))
-    if not plain or os.path.dirname(target) not in allowed:
+    if not plain or os.path.dirname(target) not in (root, blobs_of(root)):
         raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
     return path
 
