@@ -98,6 +98,12 @@ def _percentile(value: Any, where: str) -> float:
     raise Misuse(f"of {value} % no range can be made", where=where, hint="99.999")
 
 
+def _accumulator(value: Any, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 2 <= value <= 64):
+        return value
+    raise Misuse(f"an accumulator of '{value}' bits cannot be", where=where, hint="give 2 to 64")
+
+
 _BOTH: Readers = {
     **dict.fromkeys(PARTS, text),
     "granularity": one_of(get_args(Granularity)),
@@ -109,6 +115,7 @@ _GENERAL: Readers = {
     "form": one_of(get_args(QuantizeForm)),
     "calibrator": one_of(get_args(Calibrator)),
     "percentile": _percentile,
+    "accumulator": _accumulator,
     "ops": texts,
     "sites": texts,
 }

@@ -65,6 +65,12 @@ FORMATS = (
         "99.999",
         reads="limit",
     ),
+    Option(
+        "--accumulator",
+        "bits of the hardware's accumulator: layers whose sums of integers do not fit it are named",
+        "BITS",
+        least=2,
+    ),
 )
 """What a specification is made of."""
 

@@ -38,7 +38,9 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     from explorer.settings import quantize
     from explorer.settings.parse import parse_formats
 
-    fields = {name: name for name in ("form", "granularity", "block", "calibrator", "percentile")}
+    fields = {
+        name: name for name in ("form", "granularity", "block", "calibrator", "percentile", "accumulator")
+    }
     fields |= {"op": "ops", "site": "sites"}
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
     if given.to is not None:

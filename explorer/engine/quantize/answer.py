@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.engine.quantize.accumulator import accumulator
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
 from explorer.engine.quantize.layers import Operand, Part
@@ -38,6 +39,7 @@ def answer(
     outputs: Mapping[str, Agreement] | None = None,
     *,
     weights: bool = True,
+    accumulator_bits: int = 0,
 ) -> Quantization:
     """What quantization does to a model.
 
@@ -48,7 +50,8 @@ def answer(
         weight_bytes: The original's, all together.
         layers: From `run_errors`; None where nothing was run.
         outputs: Likewise.
-        weights: Measure the error of weights, too, each being read once.
+        weights: Measure the error of weights, too, and what their sums need, each being read twice.
+        accumulator_bits: Of the hardware's accumulator; layers that it is too narrow for are named.
     """
     macs = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
     found = [
@@ -64,6 +67,12 @@ def answer(
         QuantizeTotals(_bytes(weight_bytes, choices, grid_of), _all_bitops(choices, found, rows)),
         tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
         worst=min(rank)[1] if rank else "",
+        accumulator_bits=accumulator_bits,
+        overflows=tuple(
+            layer.name
+            for layer in found
+            if layer.accumulator is not None and 0 < accumulator_bits < layer.accumulator.bits
+        ),
     )
 
 
@@ -111,6 +120,7 @@ def _layer(
         bitops=_bitops(choice, count, formats),
         weight_bytes_before=sum(operand.tensor.nbytes for operand in stored.values() if operand.tensor),
         weight_bytes=sum(_stored(choice, operand, grid_of) for operand in stored.values()),
+        accumulator=accumulator(choice, grid_of) if weights and not choice.reason else None,
         reason=choice.reason,
     )
 

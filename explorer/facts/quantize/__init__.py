@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from explorer.facts.quantize.result import (
+    Accumulator,
     BeforeAfter,
     Bits,
     OperatorCount,
@@ -23,6 +24,7 @@ from explorer.facts.quantize.spec import (
 
 __all__ = [
     "PARTS",
+    "Accumulator",
     "BeforeAfter",
     "Bits",
     "Calibrator",

@@ -21,6 +21,23 @@ class Bits(Struct, frozen=True):
     input: float | None
 
 
+class Accumulator(Struct, frozen=True):
+    """What the sums of a layer's integer products need.
+
+    Attributes:
+        depth: Products of one sum: K.
+        bits: Of a signed integer that holds every sum of the stored weights, for whatever input.
+        bits_any: Likewise of any weights in their format.
+        reach: The largest sum, of the output channel `channel`: there is an input that makes it.
+    """
+
+    depth: int
+    bits: int
+    bits_any: int
+    channel: int
+    reach: int
+
+
 class QuantizedLayer(Struct, frozen=True):
     """A layer that multiplies (or holds weights), and what quantization did to it.
 
@@ -42,6 +59,8 @@ class QuantizedLayer(Struct, frozen=True):
             both inputs, where there is no weight).
         weight_bytes_before, weight_bytes: In its format, with scales, and zero points that are not 0: what
             hardware holds. A file holds as much where ONNX has a type for the format.
+        accumulator: What its sums need; None where they are not of integers with one scale, or no weights
+            were looked at.
         reason: Why the layer was left as it was; '' where it took a format.
     """
 
@@ -65,6 +84,7 @@ class QuantizedLayer(Struct, frozen=True):
     bitops: int | None = None
     weight_bytes_before: int = 0
     weight_bytes: int = 0
+    accumulator: Accumulator | None = None
     reason: str = ""
 
 
@@ -109,6 +129,8 @@ class Quantization(Struct, frozen=True):
         output: The file that was written; '' where nothing was (only the choice was asked for).
         calibration: What ranges and errors rest on: 'calib.npz, 64 samples', 'random inputs, seed 0'; '' for
             nothing.
+        accumulator_bits: Of the accumulator that the hardware has; 0 where none was named.
+        overflows: Layers with sums that do not fit it, for some input.
         command: What does the same at the command line.
     """
 
@@ -119,5 +141,7 @@ class Quantization(Struct, frozen=True):
     output: str = ""
     worst: str = ""
     calibration: str = ""
+    accumulator_bits: int = 0
+    overflows: tuple[str, ...] = ()
     command: str = ""
     seconds: float = 0.0

@@ -61,6 +61,7 @@ class QuantizeSpec(Struct, frozen=True):
             'auto': QDQ for what QuantizeLinear can say, else a function.
         calibrator: How ranges of inputs are chosen from the values that were seen.
         percentile: Of 'percentile': the share of values inside the range, in per cent.
+        accumulator: Bits of the hardware's accumulator: sums that do not fit are named; 0 for none.
         ops: Globs over operators; empty means all.
         sites: Names, globs, 're:…' or filters; empty means all.
         rules: What is asked of some layers only; the first that speaks of a value decides it.
@@ -77,6 +78,7 @@ class QuantizeSpec(Struct, frozen=True):
     form: QuantizeForm = "auto"
     calibrator: Calibrator = "minmax"
     percentile: float = 99.999
+    accumulator: int = 0
     ops: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     rules: tuple[QuantizeRule, ...] = ()

@@ -145,7 +145,16 @@ class Quantizer:
         sizes = self._samples(chosen.model, request).sizes(chosen.model)
         analysis = models.analysis_at(models.current, sizes)
         stored = analysis.info.totals.weight_bytes
-        made = answer(chosen.choices, grids.of, analysis.layers, stored, **errors, weights=weights)
+        bits = request.spec.accumulator
+        made = answer(
+            chosen.choices,
+            grids.of,
+            analysis.layers,
+            stored,
+            **errors,
+            weights=weights,
+            accumulator_bits=bits,
+        )
         return replace(made, command=self.command(request, output))
 
     def _samples(self, model: Model, request: QuantizeRequest) -> Samples:

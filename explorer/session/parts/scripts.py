@@ -91,7 +91,7 @@ def quantize_words(request: QuantizeRequest) -> list[str] | None:
     for flag, values in (("--op", spec.ops), ("--site", spec.sites)):
         if typed("ops" if flag == "--op" else "sites"):
             words += [word for value in values for word in option_words(flag, value)]
-    for name in ("granularity", "form", "calibrator", "block", "percentile"):
+    for name in ("granularity", "form", "calibrator", "block", "percentile", "accumulator"):
         if typed(name):
             words += [f"--{name}", str(getattr(spec, name))]
     if spec.symmetric is not None and typed("symmetric"):

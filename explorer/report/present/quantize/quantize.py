@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info
-from explorer.facts.quantize import BeforeAfter, OutputAgreement, Quantization, QuantizedLayer
+from explorer.facts.quantize import Accumulator, BeforeAfter, OutputAgreement, Quantization, QuantizedLayer
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -49,7 +49,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [_by_op(fact), Line()]
     if changed:
-        blocks += [layers(changed), *_worst(fact, changed), Line()]
+        blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
     blocks += [totals(fact)]
@@ -94,6 +94,7 @@ _COLUMNS = (
     Column("weight dB", "right", drop=3),
     Column("input dB", "right", drop=5),
     Column("saturated", "right", drop=6),
+    Column("accumulator", "right", drop=13),
     Column("BitOPs", "right", drop=9),
     Column("bytes", "right", drop=2),
     Column("output dB", "right", drop=1),
@@ -136,6 +137,7 @@ def _row(layer: QuantizedLayer) -> tuple[Cell, ...]:
         _decibels(layer.weight_snr_db),
         _decibels(layer.input_snr_db),
         _saturated(layer.saturated),
+        _accumulator(layer.accumulator),
         count(layer.bitops),
         size(layer.weight_bytes) if layer.weight_bytes_before else "",
         _decibels(layer.output_snr_db),
@@ -193,6 +195,41 @@ def _saturated(share: float | None) -> Cell:
     if not share:
         return Span("-" if share is None else "0", "quiet", value=share)
     return Span(share_text(share, 1), "warning" if share > 0.01 else "", value=share)
+
+
+def _accumulator(sums: Accumulator | None) -> Cell:
+    """Bits that the stored weights need, of those that any weights would."""
+    if sums is None:
+        return ""
+    return Span(f"{sums.bits} of {sums.bits_any}", value=sums.bits)
+
+
+def _overflows(fact: Quantization) -> list[Block]:
+    """Which layers an accumulator is too narrow for, or that it holds all."""
+    bits, sums = fact.accumulator_bits, {la.name: la.accumulator for la in fact.layers if la.accumulator}
+    if not bits or not sums:
+        return []
+    if not fact.overflows:
+        most = max(one.bits for one in sums.values())
+        said = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {most} are needed"
+        return [Line(), Line((Span(said, "good"),), 2)]
+    limit = f"{(1 << (bits - 1)) - 1:,}"
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Span(printable(name), "strong"),
+            plain(sums[name].depth),
+            Span(str(sums[name].bits), "warning"),
+            Span(f"{sums[name].reach:,}"),
+            plain(sums[name].channel),
+        )
+        for name in fact.overflows
+    ]
+    columns = (
+        Column(f"overflows {bits} bits", shrink=True),
+        *(Column(word, "right") for word in ("K", "bits needed", "a sum reaches", "in channel")),
+    )
+    note = f"Sums are held to {limit} either way; for each sum told there is an input that makes it."
+    return [Line(), Table(columns, rows), Paragraph(note, "quiet")]
 
 
 def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:
