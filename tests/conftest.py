@@ -67,11 +67,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.slow)
 
 
-def pytest_collection_finish() -> None:
-    """All that was imported stays: no search for garbage looks there again."""
-    gc.freeze()
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Search once for garbage, for what it says as it goes: pytest does it five times at its end."""

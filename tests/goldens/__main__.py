@@ -53,6 +53,7 @@ PROVING = ("activations", "blame", "convert", "sweep", "tile", "verify")
 numbers of their JSON are compared to NEAR of their size. All others are compared to the bit."""
 NEAR = 1e-5
 LONG = re.compile(r"-?\d+\.\d{8,}(?:e[-+]\d+)?|-?\d\.\d+e[-+]\d+")
+JSON = re.compile(r" --(json|csv)\b")
 PACKAGES = ("onnx", "onnxruntime", "torch", "torchvision", "torchinfo", "tensorflow")
 
 Answer = dict[str, Any]
@@ -201,10 +202,17 @@ def cleaner(folder: Path) -> Callable[[str], str]:
 # all of them
 
 
-def chosen(pattern: str) -> dict[str, list[str]]:
-    """The groups in which a case is asked for, each up to the last of those."""
+def chosen(pattern: str, json_only: bool = False) -> dict[str, list[str]]:
+    """The groups in which a case is asked for, each up to the last of those.
+
+    Where JSON alone is judged, a group without any is left out, and text of what is asked for as JSON, too.
+    """
     found = {}
     for group, commands in cases.groups().items():
+        if json_only:
+            parsed = [command for command in commands if JSON.search(command)]
+            twins = {JSON.sub("", command) for command in parsed}
+            commands = [command for command in commands if parsed and command not in twins]
         last = [i for i, command in enumerate(commands) if matches(f"{group}: {command}", pattern)]
         if last:
             found[group] = commands[: last[-1] + 1]
@@ -226,9 +234,13 @@ def work(group: str, commands: list[str], base: Path, inputs: dict[str, str], fr
     folder.with_suffix(".json").write_text(json.dumps(answers))
 
 
-def run_all(pattern: str, jobs: int, inputs: dict[str, str], fresh: bool) -> dict[str, Answer]:
+def run_all(
+    pattern: str, jobs: int, inputs: dict[str, str], fresh: bool, json_only: bool = False
+) -> dict[str, Answer]:
     """Runs the groups, some at once; those that need torch after the others, when it has been imported."""
-    groups = chosen(pattern)
+    groups = chosen(pattern, json_only)
+    sys.dont_write_bytecode = False  # each fork would compile all of ours again
+    progress = Progress(len(groups))
     with tempfile.TemporaryDirectory(prefix="goldens-", dir="/tmp") as name:
         base = Path(name)
         (base / "clock").mkdir()
@@ -241,7 +253,7 @@ def run_all(pattern: str, jobs: int, inputs: dict[str, str], fresh: bool) -> dic
             running: dict[int, str] = {}
             for group, commands in mine.items():
                 if len(running) == jobs:
-                    ended(running)
+                    ended(running, progress)
                 sys.stdout.flush()
                 pid = os.fork()
                 if not pid:
@@ -253,18 +265,30 @@ def run_all(pattern: str, jobs: int, inputs: dict[str, str], fresh: bool) -> dic
                         os._exit(1)
                 running[pid] = group
             while running:
-                ended(running)
+                ended(running, progress)
         found = [json.loads(path.read_text()) for path in sorted(base.glob("group-*.json"))]
     return {case: answer for group in found for case, answer in group.items() if matches(case, pattern)}
 
 
-def ended(running: dict[int, str]) -> None:
+class Progress:
+    """A line for each group that has ended, on standard error: one over the other on a terminal."""
+
+    def __init__(self, groups: int) -> None:
+        self._groups, self._ended, self._began = groups, 0, time.monotonic()
+
+    def __call__(self, group: str) -> None:
+        self._ended += 1
+        line = f"{self._ended}/{self._groups} {group}, {time.monotonic() - self._began:.0f} s"
+        head, tail = ("\r\x1b[K", "") if sys.stderr.isatty() else ("", "\n")
+        print(f"{head}{line}", end=tail, file=sys.stderr, flush=True)
+
+
+def ended(running: dict[int, str], progress: Progress) -> None:
     pid, status = os.wait()
     group = running.pop(pid)
     if status:
         raise SystemExit(f"group {group} failed")
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{group}", end="", file=sys.stderr, flush=True)
+    progress(group)
 
 
 def imported(modules: tuple[str, ...]) -> None:
@@ -341,7 +365,7 @@ def judged(case: str, part: str, given: argparse.Namespace) -> bool:
     """Whether a part of an answer is asked about."""
     if not (given.json_only or given.files_only):
         return True
-    json_part = part in ("code", "out") and bool(re.search(r" --(json|csv)\b", case))
+    json_part = part in ("code", "out") and bool(JSON.search(case))
     return (given.json_only and json_part) or (
         given.files_only and part.startswith("file ") and not part.endswith(WORDS)
     )
@@ -369,8 +393,10 @@ def check(given: argparse.Namespace) -> int:
         if now.get(name) != value:
             print(f"recorded with {name} {value}, now {now.get(name)}: figures of proofs may differ")
     began = time.monotonic()
-    seen = run_all(given.only, given.jobs, golden["inputs"], given.fresh)
+    seen = run_all(given.only, given.jobs, golden["inputs"], given.fresh, given.json_only)
     asked = {case: answer for case, answer in golden["cases"].items() if matches(case, given.only)}
+    if given.json_only:
+        asked = {case: answer for case, answer in asked.items() if case in seen}
     dropped = set(golden["dropped"])
     same = differ = 0
     for case in sorted({*asked, *seen}):

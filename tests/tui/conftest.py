@@ -11,7 +11,6 @@ import pytest
 from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
 
-from explorer.host import gc_pause
 from tests.tui.hands import draw, quiet, undrawn
 
 PINNED = {"textual": "8.2.8", "rich": "15.0.0", "pytest-textual-snapshot": "1.1.0", "syrupy": "4.8.0"}
@@ -64,9 +63,9 @@ def parsed_once() -> Iterator[None]:
 def frozen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the screen asked of the garbage collector.
 
-    It takes its process for its own; here all that the tests have imported is frozen and stays so.
+    It takes its process for its own. After all that the tests have imported is frozen and thawed, the next
+    search takes a second.
     """
     asked: list[str] = []
-    monkeypatch.setattr(gc_pause, "_OWN", gc.get_freeze_count())
     monkeypatch.setattr(gc, "freeze", lambda: asked.append("freeze"))
     return asked
