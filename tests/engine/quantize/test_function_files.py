@@ -29,8 +29,9 @@ def in_blocks(row: np.ndarray, name: str) -> np.ndarray:
 
 
 def quantized(path: str, output: Path, name: str) -> onnx.ModelProto:
+    bias = {"mxfp8": "float32", "mxint8": "float32", "int8": "auto"}.get(name, name)
     with Session(path) as session:
-        spec = QuantizeSpec(weight=name, input=name, bias=name if "mx" not in name else "float32")
+        spec = QuantizeSpec(weight=name, input=name, bias=bias, form="function")
         session.quantize(spec, output=str(output), report=False)
     model = onnx.load(output)
     onnx.checker.check_model(model, full_check=True)
@@ -68,7 +69,7 @@ def test_qonnx_executes_a_whole_model_as_onnxruntime_does(
     tmp_path: Path, sample: Callable[[str], str], in_qonnx: Callable[..., dict[str, Any]], model: str
 ) -> None:
     feeds, expected = {}, {}
-    for name in ("fixed12.6", "floatE4M3", "ternary", "binary"):
+    for name in ("int8", "fixed12.6", "floatE4M3", "float8e5m2", "ternary", "binary"):
         made = quantized(sample(model), tmp_path / f"{name}.onnx", name)
         (x,) = made.graph.input
         sizes = [size.dim_value for size in x.type.tensor_type.shape.dim]

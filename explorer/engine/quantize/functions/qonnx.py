@@ -3,6 +3,7 @@
 What they compute: https://github.com/fastmachinelearning/qonnx/tree/main/docs/qonnx-custom-ops. The bodies do
 it in float32 and in the order of QONNX's own code, for the one rounding mode that is written here, half to
 even. In one thing they differ: where x / scale is infinite, FloatQuant saturates here and gives NaN there.
+Codes of more than 24 bits (an int32 bias) are as exact as float32 is.
 """
 
 from __future__ import annotations
