@@ -18,6 +18,7 @@ The same file may hold tilings. Precedence and lines are as there (`settings.til
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -31,6 +32,10 @@ from explorer.settings.tiling import COMMAND_LINE
 
 _ASKS = (*PARTS, "granularity", "symmetric", "block", "on")
 """What a rule can ask for; one that asks for nothing is none."""
+
+
+BY_HAND = "chosen by hand"
+"""The origin of a rule that no file has."""
 
 
 def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
@@ -53,6 +58,32 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
     rules = tuple(replace(rule, **unset) for rule in spec.rules)
     said = {**dict(spec.origins), **dict.fromkeys(typed, COMMAND_LINE)}
     return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
+
+
+def for_layer(
+    spec: QuantizeSpec,
+    layer: str,
+    *,
+    weight: str | None = None,
+    input: str | None = None,
+    bias: str | None = None,
+    on: bool | None = None,
+) -> QuantizeSpec:
+    """The specification with a choice made by hand for one layer, before all other rules.
+
+    Args:
+        spec: What was asked.
+        layer: Its name, no glob. What was chosen for it by hand before is forgotten.
+        weight: A number format; None leaves it as `spec` has it.
+        input: Likewise.
+        bias: Likewise.
+        on: False leaves the layer as it is.
+    """
+    site = glob.escape(layer)
+    rule = QuantizeRule(site=site, weight=weight, input=input, bias=bias, on=on, origin=BY_HAND)
+    rest = [other for other in spec.rules if (other.site, other.origin) != (site, BY_HAND)]
+    asks = any(getattr(rule, name) is not None for name in _ASKS)
+    return replace(spec, rules=(*([rule] if asks else []), *rest))
 
 
 def read_text(data: bytes | str, path: str) -> QuantizeSpec:

@@ -131,7 +131,7 @@ def _choice(
     on, named = values.pop("on"), meant.get(id(layer), "")
     reason = layer.reason
     if not reason and on is False:
-        reason = f"switched off by {origins['on'] or 'the specification'}"
+        reason = f"switched off by {origins['on'].removeprefix('chosen by ') or 'the specification'}"
     elif not reason and named and on is None:
         reason = named
     how = {name: values[name] for name in ("granularity", "symmetric", "block")}

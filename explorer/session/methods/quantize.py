@@ -64,3 +64,40 @@ class QuantizeMethods(SessionParts):
             on_progress=on_progress,
             cancel=cancel,
         )
+
+    def requantize(
+        self,
+        layer: str,
+        *,
+        weight: str | None = None,
+        input: str | None = None,
+        bias: str | None = None,
+        on: bool | None = None,
+        report: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """Makes the current, quantized state anew with another choice for one layer: a branch beside it.
+
+        Args:
+            layer: Its name, as `Quantization.layers` and a blame have it.
+            weight: Another number format; None leaves it as it was asked for.
+            input: Likewise.
+            bias: Likewise.
+            on: False leaves the layer as it was before any quantization.
+            report: See `quantize`.
+            on_progress: Told where the job stands.
+            cancel: As for `quantize`.
+
+        Raises:
+            Misuse: The current state is no quantization, or has no such layer; and see `quantize`.
+            BadModel: See `quantize`.
+            Cancelled: See `quantize`.
+        """
+        return self._quantizer.requantize(
+            layer,
+            {"weight": weight, "input": input, "bias": bias, "on": on},
+            measured=report,
+            on_progress=on_progress,
+            cancel=cancel,
+        )

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.errors import Misuse, nearest
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
@@ -30,10 +31,12 @@ from explorer.engine.tiling.products import find_products
 from explorer.facts import HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.host import output_files
+from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress, stem
 from explorer.settings.filter import is_query
 from explorer.settings.parse import opening_words, path_word
+from explorer.settings.quantize import for_layer
 
 
 class Chosen(Struct, frozen=True):
@@ -115,6 +118,39 @@ class Quantizer:
         options = self._models.options
         bound = options["dims"] or options["input_shapes"]
         return shapes.infer(chosen.model).values if bound else chosen.shapes
+
+    def requantize(
+        self,
+        layer: str,
+        values: Mapping[str, Any],
+        *,
+        measured: bool,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Quantization:
+        """The current state made anew with another choice for one layer."""
+        models = self._models
+        kept = models.history
+        entry = kept.entries[kept.current]
+        if entry.quantize is None or entry.quantization is None or entry.parent is None:
+            raise Misuse("the current model was not quantized here", hint="quantize it first")
+        names = [one.name for one in entry.quantization.layers]
+        if layer not in names:
+            raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
+        request = replace(entry.quantize, spec=for_layer(entry.quantize.spec, layer, **values))
+        models.history = states.go(kept, entry.parent)
+        try:
+            return self.quantize(
+                request,
+                output=None,
+                overwrite=False,
+                measured=measured,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
+        except BaseException:
+            models.history = kept
+            raise
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

@@ -109,7 +109,7 @@ def test_rules_by_hand_need_no_file(sample: Sample) -> None:
     with Session(sample("lenet")) as session:
         spec = QuantizeSpec(rules=(QuantizeRule(site="/fc3/Gemm", on=False, origin="chosen by hand"),))
         reasons = [layer.reason for layer in session.quantize_choice(spec).layers]
-    assert reasons == ["", "", "", "", "switched off by chosen by hand"]
+    assert reasons == ["", "", "", "", "switched off by hand"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from explorer import Session
+from explorer.base.errors import Misuse
 from explorer.cli import main
+from explorer.engine.tiling.rules import name_matcher
+from explorer.facts.quantize import QuantizeSpec
+from explorer.settings.quantize import for_layer
 
 Sample = Callable[[str], Path]
 
@@ -155,3 +160,42 @@ def test_diff_and_blame_say_one_row_for_each_layer(
         probes = json.loads(run("blame", source, target, "--json", "--draws", 1, code=1))["probes"]
         assert {probe["op"] for probe in probes if probe["formats"].startswith(said)} == {"Conv", "Gemm"}
         assert not any(probe["state"] == "introduced" for probe in probes)
+
+
+def test_a_layer_that_loses_most_is_given_another_format(sample: Sample) -> None:
+    """Excluded, or of more bits: the model is made again beside the one that it came from."""
+    with Session(sample("lenet")) as session:
+        first = session.quantize(QuantizeSpec(weight="int4", input="int8"))
+        worst = first.worst
+        better = session.requantize(worst, weight="int8")
+        left = session.requantize(worst, on=False)
+        history = session.history()
+        with pytest.raises(Misuse, match="no layer is called '/conv9/Conv'; did you mean"):
+            session.requantize("/conv9/Conv", on=False)
+        assert session.history() == history
+        session.go(0)
+        with pytest.raises(Misuse, match="was not quantized here"):
+            session.requantize(worst, on=False)
+    layers = [{layer.name: layer for layer in fact.layers} for fact in (first, better, left)]
+    assert [some[worst].weight for some in layers] == ["int4", "int8", "float32"]
+    assert [some[worst].reason for some in layers] == ["", "", "switched off by hand"]
+    others = [
+        {n: (layer.weight, layer.output_snr_db) for n, layer in some.items() if n != worst} for some in layers
+    ]
+    assert others[0] == others[1] == others[2]
+    assert (layers[1][worst].output_snr_db or 0) > (layers[0][worst].output_snr_db or 0) + 10
+    assert [entry.parent for entry in history.entries] == [None, 0, 0, 0]
+    assert history.current == 3
+
+
+def test_a_name_with_brackets_is_a_name() -> None:
+    """A rule by hand means the one layer, whatever is in its name; a later choice replaces it."""
+    spec = for_layer(QuantizeSpec(), "/layers[0]/fc*", weight="int4")
+    (rule,) = spec.rules
+    matches = name_matcher(rule.site, "")
+    assert matches("/layers[0]/fc*")
+    assert not matches("/layers0/fc*")
+    assert not matches("/layers[0]/fc1")
+    again = for_layer(spec, "/layers[0]/fc*", on=False)
+    assert [(one.weight, one.on) for one in again.rules] == [(None, False)]
+    assert for_layer(again, "/layers[0]/fc*").rules == ()
