@@ -189,7 +189,8 @@ class TensorValues(Struct, frozen=True):
             and last ones.
         dtype: Of the numbers: that of the scales where the tensor is quantized.
         values: The numbers at all combinations of `indices`, the last axis running fastest.
-        codes: What is stored in their places; None where that are the numbers themselves.
+        codes: What is stored in their places, integers or small floats; None where that are the numbers
+            themselves.
         scales: Of each of them; None where there are none.
         zero_points: As `scales`.
         before: The same of another model, if that was asked for.
@@ -208,7 +209,7 @@ class TensorValues(Struct, frozen=True):
     indices: tuple[tuple[int, ...], ...]
     dtype: str
     values: tuple[float, ...]
-    codes: tuple[int, ...] | None = None
+    codes: tuple[float, ...] | None = None
     scales: tuple[float, ...] | None = None
     zero_points: tuple[int, ...] | None = None
     before: ValuesBefore | None = None

@@ -19,7 +19,7 @@ from explorer.base.units import bytes_text
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.runtime.torch_arrays import as_array
-from explorer.engine.values.numbers import SLAB, Array, Numbers
+from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,7 +125,9 @@ def numbers_of(
         whole = source.numel()
         source = source.coalesce().values() if source.layout is torch.sparse_coo else source.values()
         zeros = whole - source.numel()
+    scales = None
     if source.is_quantized:
+        scales = _scales(source)
         source = source.int_repr()
 
     def made() -> Iterator[Array]:
@@ -141,7 +143,20 @@ def numbers_of(
         (source.untyped_storage()._cdata, source.storage_offset(), tuple(source.shape), source.stride()),
         trainable,
         zeros,
+        scales=scales,
     )
+
+
+def _scales(tensor: torch.Tensor) -> Scales:
+    """What the integers of a quantized tensor stand for."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        steps, zeros, axis = torch.tensor(tensor.q_scale()), torch.tensor(tensor.q_zero_point()), 0
+    else:
+        steps, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+        axis = tensor.q_per_channel_axis()
+    # torch multiplies in float32, whatever it keeps the scales in
+    made = steps.float().numpy(), zeros.to(torch.int64).numpy()
+    return Scales(lambda: made[0], lambda: made[1], axis)
 
 
 def slabs(tensor: torch.Tensor) -> Iterator[Array]:

@@ -103,8 +103,6 @@ class TensorNumbers:
         """What a tensor is called in another model: the same, or with a word behind it more or less, as the
         integers of a quantized one are.
         """
-        if window.role != "weight":
-            return name
         stored = {t.name: t.shape for t in of[0].opened(of[1], on_progress).tensors()[0]}
         if name in stored:
             return name

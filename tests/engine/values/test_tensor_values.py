@@ -121,8 +121,8 @@ def test_every_type_of_an_onnx_file_is_read_in_place(dtype: str, tmp_path: Path)
     np.testing.assert_array_equal(array_of(fact).astype(np.float64), wanted)
 
 
-def safetensors(path: Path, array: Any) -> str:
-    header = {"a.w": {"dtype": "F32", "shape": array.shape, "data_offsets": [0, array.nbytes]}}
+def safetensors(path: Path, array: Any, name: str = "a.w") -> str:
+    header = {name: {"dtype": "F32", "shape": array.shape, "data_offsets": [0, array.nbytes]}}
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + array.tobytes())
     return str(path)
@@ -180,12 +180,30 @@ def test_a_module_has_its_parameters_and_outputs() -> None:
     np.testing.assert_allclose(array_of(out), model(torch.from_numpy(x)).detach().numpy(), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantized_tensor_of_torch_is_told_by_what_it_stands_for() -> None:
+    torch = pytest.importorskip("torch")
+    floats = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    module = torch.nn.Module()
+    kept = torch.quantize_per_channel(
+        floats, torch.tensor([0.1, 0.02, 0.5]), torch.tensor([0, 3, -1]), 0, torch.qint8
+    )
+    module.register_buffer("w", kept)
+    module.forward = lambda x: x
+    with Session(module, input_shapes={"x": (None, (1,))}) as session:
+        fact = session.values("w")
+    np.testing.assert_allclose(array_of(fact), kept.dequantize().numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(array_of(fact, fact.codes), kept.int_repr().numpy())
+
+
 # -- quantized
 
 
-def dequantizing(folder: Path, name: str, codes: Any, scale: Any, zero: Any, **attributes: Any) -> str:
-    tensors = [numpy_helper.from_array(a, n) for a, n in ((codes, "w"), (scale, "s"), (zero, "z"))]
-    node = helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], **attributes)
+def dequantizing(
+    folder: Path, name: str, codes: Any, scale: Any, zero: Any, *, called: str = "w", **attributes: Any
+) -> str:
+    tensors = [numpy_helper.from_array(a, n) for a, n in ((codes, called), (scale, "s"), (zero, "z"))]
+    node = helper.make_node("DequantizeLinear", [called, "s", "z"], ["d"], **attributes)
     relu = helper.make_node("Relu", ["d"], ["y"])
     out = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(scale.dtype), codes.shape)
     graph = helper.make_graph([node, relu], "g", [], [out], tensors)
@@ -242,6 +260,37 @@ def test_the_quantized_stand_beside_the_original(tmp_path: Path, capsys: pytest.
     assert [n for n in told["ulps"] if n] == [1]
     assert main(words) == 0
     assert "598 of 600" in capsys.readouterr().out
+
+
+def test_integers_find_the_floats_that_they_were_made_of(tmp_path: Path) -> None:
+    codes = np.arange(12, dtype=np.int8).reshape(3, 4)
+    path = dequantizing(tmp_path, "q.onnx", codes, np.float32(0.5), np.int8(0), called="fc.w_quantized")
+    floats = codes * np.float32(0.5)
+    before = safetensors(tmp_path / "m.safetensors", floats, "fc.w")
+    fact = values_of(path, "fc.w_quantized", before=before).before
+    assert (fact.tensor.name, fact.equal) == ("fc.w", 12)
+    assert values_of(before, "fc.w", before=path).before.tensor.name == "fc.w_quantized"
+    with Session(path) as session:
+        found = session.heat_map("fc.w_quantized", before=before)
+    assert found.before is not None
+    assert found.before.cells == found.cells
+
+
+def test_small_floats_with_a_scale_are_no_integers(tmp_path: Path) -> None:
+    codes = np.array([[0.5, -1.75], [448, 0.0625]], ml_dtypes.float8_e4m3fn)
+    path = dequantizing(tmp_path, "q.onnx", codes, np.float32(0.25), np.zeros((), codes.dtype))
+    fact = values_of(path, "w")
+    assert fact.values == (0.125, -0.4375, 112.0, 0.015625)
+    assert fact.codes == (0.5, -1.75, 448.0, 0.0625)
+
+
+def test_scales_that_do_not_fit_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    codes, scale = np.zeros((3, 4), np.int8), np.ones(2, np.float32)
+    path = dequantizing(tmp_path, "q.onnx", codes, scale, np.zeros(2, np.int8), axis=0)
+    assert main(["values", path, "w"]) == 2
+    told = capsys.readouterr().err
+    assert "2 scales" in told
+    assert told.count("\n") <= 2
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])

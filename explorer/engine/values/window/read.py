@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine.values.numbers import Array, Numbers, Scales, behind
 from explorer.settings.slices import Selection
 
@@ -79,12 +79,21 @@ def _gathered(numbers: Numbers, flat: Array) -> Array:
 def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
     """What selected integers stand for: the numbers, and the scale and zero point of each.
 
-    As DequantizeLinear has it: the difference of integer and zero point, times the scale, in its type.
+    As DequantizeLinear has it: the difference of integer and zero point, times the scale, in its type; of
+    floats of 8 or 4 bits the zero point is 0.
+
+    Raises:
+        BadModel: There are too few scales or zero points.
     """
     scale = scales.scale()
-    zero = np.zeros_like(scale, np.int32) if scales.zero is None else scales.zero().astype(np.int32)
-    steps, zeros = (_along(values, scales, selection) for values in (scale, zero))
-    made = (codes.astype(np.int32) - zeros).astype(scale.dtype) * steps
+    zero = np.zeros(scale.shape) if scales.zero is None else scales.zero()
+    try:
+        steps, zeros = (_along(values, scales, selection) for values in (scale, zero.astype(np.int64)))
+    except IndexError:
+        raise BadModel(f"it has {scale.size:,} scales, which are not one for each of its parts") from None
+    whole = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
+    with np.errstate(over="ignore", invalid="ignore"):
+        made: Array = whole.astype(scale.dtype) * steps
     return made, steps, zeros
 
 
