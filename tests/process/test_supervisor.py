@@ -249,6 +249,7 @@ def _command(words: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words",
     [

@@ -26,6 +26,7 @@ async def test_of_two_keys_that_come_together_a_menu_hears_the_first() -> None:
         assert len(hands.pilot.app.screen_stack) == 2, "what the first key asked for lies on the main screen"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("opens", ["H", "question_mark", "L", "m"])
 async def test_a_second_answer_takes_nothing_else_away(opens: str) -> None:
     async with screen() as hands:

@@ -255,6 +255,7 @@ async def test_two_models_on_the_command_line_open_side_by_side() -> None:
         assert hands.main is hands.pilot.app.screen
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", SIZES)
 async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> None:
     async with screen(beside(blocks(3)), size) as hands:

@@ -278,6 +278,7 @@ async def test_enter_on_an_empty_machine_says_once_what_is_needed() -> None:
         assert hands.dialog().count("what the machine computes and what it moves are needed") == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [60, 120])
 async def test_more_machines_than_there_is_room_for_have_a_sign_where_they_go_on(width: int) -> None:
     async with screen(size=(width, 40)) as hands:

@@ -775,9 +775,9 @@ def test_a_name_with_an_escape_sequence_is_kept_for_who_shows_it_to_make_safe(tm
 def test_a_file_of_many_tensors_costs_what_it_is_long(tmp_path: Path) -> None:
     import tracemalloc
 
-    tensors = [T((4,), name=f"t{n}") for n in range(2001)]
-    ops = [Op("RELU", [n], [n + 1]) for n in range(2000)]
-    content = build(Sub(tensors, ops, [0], [2000]))
+    tensors = [T((4,), name=f"t{n}") for n in range(501)]
+    ops = [Op("RELU", [n], [n + 1]) for n in range(500)]
+    content = build(Sub(tensors, ops, [0], [500]))
     tracemalloc.start()
     try:
         file = TfliteFile(content)

@@ -355,6 +355,7 @@ def test_it_tells_where_it_stands_and_stops_when_asked(tmp_path: Path) -> None:
         verify(source, after, plan=plan, cancel=lambda: True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("draws", [0, -1])
 def test_no_draws_prove_nothing(draws: int, tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 5, 9, 7)

@@ -483,6 +483,7 @@ def test_strings_of_a_model_are_compared_too(tmp_path: Path) -> None:
     assert verify(a, b).verdict_kind != "equal"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("last", [("MatMul", "w"), ("Sub", "b")])
 def test_an_identity_at_the_end_that_was_removed_is_no_difference(
     last: tuple[str, str], tmp_path: Path

@@ -61,6 +61,7 @@ def view(hands: Hands) -> SizesView:
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_slider_moves_over_a_size_and_the_crossing_is_told(
     engine: ScriptedEngine, size: tuple[int, int]
@@ -141,6 +142,7 @@ def step() -> Decode:
         return session.decode(64)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_one_key_tells_at_which_length_the_cache_passes_the_weights(
     step: Decode, size: tuple[int, int]

@@ -201,6 +201,7 @@ def test_a_dimension_of_any_size_is_read(tmp_path: Path, size: int) -> None:
     assert (found.shape, found.nbytes) == ((size, 0, 3), 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [1, 100, 127, 128, 600, 16_384, 70_000])
 def test_data_of_any_length_is_found(tmp_path: Path, size: int) -> None:
     values = np.arange(size, dtype=np.uint8)
