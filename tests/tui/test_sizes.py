@@ -74,7 +74,7 @@ async def test_a_model_without_open_sizes_says_so_and_one_of_hundreds_can_be_scr
         entry = hands.pilot.app.focused
         assert isinstance(entry, Input)
         assert entry.region.bottom <= 24
-        assert "36 more are bound at the start" in hands.dialog()
+        assert "36 more have no field: they are bound when the model is opened" in hands.dialog()
         await hands.press("enter")
         assert hands.engine.states.dims == {"\x1b[2J30": 7}
         assert "\x1b" not in hands.strip(TitleBar)

@@ -79,7 +79,7 @@ class OverSizes:
         if name == _TOKENS_OF_CACHE:
             others = {}
         open_ = [other for other in others if known[other] is None]
-        note = (f"{', '.join(f'{one}=1' for one in open_)} taken; --dim binds another size",) if open_ else ()
+        note = (f"{', '.join(f'{one}=1' for one in open_)} taken",) if open_ else ()
         with self._sizes(at, on_progress, cancel) as examine:
             over = SizeRange(name, least, most, known[name], {one: others[one] for one in open_}, note)
 

@@ -13,7 +13,7 @@ from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import middle, safe
 
 _MOST = 64
-"""Sizes that have a field; a model of more is opened with --dim."""
+"""Sizes that have a field; those of a model of more are bound when it is opened."""
 _LABEL = 11
 
 
@@ -50,7 +50,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
         except ExplorerError as error:
             said, role = str(error), "bad"
         more = len(self._sizes) - len(self._shown)
-        also = f"{more:,} more are bound at the start: --dim NAME=SIZE" if more else ""
+        also = f"{more:,} more have no field: they are bound when the model is opened" if more else ""
         return [(said, role), (also, "dim")]
 
     def answer(self) -> dict[str, int]:

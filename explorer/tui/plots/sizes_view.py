@@ -92,7 +92,8 @@ class SizesView(SubScreen[SizeChoice]):
 
     def _show(self) -> None:
         self.query_one(TitleBar).show(lambda width: (_title(self.fact, width),))
-        said = self._said or "; ".join(self.fact.notes)
+        typed = ["t types another size"] if self.fact.others and self._bindable else []
+        said = self._said or "; ".join([*self.fact.notes[:1], *typed, *self.fact.notes[1:]])
         self.query_one("#sizes-note", Status).show(lambda width: (cut(((f" {safe(said)}", "warn"),), width),))
         self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._footer(), width),))
         self.query_one("#sizes-plot", PanelView).again()
@@ -179,7 +180,7 @@ class SizesView(SubScreen[SizeChoice]):
         if self.fact.name in self._bindable:
             self.dismiss(SizeChoice(self.fact.name, self.fact.sizes[self.at]))
         else:
-            self._say(f"{self.fact.name} is no open dimension of this model: open it with --input-shape")
+            self._say(f"{self.fact.name} is fixed in this model: it can be looked at, not taken")
 
     def action_size_type(self) -> None:
         """Type the sizes instead."""

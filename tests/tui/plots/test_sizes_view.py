@@ -103,7 +103,7 @@ async def test_a_size_that_is_no_open_dimension_cannot_be_bound_and_it_is_said(
     async with screen(lone) as hands:
         await hands.press("D", "enter")
         note = " ".join(line_text(line) for line in view(hands).query_one("#sizes-note", Status).lines)
-        assert "no open dimension" in note
+        assert "is fixed in this model" in note
         assert not any(method == "bind" for method, _, _ in lone.asked)
 
 
@@ -170,3 +170,13 @@ def test_no_line_of_the_step_is_wider_than_the_screen(step: Decode, width: int) 
     text = " ".join(" ".join(line_text(line) for line in decode_page(step, width, False)).split())
     assert all(line_width(line) <= width for line in decode_page(step, width, False))
     assert "512 B" in text
+
+
+async def test_what_was_taken_of_other_sizes_comes_with_the_key_that_types_them_and_no_option(
+    engine: ScriptedEngine,
+) -> None:
+    async with screen(engine, size=(140, 40)) as hands:
+        await hands.press("D")
+        note = " ".join(line_text(line) for line in view(hands).query_one("#sizes-note", Status).lines)
+        assert "batch=1 taken; t types another size" in note
+        assert "--" not in note

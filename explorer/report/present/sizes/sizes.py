@@ -92,6 +92,7 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
         Line(),
         Paragraph(_evidence(fact), "quiet"),
         *(Paragraph(note, "warning") for note in fact.notes),
+        *([Paragraph("--dim binds another size.", "quiet")] if fact.others else []),
     ]
 
 
