@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 from explorer import Session
+from explorer.engine.quantize.number_formats import EXAMPLES
 from explorer.facts.quantize import QuantizeSpec
 from tests.engine.quantize.one_call import LEVELS, run
 from tests.engine.quantize.representable import float_numbers, microscaled, nearest, rounded_magnitudes
@@ -80,6 +81,15 @@ def test_qonnx_executes_a_whole_model_as_onnxruntime_does(
         # one node at a time, or all of them: onnxruntime may lay a convolution's channels out otherwise
         assert np.allclose(got, expected[name], rtol=1e-6, atol=1e-6), name
         assert np.ptp(got) > 0
+
+
+@pytest.mark.parametrize("name", EXAMPLES[1:])
+def test_every_format_quantizes_a_model_and_is_weighed(sample: Callable[[str], str], name: str) -> None:
+    with Session(sample("jsc_tiny")) as session:
+        result = session.quantize(QuantizeSpec(weight=name, input=name))
+        assert {layer.weight for layer in result.layers if not layer.reason} == {name}
+        assert all(layer.weight_snr_db is not None for layer in result.layers if not layer.reason)
+        assert np.isfinite(result.outputs[0].cosine)
 
 
 @pytest.mark.parametrize("name", ["int8", "fixed12.6", "mxfp6"])

@@ -63,6 +63,9 @@ def test_fixed_point_is_the_nearest_of_its_numbers(name: str) -> None:
     one = fmt(name)
     low, high = one.limits(one.grid(values, values))
     assert (float(low), float(high)) == (numbers[0], numbers[-1])
+    known = values[np.isfinite(values)]
+    codes = one.codes(known, one.grid(values, values))
+    assert np.array_equal(codes * np.float32(2.0**-fraction), nearest(known, numbers))
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ class Integer(NumberFormat, frozen=True):
 
     @property
     def element_type(self) -> str:
-        """The integer of as many bits."""
-        return f"{'' if self.signed else 'u'}int{self.bits}"
+        """The integer of as many bits; '' where only a function says the format."""
+        return f"{'' if self.signed else 'u'}int{self.bits}" if self.writing == "linear" else ""
 
     @property
     def least(self) -> int:
@@ -71,9 +71,9 @@ class Integer(NumberFormat, frozen=True):
         return Grid(scale, np.asarray(zero, np.int32), axis)
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Rounded half to even, with the zero point, saturated."""
-        store = self.element_type if self.bits >= 8 else ("int8" if self.signed else "uint8")
-        return self._whole(values, grid).astype(store)
+        """Rounded half to even, with the zero point, saturated; of odd sizes in the next larger integer."""
+        wide = next(bits for bits in (8, 16, 32) if self.bits <= bits)
+        return self._whole(values, grid).astype(f"{'' if self.signed else 'u'}int{wide}")
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """What DequantizeLinear gives of the codes."""

@@ -86,7 +86,7 @@ class NumberFormat(Struct, frozen=True):
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Of 'linear' and 'cast': what is stored, in `element_type` (4-bit types as int8 or uint8, one a
-        number).
+        number); of every integer and fixed point.
         """
         raise NotImplementedError
 
