@@ -41,6 +41,14 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     fields = {
         name: name for name in ("form", "granularity", "block", "calibrator", "percentile", "accumulator")
     }
+    names = (
+        "granularity",
+        "block",
+        "calibrator",
+        "percentile",
+        *(() if "quantize" in vars(given) else ("form",)),
+    )
+    fields = {name: name for name in names}  # 'form' of `explorer settings` is that of tiles
     fields |= {"op": "ops", "site": "sites"}
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
     if given.to is not None:

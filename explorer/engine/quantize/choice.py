@@ -148,6 +148,7 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
     layer = choice.layer
     taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
     scaled = [fmt for part in ("weight", "input") if isinstance(fmt := taken.get(part), Integer)]
+    scaled = [] if choice.block else scaled  # no one scale is that of a sum over blocks
     if "bias" not in parts and len(scaled) == 2 and layer.of("bias") and layer.of("bias")[0].tensor:
         taken["bias"] = BIAS
     if taken.get("bias") is BIAS and len(scaled) != 2:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from explorer.engine.tiling.rules import choose, tile_rules
-from explorer.facts import SitePlan, TileRule, TileSpec
+from explorer.engine.tiling.rules import SiteRule, choose, tile_rules
+from explorer.facts import SitePlan, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
 DEFAULT = "default"
@@ -36,12 +36,17 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePla
         sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *how))
     rules = tile_rules(spec.rules)
     used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}
-    unused = [_unused(rule, every) for at, rule in enumerate(spec.rules) if at not in used]
+    unused = [
+        unused_rule(rule, [site.name for site in every])
+        for at, rule in enumerate(spec.rules)
+        if at not in used
+    ]
     return Settings(spec.grouped, said.get("grouped", DEFAULT), tuple(sites), tuple(unused))
 
 
-def _unused(rule: TileRule, every: Sequence[SitePlan]) -> UnusedRule:
-    near = difflib.get_close_matches(rule.site, [site.name for site in every], n=1, cutoff=0.6)
+def unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
+    """A rule that means none of these names, and the one that its own is like."""
+    near = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
     asked = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
     says = ", ".join(f"{name} {value}" for name, value in asked if value)
     return UnusedRule(rule.origin, says, near[0] if near and near[0] != rule.site else "")

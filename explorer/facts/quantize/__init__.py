@@ -12,6 +12,7 @@ from explorer.facts.quantize.result import (
     QuantizedLayer,
     QuantizeTotals,
 )
+from explorer.facts.quantize.settings import LayerSettings, QuantizeSettings
 from explorer.facts.quantize.spec import (
     PARTS,
     Calibrator,
@@ -29,12 +30,14 @@ __all__ = [
     "Bits",
     "Calibrator",
     "Granularity",
+    "LayerSettings",
     "OperatorCount",
     "OutputAgreement",
     "Quantization",
     "QuantizeForm",
     "QuantizeRequest",
     "QuantizeRule",
+    "QuantizeSettings",
     "QuantizeSpec",
     "QuantizeTotals",
     "QuantizedLayer",

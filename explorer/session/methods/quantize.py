@@ -8,7 +8,7 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
-    from explorer.facts.quantize import Quantization, QuantizeSpec
+    from explorer.facts.quantize import Quantization, QuantizeSettings, QuantizeSpec
 
 
 class QuantizeMethods(SessionParts):
@@ -21,6 +21,14 @@ class QuantizeMethods(SessionParts):
             Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
         """
         return self._quantizer.choice(spec, on_progress)
+
+    def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
+        """What `spec` asks of every layer of the current model, and who said so.
+
+        Raises:
+            Misuse: See `quantize_choice`.
+        """
+        return self._quantizer.settings(spec, on_progress)
 
     def quantize(
         self,

@@ -25,11 +25,12 @@ from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, wanted
 from explorer.engine.quantize.layers import Sizes, find_layers
 from explorer.engine.quantize.quantize import quantized
+from explorer.engine.quantize.settings import in_force
 from explorer.engine.quantize.write.opset import least_opset, raised
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
 from explorer.facts import HistoryEntry, TensorInfo
-from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
+from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSettings, QuantizeSpec
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -64,6 +65,11 @@ class Quantizer:
         chosen = self._chosen(spec, on_progress)
         request = QuantizeRequest(spec)
         return self._answer(chosen, Grids({}), {}, request, None, weights=False)
+
+    def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
+        """What `spec` asks of every layer of the current model."""
+        model = self._models.graph(self._models.current, on_progress)
+        return in_force(spec, self._of(model, spec, sized=True).choices)
 
     def quantize(
         self,
@@ -207,12 +213,12 @@ class Quantizer:
         needed = least_opset(chosen.choices)
         return chosen if needed <= model.opset else self._of(raised(model, needed), spec)
 
-    def _of(self, model: Model, spec: QuantizeSpec) -> Chosen:
+    def _of(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> Chosen:
         models = self._models
         dims, given = dims_of(model, models.options["dims"]), models.options["input_shapes"]
         known = shapes.infer(model, dims, given).values
         sizes: dict[str, Sizes] = {}
-        if any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
+        if sized or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
             found = find_products(model, dims, given, models.rules, apart=())
             sizes = {site.name: (site.M, site.K, site.N) for site in found.sites}
         layers = find_layers(model, known, sizes)

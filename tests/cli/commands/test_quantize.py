@@ -139,3 +139,40 @@ def test_a_weight_of_nan_is_named(tmp_path: Path, ask: Callable[..., Any]) -> No
     source = gemm(tmp_path / "m.onnx", np.array([[1.0, np.nan]]))
     assert "the weight 'w' holds NaN" in ask(source, "-o", tmp_path / "q.onnx", "--to", "weight=int8")
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_settings_say_who_asked_for_a_format(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Default, file and line, command line; and which rule means no layer."""
+    file = tmp_path / "npu.toml"
+    file.write_text(
+        '[quantize]\ninput = "uint8"\n[[quantize.site]]\nsite = "re:fc[12]"\nweight = "int4"\nblock = 16\n'
+        '[[quantize.site]]\nsite = "/fc4/Gemm"\non = false\n'
+    )
+    words = ["settings", str(sample("lenet")), "--config", str(file), "--quantize", "--granularity", "tensor"]
+    assert main.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert [layers[name]["weight"] for name in ("/conv1/Conv", "/fc2/Gemm")] == ["int8", "int4"]
+    origins = layers["/fc2/Gemm"]["origins"]
+    assert [origins[value] for value in ("input", "weight", "bias", "granularity")] == [
+        "npu.toml:2",
+        "npu.toml:3",
+        "default",
+        "command line",
+    ]
+    assert layers["/fc1/Gemm"]["sizes"] == [1, 400, 120]
+    assert found["unused"] == [{"origin": "npu.toml:7", "says": "site /fc4/Gemm", "near": "/fc3/Gemm"}]
+    assert main.main(words) == 0
+    assert "int4 (npu.toml:3)" in capsys.readouterr().out
+    assert main.main(["settings", str(sample("lenet")), "--to", "int8"]) == 2
+    assert "--to: says nothing of tiles; add --quantize" in capsys.readouterr().err
+
+
+def test_blocks_meet_inputs_of_integers(sample: Sample, tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """A sum over blocks has no one scale: the bias stays as it is."""
+    target = tmp_path / "q.onnx"
+    found = ask(sample("lenet"), "-o", target, "--to", "weight=int4,input=int8", "--block", "16")
+    assert {layer["bias"] for layer in found["layers"]} == {"float32"}
+    assert found["outputs"][0]["snr_db"] > 10

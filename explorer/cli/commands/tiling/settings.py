@@ -1,16 +1,31 @@
-"""`explorer settings`: how each matmul would be tiled, and who said so."""
+"""`explorer settings`: how each matmul would be tiled, or which formats it would take, and who said so."""
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.arguments.records import tile_spec
+from explorer.cli.arguments.options import OPENING, TABLE, Option
+from explorer.cli.arguments.quantize import FORMATS
+from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    if given.quantize:
+        formats = quantize_spec(given)
+        return about(
+            given,
+            progress,
+            lambda session, info: (info, session.quantize_settings(formats, on_progress=progress)),
+            "quantize_settings",
+            "quantize.settings",
+            "layers",
+        )
+    if typed := sorted(given.explicit & {option.key for option in _OF_FORMATS}):
+        flag = f"--{typed[0].replace('_', '-')}"
+        raise Misuse("says nothing of tiles", where=flag, hint="add --quantize")
     spec = tile_spec(given)
     return about(
         given,
@@ -22,17 +37,28 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
+_TILE = ("--config", "--tile", "--site", "--edges", "--form", "--grouped")
+
+_OF_FORMATS = tuple(option for option in FORMATS if option.flag not in _TILE)
+
 COMMAND = Command(
     "settings",
-    "how each matmul would be tiled, and who said so: file, command line",
+    "how each matmul would be tiled, or which formats it would take, and who said so",
     ("MODEL",),
-    ("--config", "--tile", "--site", "--edges", "--form", "--grouped", *OPENING, *TABLE),
+    (
+        *_TILE,
+        Option("--quantize", "which number formats each layer would take, in place of how it is tiled"),
+        *_OF_FORMATS,
+        *OPENING,
+        *TABLE,
+    ),
     (
         "explorer settings model.onnx --config npu.toml",
         "explorer settings model.onnx --config npu.toml --edges padded --json",
+        "explorer settings model.onnx --config npu.toml --quantize --to weight=int4",
     ),
     _run,
     usage="settings MODEL --config FILE",
-    manual="how each matmul would be tiled, and who said so: the default, a line of the file, the"
-    " command line",
+    manual="how each matmul would be tiled (`--quantize`: which number formats it would take), and who said"
+    " so: the default, a line of the file, the command line",
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from explorer.base.units import edges_text, exact_text
 from explorer.facts import Info
-from explorer.facts.settings import Settings, SiteSettings
+from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 
-__all__ = ["settings"]
+__all__ = ["origin_text", "settings", "unused_rules"]
 
 _DEFAULT = "default"
 
@@ -15,9 +17,10 @@ _DEFAULT = "default"
 def settings(about: Info, fact: Settings) -> list[Block]:
     """The answer of `explorer settings`: a row for every site, and behind every value where it was said."""
     on = sum(site.on for site in fact.sites)
-    head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {fact.grouped}"
+    grouped = f"{fact.grouped}{origin_text(fact.grouped_origin)}"
+    head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
     blocks: list[Block] = [
-        Line((Span(about.model.source, "strong"), Span(f"{head}{_said(fact.grouped_origin)}", "quiet"))),
+        Line((Span(about.model.source, "strong"), Span(head, "quiet"))),
         Line(),
     ]
     columns = (
@@ -38,12 +41,16 @@ def settings(about: Info, fact: Settings) -> list[Block]:
             "quiet",
         )
     )
-    for rule in fact.unused:
-        near = f"; did you mean '{rule.near}'?" if rule.near else ""
-        blocks.append(
-            Paragraph(f"{rule.origin or 'a rule'} means no matmul here: {rule.says}{near}", "warning")
-        )
-    return blocks
+    return [*blocks, *unused_rules(fact.unused, "matmul")]
+
+
+def unused_rules(rules: Sequence[UnusedRule], what: str) -> list[Block]:
+    """Rules that mean nothing in this model."""
+    near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
+    return [
+        Paragraph(f"{rule.origin or 'a rule'} means no {what} here: {rule.says}{hint}", "warning")
+        for rule, hint in zip(rules, near, strict=True)
+    ]
 
 
 def _row(site: SiteSettings) -> tuple[Cell, ...]:
@@ -57,9 +64,12 @@ def _row(site: SiteSettings) -> tuple[Cell, ...]:
     for name, value in values.items():
         # how a site would be tiled that is not says nothing
         hidden = name != "on" and not site.on
-        said.append(Span("", "quiet") if hidden else (Span(value), Span(_said(site.origins[name]), "quiet")))
+        said.append(
+            Span("", "quiet") if hidden else (Span(value), Span(origin_text(site.origins[name]), "quiet"))
+        )
     return (site.name, site.op, exact_text(site.M), exact_text(site.K), exact_text(site.N), *said)
 
 
-def _said(origin: str) -> str:
+def origin_text(origin: str) -> str:
+    """Who said a value, in brackets behind it; nothing of the default."""
     return "" if origin == _DEFAULT else f" ({origin})"

@@ -1,0 +1,42 @@
+"""Settings in force: which number formats are asked of every layer, and who said so (`explorer settings`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.layers import Part
+from explorer.engine.tiling.rules import Rules
+from explorer.engine.tiling.settings import DEFAULT, unused_rule
+from explorer.facts.quantize import LayerSettings, QuantizeSettings, QuantizeSpec
+
+
+def in_force(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
+    """What `spec` asks of the layers that were chosen by it."""
+    rules = Rules(spec.rules)
+    layers = [choice.layer for choice in choices]
+    used = {at for layer in layers for at, _ in rules.of(layer.name, layer.op, layer.sizes)}
+    names = [layer.name for layer in layers]
+    unused = [unused_rule(rule, names) for at, rule in enumerate(spec.rules) if at not in used]
+    return QuantizeSettings(tuple(map(_layer, choices)), tuple(unused))
+
+
+def _layer(choice: LayerChoice) -> LayerSettings:
+    def name(part: Part) -> str:
+        fmt = None if choice.reason else getattr(choice, part)
+        return "" if fmt is None else str(fmt.name)
+
+    return LayerSettings(
+        choice.layer.name,
+        choice.layer.op,
+        choice.layer.sizes,
+        name("weight"),
+        name("input"),
+        name("bias"),
+        choice.granularity,
+        choice.symmetric_of("weight"),
+        choice.block,
+        choice.form,
+        {value: origin or DEFAULT for value, origin in choice.origins.items()},
+        choice.reason,
+    )

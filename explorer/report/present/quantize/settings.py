@@ -1,0 +1,54 @@
+"""Which number formats are asked of every layer, and who said so, in text: `explorer settings --quantize`."""
+
+from __future__ import annotations
+
+from explorer.base.units import exact_text, printable
+from explorer.facts import Info
+from explorer.facts.quantize import LayerSettings, QuantizeSettings
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.present.tiling.settings import origin_text, unused_rules
+
+__all__ = ["quantize_settings"]
+
+_COLUMNS = (
+    Column("layer", shrink=True),
+    Column("operator", drop=2, role="quiet"),
+    *(Column(axis, "right", drop=1) for axis in "MKN"),
+    *(Column(name) for name in ("weight", "input", "bias", "scales")),
+    Column("written", drop=3),
+)
+
+
+def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
+    """A row for every layer, and behind every value where it was said."""
+    on = sum(not layer.reason for layer in fact.layers)
+    head = f"   {on:,} of {len(fact.layers):,} layers take a number format"
+    return [
+        Line((Span(about.model.source, "strong"), Span(head, "quiet"))),
+        Line(),
+        Table(_COLUMNS, [_row(layer) for layer in fact.layers]),
+        Line(),
+        Paragraph(
+            "In brackets where a value was said; one without was said nowhere and is the default.", "quiet"
+        ),
+        *unused_rules(fact.unused, "layer"),
+    ]
+
+
+def _row(layer: LayerSettings) -> tuple[Cell, ...]:
+    sizes: tuple[Cell, ...] = ("", "", "") if layer.sizes is None else tuple(map(exact_text, layer.sizes))
+    head: tuple[Cell, ...] = (Span(printable(layer.name), "strong"), layer.op, *sizes)
+    if layer.reason:
+        return (*head, Span(layer.reason, "quiet"), "", "", "", "")
+    scales = f"block {layer.block}" if layer.block else layer.granularity
+    said = (
+        ("weight", layer.weight),
+        ("input", layer.input),
+        ("bias", layer.bias),
+        ("block" if layer.block else "granularity", scales if layer.weight else ""),
+    )
+    return (*head, *(_said(layer, name, value) for name, value in said), layer.form)
+
+
+def _said(layer: LayerSettings, name: str, value: str) -> Cell:
+    return (Span(value), Span(origin_text(layer.origins[name]), "quiet")) if value else Span("-", "quiet")
