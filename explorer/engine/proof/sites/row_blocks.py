@@ -21,8 +21,8 @@ from explorer.engine.proof.sites.runner import Runner
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-_LARGE = 1 << 26
-"""Multiplications up to which every block is run."""
+_LARGE = 1 << 28
+"""Multiplications up to which every block is run: in less time than another session takes to load."""
 
 _FEW = 4
 """Blocks that are run, if they meet the whole weight."""
