@@ -57,6 +57,8 @@ class Numbers(Struct, frozen=True):
         part: Yields the elements from one place in this order to before another, where those before them need
             not be gone through; None where they have to.
         scales: What its integers stand for, if the model says so; None if they are what they are.
+        opened: Makes of several numbers that are packed in one (MatMulNBits) the tensor that they are; None
+            where nothing is packed so.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Numbers(Struct, frozen=True):
     raw: Slabs | None = None
     part: Callable[[int, int], Iterator[Array]] | None = None
     scales: Scales | None = None
+    opened: Callable[[], Numbers] | None = None
 
     @property
     def elements(self) -> int:

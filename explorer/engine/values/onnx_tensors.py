@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from explorer.engine.graph.model import (
     subgraphs,
 )
 from explorer.engine.values.numbers import SLAB, Array, Numbers, behind, slabs_of
+from explorer.engine.values.window.packed import opened_weights
 from explorer.engine.values.window.scales import scales_of
 
 _UNPACKED = 4
@@ -53,8 +55,11 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
             users.setdefault(name, prefix + node.label)
     stored = {**graph.initializers, **_constants(graph.nodes)}
     scales = scales_of(graph.nodes, stored)
+    packed = opened_weights(graph.nodes, stored, part_of_tensor)
     for name, tensor in graph.initializers.items():
-        yield replace(_numbers(tensor, prefix + name, users.get(name, "")), scales=scales.get(name))
+        numbers = _numbers(tensor, prefix + name, users.get(name, ""))
+        opened = partial(packed[name], numbers) if name in packed else None
+        yield replace(numbers, scales=scales.get(name), opened=opened)
     for span in tensors.sparse_spans(graph):
         yield _sparse(span, prefix, "", users)
     yield from _of_nodes(graph.nodes, prefix, users)

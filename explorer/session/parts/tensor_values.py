@@ -127,7 +127,8 @@ class TensorNumbers:
         stored = [t for t in tensors if t.name == name]
         if stored:
             said = models.random_weights() if at else notes
-            return TensorWindow(stored[0], models.label(at), "weight", notes=tuple(said))
+            found = stored[0] if stored[0].opened is None else stored[0].opened()
+            return TensorWindow(found, models.label(at), "weight", notes=tuple(said))
         key = id(models), at, name, input, seed
         if self._seen is not None and self._seen[0] == key:
             return self._seen[1]

@@ -13,6 +13,7 @@ import gguf
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -260,6 +261,33 @@ def test_the_quantized_stand_beside_the_original(tmp_path: Path, capsys: pytest.
     assert [n for n in told["ulps"] if n] == [1]
     assert main(words) == 0
     assert "598 of 600" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(("bits", "depth"), [(4, 70), (8, 64), (4, 32)])
+def test_packed_weights_are_told_by_what_matmulnbits_multiplies(
+    bits: int, depth: int, zeros: bool, tmp_path: Path
+) -> None:
+    rng, blocks = np.random.default_rng(0), -(-depth // 32)
+    stored = {
+        "x": np.eye(depth, dtype=np.float32),
+        "w": rng.integers(0, 256, (5, blocks, 32 * bits // 8), np.uint8),
+        "s": rng.uniform(0.5, 1, 5 * blocks).astype(np.float32),
+        "z": rng.integers(0, 256, 5 * -(-blocks * bits // 8), np.uint8),
+    }
+    names = ["x", "w", "s", "z"][: 4 if zeros else 3]
+    more = {"K": depth, "N": 5, "bits": bits, "block_size": 32}
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **more)
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [depth, 5])
+    tensors = [numpy_helper.from_array(stored[name], name) for name in names]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", [], [out], tensors)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    (made,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {})
+    fact = values_of(str(tmp_path / "m.onnx"), "w", "1:4, ::3")
+    assert (fact.tensor.dtype, fact.tensor.shape) == (f"uint{bits}", (5, depth))
+    np.testing.assert_allclose(array_of(fact), made.T[1:4, ::3], rtol=1e-5)
 
 
 def test_integers_find_the_floats_that_they_were_made_of(tmp_path: Path) -> None:
