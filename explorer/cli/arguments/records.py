@@ -38,18 +38,10 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     from explorer.settings import quantize
     from explorer.settings.parse import parse_formats
 
-    fields = {
-        name: name for name in ("form", "granularity", "block", "calibrator", "percentile", "accumulator")
-    }
-    names = (
-        "granularity",
-        "block",
-        "calibrator",
-        "percentile",
-        *(() if "quantize" in vars(given) else ("form",)),
-    )
-    fields = {name: name for name in names}  # 'form' of `explorer settings` is that of tiles
+    fields = {name: name for name in ("granularity", "block", "calibrator", "percentile", "accumulator")}
     fields |= {"op": "ops", "site": "sites"}
+    if "quantize" not in vars(given):  # of `explorer settings` it is the form of tiles
+        fields["form"] = "form"
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
     if given.to is not None:
         typed |= parse_formats(given.to, blocks=bool(typed.get("block")))
