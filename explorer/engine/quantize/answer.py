@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.engine.quantize.accumulator import accumulator
@@ -194,13 +194,19 @@ def _beside(fmt: NumberFormat, grid: Grid) -> int:
 
 def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf) -> BeforeAfter:
     """Of all weights and biases of the model; one that several layers read counts once."""
-    saved = {
-        operand.stored: operand.tensor.nbytes - _stored(choice, operand, grid_of)
-        for choice in choices
-        for operand in choice.layer.operands
-        if operand.tensor is not None
-    }
-    return BeforeAfter(whole, whole - sum(saved.values()))
+    held: dict[str, dict[Hashable, int]] = {}
+    before: dict[str, int] = {}
+    for choice in choices:
+        for operand in choice.layer.operands:
+            if operand.tensor is not None:
+                # one that is a table of a layer and the weight of another may be stored in two formats
+                fmt = _format(choice, operand.part)
+                copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
+                held.setdefault(operand.stored, {})[copy] = _stored(choice, operand, grid_of)
+                before[operand.stored] = operand.tensor.nbytes
+    return BeforeAfter(
+        whole, whole - sum(before.values()) + sum(sum(copies.values()) for copies in held.values())
+    )
 
 
 def _all_bitops(

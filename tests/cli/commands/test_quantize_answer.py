@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from explorer import Session
 from explorer.base.errors import Misuse
@@ -199,3 +201,29 @@ def test_a_name_with_brackets_is_a_name() -> None:
     again = for_layer(spec, "/layers[0]/fc*", on=False)
     assert [(one.weight, one.on) for one in again.rules] == [(None, False)]
     assert for_layer(again, "/layers[0]/fc*").rules == ()
+
+
+def test_a_weight_that_two_layers_read_in_two_formats_counts_twice(
+    tmp_path: Path, run: Callable[..., str]
+) -> None:
+    """A tied table: the Gather keeps its rows in float32, the product reads codes; the file has both."""
+    table = np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"], name="embedding"),
+            helper.make_node("Gemm", ["rows", "table"], ["y"], name="head", transB=1),
+        ],
+        "tied",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 64])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10),
+        tmp_path / "m.onnx",
+    )
+    words = ("quantize", tmp_path / "m.onnx", "-o", tmp_path / "q.onnx", "--to", "int8", "--json")
+    found = json.loads(run(*words))["totals"]["weight_bytes"]
+    assert found == {"before": table.nbytes, "after": table.nbytes + table.size + 4 * 64}
+    both = json.loads(run(*words, "--op", "G*", "--force"))["totals"]["weight_bytes"]
+    assert both["after"] < table.nbytes
