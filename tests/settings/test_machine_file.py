@@ -114,3 +114,14 @@ def test_the_command_line_starts_from_a_preset_and_says_what_it_wrote(
         assert main(["machines", *wrong]) == 2
         assert capsys.readouterr().err.count("\n") == 1
         assert path.read_text() == kept
+
+
+def test_a_machine_whose_macs_are_not_those_of_its_array_is_written_and_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    words = ["machines", "--save", "npu", "--array", "64x64", "--clock", "1GHz", "--bytes-per-cycle", "64"]
+    assert main(words) == 0
+    assert "are not the" not in capsys.readouterr().out
+    assert main([*words, "--macs-per-cycle", "100", "--force"]) == 0
+    assert "100 MACs a cycle are not the 4,096 of an array of 64 x 64" in capsys.readouterr().out

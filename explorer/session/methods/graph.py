@@ -71,20 +71,27 @@ class GraphMethods(SessionParts):
             cancel: Asked meanwhile; True stops.
 
         Raises:
-            Misuse: There is no such layer, nothing leads from one of two to the other, or nobody knows what
-                feeds what: a file of tensors.
+            Misuse: There is no such layer, a name to unfold is that of a single one, nothing leads from one
+                of two to the other, or nobody knows what feeds what: a file of tensors.
         """
         examined = self._models.examined(self._models.at(index), on_progress, cancel)
         row_of, ends = self._figures.row, None
         if between is not None:
             ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
+        opened = [at if isinstance(at, tuple) else row_of(at, index, "--unfold") for at in unfold]
+        for said, at in zip(unfold, opened, strict=True):
+            # who names a row, as the screen does of what it looks for, means what is around it
+            if isinstance(said, str) and isinstance(at, int) and not examined.analysis.layers[at].group:
+                raise Misuse(
+                    f"'{said}' is one layer, in which nothing stands", where="--unfold", hint="name a group"
+                )
         return self._graphs.draw(
             examined,
             self._models.source,
             None if layer is None else row_of(layer, index),
             depth=depth,
             steps=steps,
-            unfold=[at if isinstance(at, tuple) else row_of(at, index, "--unfold") for at in unfold],
+            unfold=opened,
             between=ends,
             nested=nested,
             outside=self._figures.outside(overlay, index),

@@ -231,3 +231,15 @@ def test_what_is_no_path_is_one_line_and_nothing_is_written(
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "m.svg").exists()
+
+
+def test_a_layer_in_which_nothing_stands_is_not_unfolded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = blocks(tmp_path / "m.onnx"), tmp_path / "out.txt"
+    with Session(source) as session:
+        leaf = next(layer.path for layer in session.analysis().layers if not layer.group)
+    assert main(["graph", str(source), "--unfold", leaf, "-o", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert told == f"explorer: --unfold: '{leaf}' is one layer, in which nothing stands; name a group\n"
+    assert not out.exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from explorer.base.units import bytes_text, printable, rate_text
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
@@ -17,6 +19,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
             Line((Span("written  ", "quiet"), Span(printable(fact.config), "strong"))),
             Line(),
             *(hardware_fields(one.hardware) for one in fact.machines),
+            *(Paragraph(said, "warning") for one in fact.machines if (said := _off_array(one.hardware))),
         ]
     columns = (
         Column("name"),
@@ -32,6 +35,20 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
         Line(),
         Paragraph(f"{own}{printable(fact.config)}, and go first.", "quiet"),
     ]
+
+
+def _off_array(machine: Hardware) -> str:
+    """That an array does not do a multiply-accumulate in each cell and cycle, where it does not."""
+    if machine.array is None or machine.macs_per_cycle is None:
+        return ""
+    cells = machine.array[0] * machine.array[1]
+    if math.isclose(machine.macs_per_cycle, cells, rel_tol=1e-6):
+        return ""
+    rows, columns = machine.array
+    return (
+        f"{machine.macs_per_cycle:,.6g} MACs a cycle are not the {cells:,} of an array of {rows} x {columns}:"
+        " times are counted with the MACs. Leave one of the two out unless a cell does more or less than one."
+    )
 
 
 def hardware_fields(machine: Hardware) -> Fields:
