@@ -10,6 +10,7 @@ from textual.binding import Binding
 
 from explorer.tui.commands import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
+from explorer.tui.dialogs.evaluate import EVALUATION_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
 from explorer.tui.dialogs.states.figures import FIGURE_KEYS
@@ -45,6 +46,7 @@ KEYS: tuple[Key, ...] = (
     *HISTORY_KEYS,
     *PAIR_KEYS,
     *FIGURE_KEYS,
+    *EVALUATION_KEYS,
     *SWEEP_KEYS,
     *BLAME_KEYS,
     *CHOOSER_KEYS,

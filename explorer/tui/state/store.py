@@ -103,6 +103,7 @@ class ScreenStore:
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None
         self.batch = ""
+        self.evaluated = "", "", ""
         self.optimizer: Optimizer = "sgd"
         self.tab = "layer"
         self.exact = False
