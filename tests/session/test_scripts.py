@@ -19,6 +19,7 @@ import explorer
 from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.facts import History, HistoryEntry, TileRule
+from explorer.facts.quantize import QuantizeRule, QuantizeSpec
 from explorer.session.parts.scripts import tiling_words
 from explorer.settings.tiling import escape_glob, spec_of
 
@@ -346,3 +347,18 @@ def test_the_command_that_is_shown_does_what_was_done(
     words[words.index("-o") + 1] = str(again)
     assert main.main([*words, "--no-verify", "--quiet"]) == 0
     assert again.read_bytes() == made
+
+
+def test_quantized_states_are_made_again_too(sample: Sample, tmp_path: Path) -> None:
+    """By options, or by a file of the script's where rules were given by hand."""
+    rule = QuantizeRule(site="/fc3/Gemm", weight="int4", origin="chosen by hand")
+    with Session(sample("lenet")) as session:
+        session.quantize(QuantizeSpec(weight="fixed8.4", input="int8"), draws=2, report=False)
+        session.go(0)
+        session.quantize(QuantizeSpec(rules=(rule,)), seed=3, report=False)
+        script = str(tmp_path / "again.sh")
+        session.script(script, branches=True)
+        wanted = [state(session, at) for at in (1, 2)]
+    done = run(script, tmp_path / "there")
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / "there" / f"lenet_{at}.onnx").read_bytes() for at in (1, 2)] == wanted

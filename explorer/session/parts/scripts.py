@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.settings.parse import opening_words, option_words, path_word
+from explorer.settings.quantize import as_toml as formats_as_toml
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
 
 _MOST_CHARACTERS = 4_000
@@ -85,7 +87,7 @@ def quantize_words(request: QuantizeRequest) -> list[str] | None:
         return any(getattr(spec, name) != getattr(QuantizeSpec(), name) for name in names)
 
     if not spec.config or typed(*PARTS):
-        parts = [f"{part}={getattr(spec, part)}" for part in PARTS if part != "bias" or spec.bias != "auto"]
+        parts = [f"{part}={getattr(spec, part)}" for part in PARTS]
         alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block
         words += ["--to", spec.weight if alike else ",".join(parts)]
     for flag, values in (("--op", spec.ops), ("--site", spec.sites)):
@@ -96,9 +98,15 @@ def quantize_words(request: QuantizeRequest) -> list[str] | None:
             words += [f"--{name}", str(getattr(spec, name))]
     if spec.symmetric is not None and typed("symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
+    return words + _calibration_words(request)
+
+
+def _calibration_words(request: QuantizeRequest) -> list[str]:
+    """What ranges are chosen on, as options."""
     if request.calibrate:
-        return [*words, "--calibrate", path_word(request.calibrate)]
-    words += [] if request.draws == QuantizeRequest(spec).draws else ["--draws", str(request.draws)]
+        return ["--calibrate", path_word(request.calibrate)]
+    usual = QuantizeRequest(request.spec).draws
+    words = [] if request.draws == usual else ["--draws", str(request.draws)]
     return words + ([] if request.seed == 0 else ["--seed", str(request.seed)])
 
 
@@ -137,24 +145,37 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         words, config = _asked(entry, path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
-        words += _proof(entry)
+        verb = "quantize" if entry.quantize else "tile"
+        words += ["--no-report"] if entry.quantize else _proof(entry)
         opening = dict(step.opening)
         if opening.get("rules") is not None:  # the script runs elsewhere: what it reads has to be found
             opening["rules"] = os.path.abspath(opening["rules"])
         words += opening_words(opening)
         target = shlex.quote(path_word(output))
-        lines.append(f"$explorer tile {files[step.before]} -o {target} {shlex.join(words)}".rstrip())
+        lines.append(f"$explorer {verb} {files[step.before]} -o {target} {shlex.join(words)}".rstrip())
         files[number], last = target, number
     return "\n".join(lines) + "\n"
 
 
 def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     """The options that ask for a state; and what has to stand in the file `config` first, if anything."""
+    if entry.quantize is not None:
+        return _asked_formats(entry.quantize, config)
     spec = entry.spec or _known_by_its_plan(entry)
     words = None if spec.config else tiling_words(spec)
     if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:
         return words, ""
     return ["--config", config], as_toml(spec)
+
+
+def _asked_formats(request: QuantizeRequest, config: str) -> tuple[list[str], str]:
+    """The same of a quantized state."""
+    if request.calibrate:  # the script runs elsewhere: what it reads has to be found
+        request = replace(request, calibrate=os.path.abspath(request.calibrate))
+    words = None if request.spec.config else quantize_words(request)
+    if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:
+        return words, ""
+    return ["--config", config, *_calibration_words(request)], formats_as_toml(request.spec)
 
 
 def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
