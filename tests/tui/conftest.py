@@ -31,6 +31,7 @@ def without_a_clock() -> Iterator[None]:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", quiet)
         patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
+        patch.setattr("explorer.tui.tree.filter_line._TYPING", 0.001)
         patch.setattr(Screen, "_compositor_refresh", lambda shown: undrawn.add(shown))
         yield
 
