@@ -12,7 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
-from explorer.engine.diff.rounding import RoundedNode, RoundedSide, rounded_text
+from explorer.engine.diff.rounding import BLOCKED, RoundedNode, RoundedSide, rounded_text
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
 from explorer.facts import NodeDiff
@@ -54,8 +54,9 @@ class Describer(Struct):
     def row(self, a: int, b: int) -> NodeDiff | None:
         """The row of a matched pair; None if nothing differs, names included."""
         one, other = self.before.nodes[a], self.after.nodes[b]
-        itself = self.operator(one, other)
         quantized = self.quantized(a, b)
+        blocked = quantized is not None and {one.op, other.op} == {"MatMul", BLOCKED}
+        itself = [] if blocked else self.operator(one, other)
         weights, links, agreeing, renames = self.inputs(a, b, quantized)
         changes = [*itself, *links, *weights]
         named = list(filter(None, (self.names(one, other), *renames)))
@@ -88,7 +89,7 @@ class Describer(Struct):
         assert self.rounded is not None
         forth = self.rounded.side is self.after
         own, other = (self.before, self.after) if forth else (self.after, self.before)
-        node = other.nodes[b if forth else a]
+        node = own.nodes[a if forth else b]
         takes = own.takes[a if forth else b]
         weights = {slot: own.stored[name] for slot, name in enumerate(takes) if name in own.stored}
         text = rounded_text(node, found, other, weights)

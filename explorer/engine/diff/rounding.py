@@ -21,6 +21,9 @@ from explorer.engine.values.agreement import Agreement
 QUANTIZERS = frozenset({"qonnx.custom_op.general", "explorer.mx"})
 """Domains of functions that round a value to a format."""
 
+BLOCKED = "MatMulNBits"
+"""A MatMul whose weight is stored in blocks of a few bits."""
+
 _NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
 
 _MULTIPLYING = frozenset((
@@ -81,10 +84,14 @@ def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
     Where both round values, how they do it is what may differ, and nothing is folded.
     """
     found = [_roundings(side) for side in (one, other)]
-    if bool(found[0]) == bool(found[1]):
+    blocks = [_blocks(side) for side in (one, other)]
+    quantized = [bool(found[at] or blocks[at]) for at in (0, 1)]
+    if quantized[0] == quantized[1]:
         return None
-    side, rounded = (one, found[0]) if found[0] else (other, found[1])
-    taken: dict[int, RoundedNode] = {}
+    at = quantized.index(True)
+    side, rounded, taken = (one, other)[at], found[at], blocks[at]
+    for i in taken:
+        side.takes[i] = side.takes[i][:2]
     for i, takes in enumerate(side.takes):
         for slot, name in enumerate(takes):
             rounding = rounded.get(name)
@@ -111,6 +118,18 @@ def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
     taken = {i: node for i, node in taken.items() if i not in folded}
     _read_through(side, rounded)
     return RoundedSide(side, taken, folded)
+
+
+def _blocks(side: Side) -> dict[int, RoundedNode]:
+    """Products whose weight is stored in blocks of a few bits, with what is stored."""
+    found: dict[int, RoundedNode] = {}
+    for i, node in enumerate(side.nodes):
+        if node.op == BLOCKED and len(node.inputs) > 2 and node.inputs[1] in side.stored:
+            bits, block = (int(node.attributes.get(name, 0)) for name in ("bits", "block_size"))
+            sign = "u" if len(node.inputs) > 3 and node.inputs[3] else ""
+            weight = Rounding(node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block)
+            found[i] = RoundedNode({1: weight})
+    return found
 
 
 def _roundings(side: Side) -> dict[str, Rounding]:
@@ -212,9 +231,9 @@ def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[i
     """'Gemm -> int8, per channel, 38.2 dB': formats, what shares a scale, signal to noise of the weight.
 
     Args:
-        node: The layer.
+        node: The layer, as the original has it.
         found: What of it is rounded.
-        side: Its graph.
+        side: The quantized graph.
         original: Weights of the float original, by input.
     """
     agreement = Agreement()

@@ -148,6 +148,7 @@ def test_diff_and_blame_say_one_row_for_each_layer(
         "fixed12.6": "int12",
         "mxfp8": "mxfp8",
         "weight=float16,input=float32": "weight float16",
+        "weight=int4,input=float32": "weight int4, per channel",
     }
     for at, (formats, said) in enumerate(cases.items()):
         target = tmp_path / f"{at}.onnx"
@@ -227,3 +228,16 @@ def test_a_weight_that_two_layers_read_in_two_formats_counts_twice(
     assert found == {"before": table.nbytes, "after": table.nbytes + table.size + 4 * 64}
     both = json.loads(run(*words, "--op", "G*", "--force"))["totals"]["weight_bytes"]
     assert both["after"] < table.nbytes
+
+
+def test_a_weight_in_blocks_of_four_bits_is_one_row(
+    sample: Sample, tmp_path: Path, run: Callable[..., str]
+) -> None:
+    target = tmp_path / "q.onnx"
+    run("quantize", sample("bert_tiny"), "-o", target, "--to", "int4", "--block", 32, "--op", "MatMul")
+    document = json.loads(run("diff", sample("bert_tiny"), target, "--json", code=1))
+    rows = [row for row in document["nodes"] if row["op_before"] and row["op_before"] != "Opset"]
+    assert {(row["op_before"], row["op_after"], row["status"]) for row in rows} == {
+        ("MatMul", "MatMulNBits", "quantized")
+    }
+    assert {row["what"] for row in rows} == {"MatMul -> weight int4, block 32"}
