@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.fx import FxGraph
     from explorer.facts.memory import Memory
+    from explorer.facts.quantize import Quantization
     from explorer.facts.roofline import Roofline
     from explorer.facts.sizes.curves import SizeCurves
     from explorer.facts.sizes.decode import Decode
@@ -389,8 +390,17 @@ def output_file(about: Info, output: str, tool: str) -> Document:
     return {**info(about, tool), "output": output}
 
 
-def tile(fact: TileResult, model: ModelInfo, tool: str, sha256: str | None = None) -> Document:
-    """The document of `explorer tile`; `output` is null when nothing was written."""
+def tile(
+    fact: TileResult,
+    model: ModelInfo,
+    tool: str,
+    sha256: str | None = None,
+    first: Quantization | None = None,
+) -> Document:
+    """The document of `explorer tile`; `output` is null when nothing was written.
+
+    What was quantized `first` stands under `quantization`, which is left out where nothing was.
+    """
     return {
         **envelope(tool),
         "model": model_record(model, sha256),
@@ -399,6 +409,7 @@ def tile(fact: TileResult, model: ModelInfo, tool: str, sha256: str | None = Non
         "verification": None if fact.verification is None else record_of(fact.verification),
         "command": fact.command,
         "seconds": to_json(fact.seconds),
+        **({} if first is None else {"quantization": record_of(first)}),
     }
 
 

@@ -74,16 +74,28 @@ FORMATS = (
 )
 """What a specification is made of."""
 
+_CALIBRATE = Option(
+    "--calibrate",
+    "a .npy or .npz file, or a folder of such, with inputs to choose ranges on; random otherwise",
+    "FILE|FOLDER",
+    manual="a `.npy` or `.npz` file, or a folder of such, with inputs to choose ranges on; random otherwise",
+)
+
 CALIBRATION = (
-    Option(
-        "--calibrate",
-        "a .npy or .npz file, or a folder of such, with inputs to choose ranges on; random otherwise",
-        "FILE|FOLDER",
-        manual="a `.npy` or `.npz` file, or a folder of such, with inputs to choose ranges on; random"
-        " otherwise",
-    ),
+    _CALIBRATE,
     Option("--draws", "how many random inputs to choose ranges on (default 4)", "N", least=1),
     "--seed",
     Option("--no-report", "measure no errors: quicker, and nothing is run where no range is needed"),
 )
 """What its ranges are chosen on."""
+
+FIRST = (
+    Option(
+        "--quantize",
+        "quantize first, to a format or weight=F,input=F, as `explorer quantize --to` does",
+        "FORMAT",
+        manual="quantize first, to a format or `weight=F,input=F`, as `explorer quantize --to` does",
+    ),
+    _CALIBRATE,
+)
+"""Of a tiling: a quantization before it."""

@@ -52,6 +52,20 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     return quantize.spec_of(given.config, typed)
 
 
+def first_quantized(given: ParsedArgs) -> QuantizeSpec | None:
+    """The number formats of `--quantize`; None where it was not typed."""
+    from explorer.base.errors import Misuse
+    from explorer.facts.quantize import QuantizeSpec
+    from explorer.settings.parse import parse_formats
+
+    if given.quantize is None:
+        if given.calibrate is not None:
+            raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
+        return None
+    formats = parse_formats(given.quantize, "--quantize")
+    return QuantizeSpec(**formats, origins=tuple((part, "--quantize") for part in formats))  # type: ignore[arg-type]
+
+
 def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
     """The tiles that are combined."""
     from explorer.facts.sweep import tiles_of

@@ -229,7 +229,7 @@ def _meant(
 
 
 def _where(origin: str, option: str) -> str:
-    return origin if ":" in origin else option
+    return origin if ":" in origin or origin.startswith("--") else option
 
 
 def _sites(

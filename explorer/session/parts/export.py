@@ -131,6 +131,10 @@ class Exporter:
         source = self._models.source
         target = output or f"{stem(source)}_tiled.onnx"
         head = ["explorer", "tile", path_word(source), "-o", path_word(target)]
+        history = self._models.history
+        first = history.entries[history.current].quantize
+        if first is not None and history.parent(history.current) == 0:
+            head += scripts.quantize_option(first) or []
         return shlex.join([*head, *words, *opening_words(self._models.options)])
 
     def module_command(

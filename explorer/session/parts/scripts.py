@@ -178,6 +178,16 @@ def _asked_formats(request: QuantizeRequest, config: str) -> tuple[list[str], st
     return ["--config", config, *_calibration_words(request)], formats_as_toml(request.spec)
 
 
+def quantize_option(request: QuantizeRequest) -> list[str] | None:
+    """A quantization as options of `explorer tile`: its formats, its samples; None for one that has more."""
+    spec = request.spec
+    plain = QuantizeRequest(QuantizeSpec(spec.weight, spec.input, spec.bias, origins=spec.origins))
+    if replace(request, calibrate="") != plain:
+        return None
+    words = quantize_words(request) or []
+    return ["--quantize" if word == "--to" else word for word in words]
+
+
 def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
     """What was asked for, of a state kept by a program that did not write it down."""
     plan = entry.plan

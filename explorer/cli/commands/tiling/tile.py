@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.exit_codes import DONE, OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
-from explorer.cli.arguments.records import tile_spec
+from explorer.cli.arguments.quantize import FIRST
+from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
 from explorer.cli.output.progress import ProgressLine
@@ -16,6 +19,7 @@ from explorer.settings.parse import opening_words
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.facts import Diff, TileSpec
+    from explorer.facts.quantize import Quantization
     from explorer.session import Session
 
 
@@ -25,12 +29,16 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         return _tile_module(given, progress)
     if given.dynamic:
         raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="add --to torch")
-    spec = tile_spec(given)
+    spec, formats = tile_spec(given), first_quantized(given)
     source, change, warning = given.models[0], None, ""
+    quantization: Quantization | None = None
     with explorer.Session(source, **given.opening) as session:
         info = session.open(on_progress=progress)
         model, fixed = info.model, fixed_sizes(info, given)
         digest = session.sha256() if given.json else None
+        if formats is not None:
+            made = session.quantize(formats, calibrate=given.calibrate, report=False, on_progress=progress)
+            quantization = replace(made, output="")  # a file of the session's, which goes with it
         idle = _idle_rules(session, spec)
         if given.output is None:
             result = explorer.TileResult(
@@ -57,8 +65,10 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 change, warning = _change(session, progress)
     return Answer(
         DONE if result.verification is None else OF_VERDICT[result.verification.verdict_kind],
-        lambda: document().tile(result, model, tool(), digest),
-        lambda: present("tiling.tile").tile(result, source, change, opening_words(given.opening)),
+        lambda: document().tile(result, model, tool(), digest, quantization),
+        lambda: present("tiling.tile").tile(
+            result, source, change, opening_words(given.opening), quantization
+        ),
         warning="; ".join(filter(None, (fixed, idle, warning))),
     )
 
@@ -75,6 +85,8 @@ def _idle_rules(session: Session, spec: TileSpec) -> str:
 
 def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
+    if first_quantized(given) is not None:
+        raise Misuse("modules are not quantized", where="--quantize", hint="leave out --to torch")
     spec, source = tile_spec(given), given.models[0]
     with explorer.Session(source, **given.opening) as session:
         model = session.open(on_progress=progress).model
@@ -128,6 +140,7 @@ COMMAND = Command(
             " `.pt2` or TorchScript",
         ),
         "--dynamic",
+        *FIRST,
         "--force",
         "--no-verify",
         "--draws",
@@ -142,6 +155,7 @@ COMMAND = Command(
         "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
         "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
         "explorer tile model.onnx -o tiled.onnx --config npu.toml",
+        "explorer tile model.onnx -o tiled8.onnx --quantize int8         (integer tiles, proved exact)",
         "explorer tile resnet18 --to torch -o tiled.pt2 --dynamic x:0=batch",
     ),
     _run,

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from explorer.base.units import count_text, dims_text, edges_text, exact_text, runs_text, seconds_text
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
+from explorer.facts.quantize import Quantization
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table
 from explorer.report.present.alike import alike, and_more
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
 from explorer.report.present.figures import share_text, utilization
+from explorer.report.present.quantize.quantize import layer_formats
 from explorer.settings.parse import option_words, path_word
 
 __all__ = ["headline", "how_tiled", "left_out", "matmuls", "open_sizes", "plan", "plan_matmuls", "tile"]
@@ -183,7 +185,21 @@ def _grid(site: SitePlan) -> str:
     return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
 
 
-def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[str] = ()) -> list[Block]:
+def _quantized(first: Quantization) -> list[Block]:
+    """How many layers took which formats before they were tiled, and what stayed."""
+    changed = [layer for layer in first.layers if not layer.reason]
+    formats = ", ".join(dict.fromkeys(layer_formats(layer) for layer in changed))
+    said = f"quantized first: {len(changed):,} of {len(first.layers):,} layers to {formats}"
+    return [Line((Span(said, "figure"),), 2)]
+
+
+def tile(
+    fact: TileResult,
+    source: str,
+    change: Diff | None,
+    opening: Sequence[str] = (),
+    first: Quantization | None = None,
+) -> list[Block]:
     """The answer of `explorer tile`: plan, proof, what changed, where it lies, what to type next.
 
     Args:
@@ -191,8 +207,11 @@ def tile(fact: TileResult, source: str, change: Diff | None, opening: Sequence[s
         source: The model as the user named it.
         change: What changed in the graph; None leaves that part out.
         opening: Options with which the model was opened, for the commands to type next.
+        first: What was quantized before, and then tiled; None for nothing.
     """
     blocks = plan(fact.plan, source)
+    if first is not None:
+        blocks[1:1] = _quantized(first)
     if fact.verification is not None:
         blocks += [Line(), Line(Span("Proof", "strong")), *evidence(fact.verification)]
     if change is not None:
