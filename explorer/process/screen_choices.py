@@ -1,6 +1,7 @@
 """Screen choices: how its user wants the screen, kept from one session to the next.
 
-Unlike a saved session, which says where its user was in one model, these hold for every model. The file is
+Unlike a saved session, which says where its user was in one model, these hold for every model, but for the
+order of its layers. The file is
 a few lines of JSON among what the XDG base directories call state; one that cannot be read, whoever wrote it,
 is as good as none. Read before the first paint: nothing heavy is imported.
 """
@@ -13,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 __all__ = ["LEFTMOST", "RIGHTMOST", "ScreenChoices", "keep", "kept", "state_folder"]
 
@@ -31,6 +33,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         by_cost, turned: Whether it is sorted, and from the smallest.
         flat: Layers without the groups around them.
         divider: The left pane's share of the width, in percent.
+        model: Whose order it is: the model that was looked at last. Another one is shown as it is executed.
     """
 
     columns: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] = ()
@@ -39,6 +42,13 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
     turned: bool = False
     flat: bool = False
     divider: Annotated[int, Meta(ge=LEFTMOST, le=RIGHTMOST)] = 50
+    model: Annotated[str, Meta(max_length=4096)] = ""
+
+    def of(self, model: str) -> ScreenChoices:
+        """What holds for a model; `model` is empty in it."""
+        if self.model == model:
+            return replace(self, model="")
+        return ScreenChoices(self.columns, divider=self.divider)
 
 
 def state_folder(environment: Mapping[str, str]) -> str:

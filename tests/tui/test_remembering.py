@@ -12,6 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.process import screen_choices
 from explorer.process.saved_sessions import ScreenState
 from explorer.process.screen_choices import ScreenChoices
+from explorer.tui.models.resumable_session import ResumableSession
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -184,3 +185,16 @@ async def test_columns_that_this_program_has_not_are_left_out() -> None:
     notes.chosen = ScreenChoices(("nonsense", "params"), "nonsense", by_cost=True)
     async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
         assert hands.strip(PaneHead, "#tree-head").split()[2:3] == ["params"]
+
+
+def test_the_order_is_kept_for_its_model_and_the_columns_for_every_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("one.onnx", "other.onnx"):
+        (tmp_path / name).touch()
+    chosen = ScreenChoices(("params",), "params", by_cost=True, flat=True, divider=70)
+    ResumableSession("one.onnx", {}).keep_choices(chosen)
+    assert ResumableSession(str(tmp_path / "one.onnx"), {}).choices() == chosen
+    assert ResumableSession("other.onnx", {}).choices() == ScreenChoices(("params",), divider=70)

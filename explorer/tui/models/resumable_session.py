@@ -9,6 +9,8 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from explorer.host import memory_limit
 from explorer.process import screen_choices
 from explorer.process.client import EngineProcess
@@ -73,11 +75,15 @@ class ResumableSession:
 
     def choices(self) -> ScreenChoices:
         """How its user wants the screen; reads a small file."""
-        return screen_choices.kept(os.environ)
+        return screen_choices.kept(os.environ).of(self._model())
 
     def keep_choices(self, choices: ScreenChoices) -> None:
         """Write down how its user wants it; any thread may."""
-        screen_choices.keep(choices, os.environ)
+        screen_choices.keep(replace(choices, model=self._model()), os.environ)
+
+    def _model(self) -> str:
+        source = os.path.join(self._cwd, self._source)
+        return os.path.realpath(source) if os.path.exists(source) else self._source
 
     def remember(self, info: Info) -> None:
         """The model is open: it goes to the head of the recent ones; writes a file."""
