@@ -253,7 +253,7 @@ class TensorReader:
         usable = bool(location) and "\0" not in location and not os.path.isabs(location)
         target = os.path.realpath(os.path.join(self.folder, location)) if usable else ""
         root = os.path.realpath(self.folder)
-        if not usable or not is_inside(target, root):
+        if not usable or not (target == root or is_inside(target, root)):
             raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
         try:
             offset = int(entries.get("offset", "0") or "0")
