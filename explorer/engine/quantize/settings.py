@@ -8,7 +8,8 @@ from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Part
 from explorer.engine.tiling.rules import Rules
 from explorer.engine.tiling.settings import DEFAULT, unused_rule
-from explorer.facts.quantize import LayerSettings, QuantizeSettings, QuantizeSpec
+from explorer.facts.quantize import QuantizeSpec
+from explorer.facts.settings import LayerSettings, QuantizeSettings
 
 
 def in_force(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:

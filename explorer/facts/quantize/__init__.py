@@ -12,7 +12,6 @@ from explorer.facts.quantize.result import (
     QuantizedLayer,
     QuantizeTotals,
 )
-from explorer.facts.quantize.settings import LayerSettings, QuantizeSettings
 from explorer.facts.quantize.spec import (
     PARTS,
     Calibrator,
@@ -30,14 +29,12 @@ __all__ = [
     "Bits",
     "Calibrator",
     "Granularity",
-    "LayerSettings",
     "OperatorCount",
     "OutputAgreement",
     "Quantization",
     "QuantizeForm",
     "QuantizeRequest",
     "QuantizeRule",
-    "QuantizeSettings",
     "QuantizeSpec",
     "QuantizeTotals",
     "QuantizedLayer",

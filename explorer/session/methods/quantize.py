@@ -8,7 +8,8 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
-    from explorer.facts.quantize import Quantization, QuantizeSettings, QuantizeSpec
+    from explorer.facts.quantize import Quantization, QuantizeSpec
+    from explorer.facts.settings import QuantizeSettings
 
 
 class QuantizeMethods(SessionParts):

@@ -30,7 +30,8 @@ from explorer.engine.quantize.write.opset import least_opset, raised
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
 from explorer.facts import HistoryEntry, TensorInfo
-from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSettings, QuantizeSpec
+from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
+from explorer.facts.settings import QuantizeSettings
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts

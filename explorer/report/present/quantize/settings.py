@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.base.units import exact_text, printable
 from explorer.facts import Info
-from explorer.facts.quantize import LayerSettings, QuantizeSettings
+from explorer.facts.settings import LayerSettings, QuantizeSettings
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 from explorer.report.present.tiling.settings import origin_text, unused_rules
 
