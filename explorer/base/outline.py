@@ -29,6 +29,8 @@ class OutlineRow:
             a string, an unknown one None.
         nbytes: Bytes that it takes in the file (or in its external data); None where that is not known.
         note: What else is worth a word: a quantization, an external file, a source line.
+        span: Where a tensor's bytes lie, in formats in which several tensors may be of the same bytes: file,
+            offset, length. No part of what a row is compared by.
     """
 
     path: str
@@ -37,6 +39,7 @@ class OutlineRow:
     shape: Sequence[int | str | None] | None = None
     nbytes: int | None = None
     note: str = ""
+    span: tuple[str, int, int] | None = None
 
     def __iter__(self) -> Iterator[object]:
         return iter((self.path, self.kind, self.dtype, self.shape, self.nbytes, self.note))

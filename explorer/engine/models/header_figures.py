@@ -75,6 +75,7 @@ class HeaderFigures:
         self._ways: dict[str, None] = {}
         self._scaled: dict[str, None] = {}
         self._params: int | None = 0
+        self._spans: set[tuple[str, int, int]] = set()
         self._beside = 0  # biases and scales, which are parameters of a graph that is quantized
         until = time.monotonic() + SECONDS
         for at, row in enumerate(outline.rows):
@@ -108,6 +109,10 @@ class HeaderFigures:
             dtype = row.dtype
         else:
             return
+        if row.span is not None:
+            if row.span in self._spans:
+                return  # a tensor of the same bytes was counted
+            self._spans.add(row.span)
         shape = None if row.shape is None else tuple(row.shape)
         elements = _elements(shape)
         name = dtype if dtype in self._sums or len(self._sums) < _MOST_TYPES else "others"

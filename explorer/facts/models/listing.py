@@ -31,9 +31,9 @@ class ModelFile(Struct, frozen=True):
         format: As `ModelInfo.format`.
         bytes: Of the file, or of the files that belong together; None of too many.
         modified: When it was last written, in seconds since 1970; of a folder the newest of its files.
-        params: Stored parameters: tensors of a type that weights have, each once where the header says which
-            are one. Of a graph what `info` counts may differ a little: it knows who reads each. None where
-            the header does not say, or was not read.
+        params: Stored parameters: tensors of a type that weights have, each once where the header says
+            which are of the same bytes. Of a graph what `info` counts may differ a little: it knows who reads
+            each. None where the header does not say, or was not read.
         types: Most bytes first.
         quantization: How weights are quantized, if the header says so: 'QDQ', 'mostly Q4_K, medium'.
         note: Why there is no more.

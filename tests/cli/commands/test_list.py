@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import struct
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 
@@ -80,6 +82,38 @@ def test_parameters_are_those_that_info_counts(name: str, sample: Sample) -> Non
     listed = headers.model_file(str(sample(name)))
     with Session(str(sample(name))) as session:
         assert listed.params == session.info().totals.params
+
+
+@pytest.mark.parametrize("name", ["convolutions_int8", "lstm", "attention"])
+def test_tensors_of_the_same_bytes_are_counted_once(name: str) -> None:
+    path = str(TFLITE / f"{name}.tflite")
+    with Session(path) as session:
+        assert headers.model_file(path).params == session.info().totals.params
+
+
+def test_tensors_of_the_same_bytes_in_a_data_file_are_counted_once(tmp_path: Path) -> None:
+    def value(name: str) -> onnx.ValueInfoProto:
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 4])
+
+    def weight(name: str, offset: int) -> onnx.TensorProto:
+        tensor = onnx.TensorProto(name=name, dims=[4, 4], data_type=onnx.TensorProto.FLOAT, data_location=1)
+        for key, text in ("location", "weights"), ("offset", str(offset)), ("length", "64"):
+            tensor.external_data.add(key=key, value=text)
+        return tensor
+
+    names = ["x", "y", "z", "out"]
+    nodes = [
+        onnx.helper.make_node("MatMul", [a, f"w{at}"], [b])
+        for at, (a, b) in enumerate(itertools.pairwise(names))
+    ]
+    weights = [weight("w0", 0), weight("w1", 0), weight("w2", 64)]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x")], [value("out")], weights)
+    path = tmp_path / "model.onnx"
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    (tmp_path / "weights").write_bytes(bytes(128))
+    with Session(str(path)) as session:
+        assert headers.model_file(str(path)).params == session.info().totals.params == 32
 
 
 def test_a_checkpoint_counts_no_optimizer_and_a_tied_weight_once(tmp_path: Path) -> None:

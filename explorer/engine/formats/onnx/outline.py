@@ -32,6 +32,8 @@ _MAX_ELEMENTS = 1 << 48
 _MAX_TEXT = 16_384
 """Bytes of a name that are read: nobody looks at more, and a hostile one may be as long as its file."""
 _MAX_FACTS = 32
+_DIGITS = 19
+"""Of an offset or a length in a file."""
 _SHOWN = 3
 """Inputs and outputs of a node that its row names."""
 _WINDOW = 1 << 15
@@ -351,7 +353,18 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
         elif number == 14 and wire == 0:
             located = here == 1
     location = external.get("location", "?") if located else None
-    return _tensor_row(prefix + decoded(name), code, dims, rank, held, location)
+    row = _tensor_row(prefix + decoded(name), code, dims, rank, held, location)
+    if location is not None:
+        row.span = _span(location, external, row.nbytes)
+    return row
+
+
+def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[str, int, int] | None:
+    """Where bytes lie in another file; None if what says so is broken."""
+    offset, length = external.get("offset", "0"), external.get("length", "")
+    if not offset.isdecimal() or len(offset) > _DIGITS or not nbytes:
+        return None
+    return location, int(offset), int(length) if length.isdecimal() and len(length) <= _DIGITS else nbytes
 
 
 def _tensor_row(

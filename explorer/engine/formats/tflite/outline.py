@@ -105,6 +105,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
         _shape(tensor),
         size,
         "; ".join(notes),
+        None if tensor.data is None else ("", *tensor.data),
     )
 
 
