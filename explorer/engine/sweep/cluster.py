@@ -14,11 +14,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, stop_if
-from explorer.engine.sweep.measure import Task, measure
-from explorer.engine.sweep.processes import AGAIN, LOOK, Done
-from explorer.facts.sweep import SweepRow
+from explorer.engine.sweep.processes import AGAIN, LOOK, Done, Task
 from explorer.host.optional_packages import require
 
 _INSTALL = "pip install 'explorer-nn[sweep]'"
@@ -44,8 +44,8 @@ def run(
 
     Args:
         tasks: They travel pickled, without any weight.
-        done: Called with each task and its rows, or with what it failed with. A task is told of once, however
-            many workers died over it.
+        done: Called with each task and its records, or with what it failed with. A task is told of once,
+            however many workers died over it.
         scheduler: Of a running cluster, 'tcp://host:port'.
         cancel: Asked many times a second; True stops.
 
@@ -130,8 +130,7 @@ def _follow(
 ) -> None:
     run_id = uuid.uuid4().hex[:12]
     asked = {
-        client.submit(measure, task, key=f"explorer-{run_id}-{at}", pure=False): task
-        for at, task in enumerate(tasks)
+        client.submit(task, key=f"explorer-{run_id}-{at}", pure=False): task for at, task in enumerate(tasks)
     }
     try:
         # a result leaves its worker the moment it is there: what was told of is never computed again
@@ -161,12 +160,11 @@ def _follow(
 
 def _outcome(
     distributed: Any, future: Any, result: Any, where: str
-) -> tuple[SweepRow, ...] | ExplorerError | None:
-    """The rows, or what to say in their place; None if they went with their worker and are made again."""
+) -> tuple[Any, ...] | ExplorerError | None:
+    """The records, or what to say in their place; None if they went with their worker and are made again."""
     # not the future's status: a worker may have died just after it handed its rows over
-    if isinstance(result, tuple) and all(isinstance(row, SweepRow) for row in result):
-        rows: tuple[SweepRow, ...] = result
-        return rows
+    if isinstance(result, tuple) and all(isinstance(record, Struct) for record in result):
+        return result
     if future.status in ("pending", "lost"):
         return None
     error = result[1] if isinstance(result, tuple) and len(result) == 3 else result

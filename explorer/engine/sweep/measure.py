@@ -80,6 +80,10 @@ class Task(Struct, frozen=True):
     proof: ProofSpec | None
     version: str = __version__
 
+    def __call__(self) -> tuple[SweepRow, ...]:
+        """The rows, made in a worker's process."""
+        return measure(self)
+
 
 def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
     """The row with the figures of its plan; where there can be none, with the reason."""

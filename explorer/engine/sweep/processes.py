@@ -13,12 +13,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import IO
+from typing import IO, Any
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, stop_if
-from explorer.engine.sweep.measure import Task, measure
-from explorer.facts.sweep import SweepRow
 from explorer.host import child, scratch
 
 AGAIN = "what was done is kept, with -o: the same command goes on from there"
@@ -29,7 +27,9 @@ _DEATHS = 4
 _WORKER = 300 << 20
 """Bytes that a worker takes before it has a model."""
 
-Done = Callable[[Task, "tuple[SweepRow, ...] | ExplorerError"], None]
+Task = Callable[[], "tuple[Any, ...]"]
+"""What a worker does: something that it can import, called without arguments; records are the answer."""
+Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 
 def cores() -> int:
@@ -54,7 +54,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
 
     Args:
         tasks: They travel pickled, without any weight.
-        done: Called with each task and its rows, or with what it failed with.
+        done: Called with each task and its records, or with what it failed with.
         workers: How many processes.
         cancel: Asked many times a second; True stops.
 
@@ -200,9 +200,9 @@ def main() -> None:
             answers.send(_answer(requests.recv()))
 
 
-def _answer(task: Task) -> tuple[SweepRow, ...] | ExplorerError:
+def _answer(task: Task) -> tuple[Any, ...] | ExplorerError:
     try:
-        return measure(task)
+        return task()
     except ExplorerError as error:
         return error
     except Exception as error:

@@ -124,14 +124,14 @@ def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.Monke
     def run(tasks: list[Task], done: Any, **_: Any) -> int:
         sent.extend(tasks)
         for task in tasks:
-            done(task, processes.measure(pickle.loads(pickle.dumps(task))))
+            done(task, pickle.loads(pickle.dumps(task))())
         return 2
 
     monkeypatch.setattr(processes, "run", run)
     fact = sweep_files(path, spec=SweepSpec(((64, 64, 64), (128, 128, 128))), verify=True, draws=1, workers=2)
     assert [row.verified for row in fact.rows] == [True, True]
     assert len(sent) == 2
-    assert max(len(pickle.dumps((processes.measure, task))) for task in sent) < 4096
+    assert max(len(pickle.dumps(task)) for task in sent) < 4096
 
 
 def test_every_processor_takes_part_where_that_saves_time(
@@ -164,7 +164,7 @@ def test_a_worker_that_has_another_file_of_that_name_says_so(
         path.write_bytes(sample("mlp_128").read_bytes())
         for task in tasks:
             try:
-                done(task, processes.measure(task))
+                done(task, task())
             except Exception as error:
                 done(task, error)
         return 1
@@ -178,7 +178,7 @@ def test_a_worker_of_another_version_is_refused(
     sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(tasks: list[Task], done: Any, **_: Any) -> int:
-        processes.measure(replace(tasks[0], version="0.0"))
+        replace(tasks[0], version="0.0")()
         return 1
 
     monkeypatch.setattr(processes, "run", run)
