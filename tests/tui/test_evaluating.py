@@ -7,8 +7,8 @@ from explorer.facts.evaluate.evaluation import (
     ClassScore,
     Confusion,
     Evaluation,
+    ModelAgreement,
     ModelScore,
-    OutputAgreement,
 )
 from explorer.tui.dialogs.evaluate import EvaluateDialog, EvaluationScreen
 from tests.tui.hands import screen
@@ -23,7 +23,7 @@ def _evaluation(self: ScriptedEngine, data: str, **how: object) -> Evaluation:
         confusions=(Confusion(1, 0, 5), Confusion(0, 1, 1)),
         confused=6,
     )
-    beside = OutputAgreement(31.25, 0.999, 0.01, 0.1, 0.98, None)
+    beside = ModelAgreement(31.25, 0.999, 0.01, 0.1, 0.98, None)
     second = ModelScore("alexnet.onnx, tiled", "y", 0.86, None, 0.45, "logits", agreement=beside)
     models = (first, second) if self._history().current else (first,)
     return Evaluation(data, 50, "classification", "cross entropy", ("x",), "y", 64, 2, models, 0.2)

@@ -15,7 +15,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import Array
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Progress
-from explorer.facts.evaluate.evaluation import Evaluation, ModelScore, OutputAgreement, Task
+from explorer.facts.evaluate.evaluation import Evaluation, ModelAgreement, ModelScore, Task
 
 _LOSS = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
 Metrics = ClassMetrics | NumberMetrics
@@ -48,23 +48,16 @@ def evaluate(
         Cancelled: `cancel` said so.
     """
     began = time.perf_counter()
-    if not data.labels and len(models) < 2:
-        what = "it has no labels, and one model agrees with itself"
-        raise Misuse(what, where=data.path, hint="name them with --labels NAME, or a second model")
-    for model in models:
-        if not model.parts:
-            model.parts = data.assigned(model.inputs, named, model.name)
+    _assign(data, models, named)
     metrics: Sequence[Metrics] = ()
-    beside = [Agreement() for _ in models[1:]]
-    chosen, done, outputs = task, 0, 0
+    beside, chosen, done, outputs = [Agreement() for _ in models[1:]], task, 0, 0
     for samples in data.batches(batch):
         stop_if(cancel)
         if on_progress is not None:
             on_progress(Progress("evaluating", done, data.count))
         found = [model.predict(samples) for model in models]
         labels = samples[data.labels] if data.labels else None
-        if chosen is None:
-            chosen = task_of(labels, found[0]) if labels is not None else "agreement"
+        chosen = chosen or (task_of(labels, found[0]) if labels is not None else "agreement")
         outputs = outputs or _outputs(found[0], labels, chosen)
         if labels is not None:
             metrics = metrics or [_metrics(chosen) for _ in models]
@@ -88,6 +81,16 @@ def evaluate(
         tuple(_score(model, at, metrics, beside, chosen) for at, model in enumerate(models)),
         time.perf_counter() - began,
     )
+
+
+def _assign(data: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
+    """Gives every model its parts of the data, if there is something to score it by."""
+    if not data.labels and len(models) < 2:
+        what = "it has no labels, and one model agrees with itself"
+        raise Misuse(what, where=data.path, hint="name them with --labels NAME, or a second model")
+    for model in models:
+        if not model.parts:
+            model.parts = data.assigned(model.inputs, named, model.name)
 
 
 def _score(
@@ -133,10 +136,10 @@ def _agree(
     )
 
 
-def _agreement(found: Agreement, task: Task) -> OutputAgreement:
+def _agreement(found: Agreement, task: Task) -> ModelAgreement:
     some = bool(found.elements)
     chosen = task != "regression"
-    return OutputAgreement(
+    return ModelAgreement(
         found.snr_db,
         found.cosine,
         found.rms,

@@ -107,7 +107,7 @@ class _Watch(lightning.Callback):
     ) -> None:
         self.options, self.save_to, self.on_progress, self.cancel = options, save_to, on_progress, cancel
         self.epochs: list[EpochScore] = []
-        self.best: tuple[float, int] | None = None
+        self.best = math.inf, 0
         self.began = time.perf_counter()
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -121,7 +121,7 @@ class _Watch(lightning.Callback):
         seconds = time.perf_counter() - self.began
         score = EpochScore(epoch, found["loss"], found["held_loss"], found.get("accuracy"), seconds)
         self.epochs.append(score)
-        if self.best is None or score.held_loss < self.best[0]:
+        if score.held_loss < self.best[0]:
             self.best = score.held_loss, epoch
             if self.save_to is not None:
                 trainer.save_checkpoint(self.save_to)
@@ -161,35 +161,17 @@ def train(
         Cancelled: `cancel` said so.
     """
     began = time.perf_counter()
-    if not data.labels:
-        raise Misuse("it has no labels", where=data.path, hint="name them with --labels NAME")
+    held = _held(data, options)
     whole = next(data.batches(data.count))
     inputs = [torch.from_numpy(feed(whole[name], spec)) for spec, name in parts]
     model = copy.deepcopy(loaded.materialise())
-    held = min(max(round(data.count * options.held), 1), data.count - 1)
-    if held < 1 or data.count - held < 2:
-        raise Misuse("there are too few samples to train on", where=data.path)
+    trained = _parameters(model, loaded.source)
     with loaded.quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         task = _checked(model, bound, inputs, whole[data.labels], data, options.task)
-        labels = torch.from_numpy(whole[data.labels].astype(np.float32 if task == "regression" else np.int64))
-        loop = _Loop(model, bound, task, options)
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        if not trained:
-            raise BadModel("none of its parameters is to be trained", where=loaded.source)
         watch = _Watch(options, save_to, on_progress, cancel)
-        generator = torch.Generator().manual_seed(options.seed)
-        sets = random_split(TensorDataset(*inputs, labels), [data.count - held, held], generator)
-        # one sample alone has no spread for a batch norm
-        left = 1 if (data.count - held) % options.batch == 1 else 0
-        chosen = DataLoader(sets[0], options.batch, shuffle=True, drop_last=bool(left), generator=generator)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1 if trained < _SMALL else threads)
-        try:
-            _fit(_trainer(options, watch), loop, chosen, DataLoader(sets[1], 1024), loaded.source)
-        finally:
-            torch.set_num_threads(threads)
-    assert watch.best is not None
+        sets = _split([*inputs, _labels(whole[data.labels], task)], held, options)
+        _fit(watch, _Loop(model, bound, task, options), sets, loaded.source, trained)
     return TrainingRun(
         loaded.source,
         data.path,
@@ -210,18 +192,54 @@ def train(
     )
 
 
-def _fit(trainer: lightning.Trainer, loop: _Loop, chosen: Any, held: Any, source: str) -> None:
+def _held(data: DataFile, options: TrainingOptions) -> int:
+    """How many samples are held out, where there are labels to train on."""
+    if not data.labels:
+        raise Misuse("it has no labels", where=data.path, hint="name them with --labels NAME")
+    held = min(max(round(data.count * options.held), 1), data.count - 1)
+    if held < 1 or data.count - held < 2:
+        raise Misuse("there are too few samples to train on", where=data.path)
+    return held
+
+
+def _parameters(model: nn.Module, source: str) -> int:
+    """How many numbers are trained."""
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if not count:
+        raise BadModel("none of its parameters is to be trained", where=source)
+    return count
+
+
+def _labels(labels: Any, task: Task) -> torch.Tensor:
+    return torch.from_numpy(labels.astype(np.float32 if task == "regression" else np.int64))
+
+
+def _split(arrays: Sequence[torch.Tensor], held: int, options: TrainingOptions) -> tuple[Any, Any]:
+    """Batches of what is trained on, shuffled, and of what is held out."""
+    count = len(arrays[0]) - held
+    generator = torch.Generator().manual_seed(options.seed)
+    sets = random_split(TensorDataset(*arrays), [count, held], generator)
+    alone = count % options.batch == 1  # one sample has no spread for a batch norm
+    chosen = DataLoader(sets[0], options.batch, shuffle=True, drop_last=alone, generator=generator)
+    return chosen, DataLoader(sets[1], 1024)
+
+
+def _fit(watch: _Watch, loop: _Loop, sets: tuple[Any, Any], source: str, parameters: int) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if parameters < _SMALL else threads)
     try:
-        trainer.fit(loop.train(), chosen, held)
+        _trainer(watch).fit(loop.train(), *sets)
     except ExplorerError:
         raise
     except Exception as error:
         raise BadModel(f"training failed: {error_line(error)}", where=source) from error
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _trainer(options: TrainingOptions, watch: _Watch) -> lightning.Trainer:
+def _trainer(watch: _Watch) -> lightning.Trainer:
     return lightning.Trainer(
-        max_epochs=options.epochs,
+        max_epochs=watch.options.epochs,
         accelerator="cpu",
         devices=1,
         callbacks=[watch],

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["ClassScore", "Confusion", "Evaluation", "ModelScore", "OutputAgreement", "Task"]
+__all__ = ["ClassScore", "Confusion", "Evaluation", "ModelScore", "ModelAgreement", "Task"]
 
 Task = Literal["classification", "regression", "agreement"]
 """What labels say: a class, numbers to be met, or (without labels) nothing."""
@@ -28,7 +28,7 @@ class Confusion(Struct, frozen=True):
     count: int
 
 
-class OutputAgreement(Struct, frozen=True):
+class ModelAgreement(Struct, frozen=True):
     """The scored output beside that of the first model.
 
     Attributes:
@@ -79,7 +79,7 @@ class ModelScore(Struct, frozen=True):
     mean_absolute: float | None = None
     r2: float | None = None
     undefined: int = 0
-    agreement: OutputAgreement | None = None
+    agreement: ModelAgreement | None = None
     classes: tuple[ClassScore, ...] = ()
     confusions: tuple[Confusion, ...] = ()
     confused: int = 0

@@ -9,6 +9,8 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from explorer.facts.evaluate.evaluation import Evaluation, Task
     from explorer.facts.evaluate.training_run import TrainingRun
 
@@ -99,8 +101,8 @@ class DataMethods(SessionParts):
             rate: The learning rate.
             batch: Samples of a step.
             optimizer: 'adam', 'sgd', or 'momentum' (of 0.9).
-            seed: Of the shuffling, the share that is held out, and what the model draws.
-            held: The share of samples that is held out, and says which epoch is the best.
+            seed: Of the shuffling, of what is held out and of what the model draws.
+            held: The share of samples that is held out, and says which epoch is best.
             task: As for `evaluate`.
             output: A checkpoint for the weights of the best epoch, which `weights_file` takes.
             overwrite: Whether an existing `output` may be replaced.
@@ -115,6 +117,8 @@ class DataMethods(SessionParts):
         """
         from explorer.session.parts.train import trained  # torch, lightning
 
+        how: dict[str, Any] = {"epochs": epochs, "rate": rate, "batch": batch, "optimizer": optimizer}
+        how |= {"seed": seed, "held": held, "task": task}
         return trained(
             self._models,
             data,
@@ -124,11 +128,5 @@ class DataMethods(SessionParts):
             overwrite=overwrite,
             on_progress=on_progress,
             cancel=cancel,
-            epochs=epochs,
-            rate=rate,
-            batch=batch,
-            optimizer=optimizer,
-            seed=seed,
-            held=held,
-            task=task,
+            **how,
         )

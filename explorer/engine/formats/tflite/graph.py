@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import schema
 from explorer.engine.formats.tflite.loops import trips_of
 from explorer.engine.formats.tflite.options import custom_options
-from explorer.engine.formats.tflite.reader import Quantization, Subgraph, TfliteFile, TfliteOperator
+from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator, TfliteQuantization
 from explorer.engine.formats.tflite.reader import TfliteTensor as FileTensor
 from explorer.engine.graph.model import (
     DTYPES,
@@ -83,7 +83,7 @@ class Tflite(Struct, frozen=True):
     made_up: frozenset[str]
     states: Mapping[str, int]
     quantized: Mapping[str, int]
-    scales: Mapping[str, Quantization]
+    scales: Mapping[str, TfliteQuantization]
     signatures: tuple[str, ...]
     metadata: tuple[str, ...]
 
@@ -143,7 +143,7 @@ class _Maker:
         self.made_up: dict[str, Tensor] = {}
         self.states: dict[str, int] = {}
         self.quantized: dict[str, int] = {}
-        self.scales: dict[str, Quantization] = {}
+        self.scales: dict[str, TfliteQuantization] = {}
 
     def read(self) -> Tflite:
         """Everything."""

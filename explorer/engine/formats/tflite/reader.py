@@ -28,7 +28,7 @@ _CUSTOM = 32
 """The schema's number of an operator with a name of its own."""
 
 
-class Quantization:
+class TfliteQuantization:
     """How integers stand for numbers: number = scale x (integer - zero point).
 
     Attributes:
@@ -129,7 +129,7 @@ class TfliteTensor:
         self.sparse = sparsity is not None
         self.indices = 0 if sparsity is None else sum(map(_indices, sparsity.tables(2)))
         quantization = table.table(4)
-        found = Quantization(quantization) if quantization is not None else None
+        found = TfliteQuantization(quantization) if quantization is not None else None
         # converters leave an empty record, or one of the smallest and largest values only
         self.quantization = found if found is not None and (found.scales or found.block) else None
 

@@ -115,15 +115,20 @@ def run_site(
     given = [rows_of(shown, looked[0]), rows_of(meaning.out(outputs.pop()), looked[1])]
     exact = references(meaning, draws, lefts, looked)
     del lefts, dense, some
-    true = exact[0].exact.astype(np.float64)
-    comparison.add(rows_of(before, looked[0]), given[0], true)
-    if looked[0] is not None:
-        for first, last in itertools.pairwise((-1, *looked[0].tolist(), meaning.M)):
-            if last - first > 1:
-                mine, theirs = (_as_stored(each[:, first + 1 : last]) for each in (shown, before))
-                comparison.add(theirs, mine, None)
+    comparison.add(rows_of(before, looked[0]), given[0], exact[0].exact.astype(np.float64))
+    _add_others(comparison, before, shown, looked[0])
     ratio, limit = largest_ratio(given, exact, unit_roundoff(str(y.dtype)), chain_length(site))
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
+
+
+def _add_others(comparison: OutputComparison, before: Array, shown: Array, looked: Array | None) -> None:
+    """Compares the rows that were not looked at with the original's own output alone."""
+    if looked is None:
+        return
+    for first, last in itertools.pairwise((-1, *looked.tolist(), shown.shape[1])):
+        if last - first > 1:
+            mine, theirs = (_as_stored(each[:, first + 1 : last]) for each in (shown, before))
+            comparison.add(theirs, mine, None)
 
 
 _DRAWN = 1_048_573

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from explorer.base.units import printable
 from explorer.engine.proof.meanings import ProductSpec
-from explorer.engine.proof.structure.terms import Repeated, Term, resolve
+from explorer.engine.proof.structure.terms import Addend, Repeated, resolve
 from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
@@ -139,7 +139,7 @@ class TileCheck:
         at = f"{area.b}, " if self.meaning.batch > 1 else ""
         return f"at ({at}{area.m + row}, {area.n + column}) of the output"
 
-    def piece(self, area: Rectangle, positions: Array, terms: Sequence[Term], due: int) -> None:
+    def piece(self, area: Rectangle, positions: Array, terms: Sequence[Addend], due: int) -> None:
         """Checks elements of one tile that are sums of the same products.
 
         Args:
@@ -170,7 +170,7 @@ class TileCheck:
             others = [t for t in terms if not isinstance(t.source, SymbolProduct)]
             self._others(others, area, positions, place)
 
-    def _stands(self, area: Rectangle, positions: Array, first: Term, due: int, place: str) -> None:
+    def _stands(self, area: Rectangle, positions: Array, first: Addend, due: int, place: str) -> None:
         """Checks that a product makes the whole tile, the right way up."""
         tm, _, tn = self.tile
         shape = first.source.shape
@@ -370,7 +370,7 @@ class TileCheck:
             gap = float(np.nanmax(np.abs(part.astype(np.float64) - want.astype(np.float64))))
         return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
 
-    def _others(self, terms: Sequence[Term], area: Rectangle, positions: Array | slice, place: str) -> None:
+    def _others(self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str) -> None:
         """Checks what is added beside the products: the bias, once."""
         found = 0
         expected = None

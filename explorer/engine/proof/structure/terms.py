@@ -17,7 +17,7 @@ from explorer.engine.proof.symbolic.blocks import (
 from explorer.engine.runtime.onnxruntime import Array
 
 
-class Term(Struct, frozen=True):
+class Addend(Struct, frozen=True):
     """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
 
     source: SymbolProduct | GivenBlock | Array
@@ -25,7 +25,7 @@ class Term(Struct, frozen=True):
     factor: float
 
 
-Pieces = list[tuple[Array | None, list[Term]]]
+Pieces = list[tuple[Array | None, list[Addend]]]
 
 
 def resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
@@ -54,11 +54,11 @@ def resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
                     pieces.append((inner if positions is None else positions[inner], terms))
         else:
             assert isinstance(block, (SymbolProduct, GivenBlock))
-            pieces.append((positions, [Term(block, chosen - block.base, factor)]))
+            pieces.append((positions, [Addend(block, chosen - block.base, factor)]))
     return pieces
 
 
-def _of(block: Repeat, term: Term) -> Term:
+def _of(block: Repeat, term: Addend) -> Addend:
     """What stands in a repeated block where `term` stands in the first one."""
     if not isinstance(term.source, SymbolProduct):
         return term
@@ -89,9 +89,9 @@ def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces
 def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) -> Pieces:
     if isinstance(value, Symbol):
         if isinstance(value.whole, SymbolProduct):
-            return [(None, [Term(value.whole, local, factor)])]
+            return [(None, [Addend(value.whole, local, factor)])]
         return resolve(ledger, value.flat[local], factor)
-    return [(None, [Term(value.reshape(-1)[local], local, factor)])]
+    return [(None, [Addend(value.reshape(-1)[local], local, factor)])]
 
 
 class Repeated(Struct, frozen=True):
@@ -105,13 +105,13 @@ class Repeated(Struct, frozen=True):
 
     block: Repeat
     codes: Array
-    numbers: list[Term]
+    numbers: list[Addend]
 
 
 def repeat_in(ledger: Ledger, codes: Array) -> Repeated | None:
     """The block that elements repeat; None where they are something else."""
     block = ledger.block(codes)
-    numbers: list[Term] = []
+    numbers: list[Addend] = []
     if isinstance(block, Total):
         local = codes - block.base
         terms = block.spread()
@@ -119,7 +119,7 @@ def repeat_in(ledger: Ledger, codes: Array) -> Repeated | None:
         if len(symbols) != 1 or symbols[0][1] != 1.0:
             return None
         at = _span(local)
-        numbers = [Term(v.reshape(-1)[at], local, f) for v, f in terms if not isinstance(v, Symbol)]
+        numbers = [Addend(v.reshape(-1)[at], local, f) for v, f in terms if not isinstance(v, Symbol)]
         codes = symbols[0][0].flat[at]
         block = ledger.block(codes)
     if not isinstance(block, Repeat):

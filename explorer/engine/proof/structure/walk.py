@@ -19,12 +19,13 @@ from explorer.engine.graph.interpreter import Interpreter, Wiring
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
-from explorer.engine.proof.structure.check import TileCheck
+from explorer.engine.proof.structure.check import Rectangle, TileCheck
 from explorer.engine.proof.structure.terms import repeat_in, resolve
 from explorer.engine.proof.symbolic.blocks import Ledger, NotTiled, Symbol
 from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
 from explorer.engine.proof.symbolic.repeats import BodyRepeats
 from explorer.engine.proof.symbolic.symbols import Symbols
+from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 
@@ -74,21 +75,26 @@ def walk(
             continue
         for area in check.across(band):
             stop_if(cancel)
-            here = codes[area.cut].reshape(-1)
-            if meaning.shown is None:
-                seen = np.arange(here.size)
-            else:
-                seen = np.flatnonzero(meaning.shown[area.cut])
-                here = here[seen]
-            if here.size:
-                for positions, terms in resolve(ledger, here, 1.0):
-                    check.piece(area, seen if positions is None else seen[positions], terms, here.size)
+            _checked(area, codes, meaning, ledger, check)
         if repeat is not None:
             check.remember(ledger, band, repeat)
     due = site.products - check.unseen()
     if check.tiles != due:
         raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
     return check.tiles
+
+
+def _checked(area: Rectangle, codes: Array, meaning: ProductSpec, ledger: Ledger, check: TileCheck) -> None:
+    """Opens the sums of an area of the output, and holds what is added up there to the plan."""
+    here = codes[area.cut].reshape(-1)
+    if meaning.shown is None:
+        seen = np.arange(here.size)
+    else:
+        seen = np.flatnonzero(meaning.shown[area.cut])
+        here = here[seen]
+    if here.size:
+        for positions, terms in resolve(ledger, here, 1.0):
+            check.piece(area, seen if positions is None else seen[positions], terms, here.size)
 
 
 def _followed(

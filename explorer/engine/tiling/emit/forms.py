@@ -23,7 +23,7 @@ from explorer.engine.graph.repeated_nodes import gathered
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
-from explorer.engine.tiling.emit.operands import Operand, computed, stored
+from explorer.engine.tiling.emit.operands import RightOperand, computed, stored
 from explorer.engine.tiling.emit.operators import concat2d, cut, multiply, tile_operator
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
@@ -104,7 +104,7 @@ def _written(
     # what a Scan's body reads; a stack is handed to it
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
     x = _left(builder, site, geometry, form, inputs, scanned)
-    right: Operand
+    right: RightOperand
     if weight:
         right = computed(weight, site.batch, (geometry.K, geometry.N))
     elif site.weight is not None:
@@ -179,7 +179,7 @@ def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
     return builder.add(function, flat, label, domain=DOMAIN)
 
 
-def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     if not site.stacked:
         return _side_by_side(builder, site, geometry, x, right)
     xs = [builder.value(f"x_{b}") for b in range(site.batch)]
@@ -195,7 +195,7 @@ def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, ri
     return builder.concat(parts, 0, "y_stack")
 
 
-def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     """Every product of one matrix, a node each."""
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
@@ -212,7 +212,7 @@ def _column(
     return _join(builder, _products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
-def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     """A Scan over the matrices of a stack, each in scan form or, if it is small, side by side."""
     if not site.stacked:
         return _scan_matrix(builder, site, geometry, x, right)
@@ -255,7 +255,7 @@ def _by_rows(geometry: _Geometry) -> bool:
     return m > 1 and columns > _SMALL and 2 * rows <= columns
 
 
-def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     if _by_rows(geometry):
         return _scan_rows(builder, site, geometry, x, right)
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
@@ -263,7 +263,7 @@ def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str,
 
 
 def _scan_columns(
-    builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: Operand
+    builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: RightOperand
 ) -> str:
     """(M, N) from the row blocks: whole columns by a Scan, a ragged last one beside it."""
     tn = geometry.tile[2]
@@ -292,7 +292,7 @@ def _scan_columns(
 
 
 def _scan_rows(
-    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: Operand
+    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: RightOperand
 ) -> str:
     """A Scan over whole blocks of rows; in it the products side by side, or a Scan over columns."""
     tm, tk, tn = geometry.tile
@@ -336,7 +336,7 @@ def _scan_rows(
     return builder.concat(parts, 0, "y")
 
 
-def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: Operand) -> str:
+def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack has an axis more."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)

@@ -17,10 +17,10 @@ from explorer.engine.tiling.sites import Weight
 Stacks = list[tuple[str, Value]]
 
 
-class Operand:
+class RightOperand:
     """W (K, N), or a stack of them, K and N padded as the plan says; no form asks for what a kind has not."""
 
-    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
+    def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
         """The matrices of a stack."""
         raise NotImplementedError
 
@@ -42,18 +42,18 @@ class Operand:
         """Every tile, (n, k, TK, TN) or (batch, 1, n, k, TK, TN); `grid` is (k, n)."""
         raise NotImplementedError
 
-    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> RightOperand:
         """The operand cut into columns outside of a loop over rows."""
         return self
 
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
-    ) -> tuple[Stacks, Operand]:
+    ) -> tuple[Stacks, RightOperand]:
         """What a Scan over the stack runs over, and the operand inside its body, cut in columns or whole."""
         raise NotImplementedError
 
 
-class _WeightOperand(Operand):
+class _WeightOperand(RightOperand):
     """A weight of the file as an operand.
 
     Args:
@@ -71,7 +71,7 @@ class _WeightOperand(Operand):
         self.key = (weight.name, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
-    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
+    def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
         return [_WeightOperand(self.weight, self.K, self.fill, at) for at in range(self.weight.batch)]
 
     def tiles(
@@ -129,7 +129,7 @@ class _WeightOperand(Operand):
 
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
-    ) -> tuple[Stacks, Operand]:
+    ) -> tuple[Stacks, RightOperand]:
         N = sum(ns)
         if whole:
             name = body.value("w")
@@ -147,7 +147,7 @@ class _WeightOperand(Operand):
         return stacks, inner
 
 
-class _ValueOperand(Operand):
+class _ValueOperand(RightOperand):
     """A value of the graph as an operand.
 
     Args:
@@ -161,7 +161,7 @@ class _ValueOperand(Operand):
         self.batch = batch
         self.K, self.N = size
 
-    def each(self, builder: GraphBuilder) -> Sequence[Operand]:
+    def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
         names = [builder.value(f"w_{b}") for b in range(self.batch)]
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
@@ -193,7 +193,7 @@ class _ValueOperand(Operand):
         tiles = builder.transpose(apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
         return builder.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
 
-    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> Operand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> RightOperand:
         full = sum(n == width for n in ns)
         made = _Columns()
         made.cut = self.columns(builder, full, width) if full else ""
@@ -202,12 +202,12 @@ class _ValueOperand(Operand):
 
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
-    ) -> tuple[Stacks, Operand]:
+    ) -> tuple[Stacks, RightOperand]:
         name, size = body.value("w"), (self.K, self.N)
         return [(self.name, Value(name, dtype, size))], _ValueOperand(name, 1, size)
 
 
-class _Columns(Operand):
+class _Columns(RightOperand):
     """One matrix, cut into columns already."""
 
     cut = ""

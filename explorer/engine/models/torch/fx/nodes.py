@@ -68,16 +68,7 @@ def fx_graph(
         args, kwargs = bound.call(given)
     graph = traced(loaded, bound, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
-    try:
-        with loaded.quiet(), torch.no_grad():
-            run.run(*graph.values, enable_io_processing=False)
-    except ExplorerError:
-        raise
-    except Exception as error:
-        if choices:
-            raise BadModel(
-                f"the model failed at {run.at}: {error_line(error)}", where=loaded.source
-            ) from error
+    run.through(graph, loaded)
     nodes = tuple(_node(node, graph, run) for node in graph.module.graph.nodes)
     found = Counter(node.kind for node in nodes)
     modules = Counter(node.type for node in nodes if node.kind == "call_module")
@@ -102,6 +93,18 @@ class _Run(fx.Interpreter):
         self.made: dict[str, tuple[TensorInfo, ...]] = {}
         self.values: dict[str, Mapping[str, float | None]] = {}
         self.at = ""
+
+    def through(self, graph: Traced, loaded: LoadedModule) -> None:
+        """Runs all; a failure counts where numbers were asked for, else the shapes end there."""
+        try:
+            with loaded.quiet(), torch.no_grad():
+                self.run(*graph.values, enable_io_processing=False)
+        except ExplorerError:
+            raise
+        except Exception as error:
+            if self.choices:
+                what = f"the model failed at {self.at}: {error_line(error)}"
+                raise BadModel(what, where=loaded.source) from error
 
     def run_node(self, n: fx.Node) -> Any:
         """As fx does."""
