@@ -144,10 +144,15 @@ def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     return {**info(fact.info, tool, sha256), "layers": found}
 
 
-def layer(about: Info, fact: Connections, tool: str, sha256: str | None = None) -> Document:
+def layer(
+    about: Info, fact: Connections, outside: Overlay | None, tool: str, sha256: str | None = None
+) -> Document:
     """The document of `explorer layers --layer`: one row, who makes what it reads and reads what it makes."""
-    document = {**info(about, tool, sha256), **to_json(fact)}
-    return {**document, "layer": layer_record(fact.layer)}
+    document = {**info(about, tool, sha256), **to_json(fact), "layer": layer_record(fact.layer)}
+    if outside is None:
+        return document
+    known = {name: rows[fact.layer.id] for name, rows in outside.figures.items() if fact.layer.id in rows}
+    return {**document, "overlay": overlay(outside), "outside": known}
 
 
 def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:

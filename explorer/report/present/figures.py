@@ -16,6 +16,7 @@ __all__ = [
     "bytes_field",
     "count",
     "count_field",
+    "in_unit",
     "number",
     "plain",
     "quiet_zero",
@@ -98,6 +99,29 @@ def utilization(share: float | None) -> Span:
         return Span("?", "warning")
     role: Role = "good" if share >= 0.75 else "" if share >= 0.25 else "warning"
     return Span(share_text(share, 1), role, value=share)
+
+
+def in_unit(unit: str, value: Any) -> Span:
+    """A figure in a unit of `settings.columns`: nothing is a dash, unknown a question mark."""
+    if value is None:
+        return Span("?", "warning")
+    if unit == "count":
+        return quiet_zero(count(value))
+    if unit == "bytes":
+        return quiet_zero(size(round(value)))
+    if unit == "number":
+        return quiet_zero(number(value))
+    if unit == "seconds":
+        return quiet_zero(seconds(value))
+    if unit == "plain":
+        return plain(value)
+    if unit == "share":
+        text = share_text(value, 1) if value else ""
+        return Span(text, value=value)
+    if unit == "mebibytes":
+        text = "<0.01" if 0 < value / 2**20 < 0.005 else f"{value / 2**20:,.2f}"
+        return quiet_zero(Span(text, "figure", f"{value / 2**20:,.6f}", value))
+    return quiet_zero(Span(f"{value:,.2f}".removesuffix(".00"), "figure", value=value))
 
 
 def bar_text(value: float | None, largest: float, cells: int = 10) -> str:

@@ -14,7 +14,7 @@ from explorer.report.present.look.connections import (
     output_table,
     unknown_blocks,
 )
-from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title
+from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
 from explorer.report.present.look.training import heading, layer_figures
 from explorer.tui.pages.outline import outline_page, range_page, run_lines
 from explorer.tui.tabs.tab import Tab, note_page
@@ -27,6 +27,7 @@ from explorer.tui.widgets.link_view import Link
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
     from explorer.facts.graph.connections import Connections
+    from explorer.report.blocks import Field
     from explorer.tui.state.store import OnDemandCache
 
 _PATIENCE = 0.1
@@ -65,7 +66,10 @@ class LayerTab(Tab[LineView]):
         another, self._path = chosen[0].path != self._path, chosen[0].path
         self._painted = chosen[0].id
         found = self._connections(chosen[0].id)
-        self.view.show(lambda width: layer_page(chosen, totals, width, exact, more, found), top=another)
+        outside = outside_fields(model.overlay, chosen[0].id)
+        self.view.show(
+            lambda width: layer_page(chosen, totals, width, exact, more, found, outside), top=another
+        )
 
     def _connections(self, layer: int) -> Connections | None:
         """What feeds the layer and what it feeds; asked for if nobody has."""
@@ -140,15 +144,16 @@ def layer_page(
     exact: bool,
     more: Sequence[Callable[[int], list[Line]]] = (),
     connections: Connections | None = None,
+    outside: Sequence[Field] = (),
 ) -> list[Line]:
     """The page of one layer, or of a run of identical blocks (the first stands for all).
 
     `more` are parts that were computed on demand; they stand before what the layer is made of. Without
-    `connections` nobody knows yet who makes what it reads.
+    `connections` nobody knows yet who makes what it reads. `outside` are figures of a file, beside ours.
     """
     layer, width = layers[0], width - 1
     title = layer_title(layer, layers[-1].path, len(layers))
-    lines = draw([*title, *layer_blocks(layer, totals)], width, exact)
+    lines = draw([*title, *layer_blocks(layer, totals, outside)], width, exact)
     for part in more:
         if made := part(width):
             lines += [BLANK, *made]

@@ -239,3 +239,23 @@ def test_constants_are_one_row_in_each_group_if_asked() -> None:
     )
     assert folded.totals == whole.totals
     assert {row.name for row in made} <= {row.name for row in flat.layers}
+
+
+def test_figures_from_outside_stand_on_the_page_of_one_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = tmp_path / "p.csv"
+    figures.write_text("layer,latency (us),load (%),drift\nconv1,12.5,50,-2\nconv2,37.5,25,8\n")
+    words = ["layers", "sample_models/lenet.onnx", "--quiet", "--overlay", str(figures), "--layer"]
+    assert main([*words, "conv1"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "latency 12.5 µs 25.0 %" in page
+    # only what adds up has a share, and nothing negative has one
+    assert "load 50.0 % drift -2 -2 " in page
+    assert main([*words, "conv1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["outside"] == {"latency": 1.25e-05, "load": 0.5, "drift": -2}
+    assert answer["overlay"]["matched"] == 2
+    # a layer of which the file says nothing has its page without
+    assert main([*words, "Flatten"]) == 0
+    assert "latency  " not in capsys.readouterr().out

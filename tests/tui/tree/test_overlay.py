@@ -38,6 +38,9 @@ async def test_a_file_named_on_the_command_line_is_a_column_that_sums_sorts_and_
         assert "114 µs" in line(hands, "features")
         assert "12.5 µs" in line(hands, "0")
         tree = hands.main.query_one(LayerTree)
+        hands.main.panes.to_layer([layer.path for layer in tree.model.layers].index("features.0"))
+        await hands.rest()
+        assert "latency 12.5 µs 11.0 %" in " ".join(hands.text("#layer").split())
         hands.main.panes.sort_by("latency")
         await hands.rest()
         conv = [tree.model.layers[row].path for row in tree.model.rows if row >= 0]

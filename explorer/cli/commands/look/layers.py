@@ -64,15 +64,20 @@ def _table(given: ParsedArgs, session: Session) -> LayerTable:
 
 
 def _one(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    """One layer, and what it is connected to."""
-    shaping = next((name for name in (*_TABLE, "csv", "compare", "style") if name in given.explicit), "")
+    """One layer, what it is connected to, and what figures from outside say of it."""
+    asked = given.explicit - {"overlay"}
+    shaping = next((name for name in (*_TABLE, "csv", "compare", "style") if name in asked), "")
     if shaping:
         hint = "leave --layer out, or type --json"
         raise Misuse("one layer is no table", where=f"--{shaping.replace('_', '-')}", hint=hint)
     return about(
         given,
         progress,
-        lambda session, info: (info, session.connections(given.layer)),
+        lambda session, info: (
+            info,
+            session.connections(given.layer),
+            session.overlay(given.overlay) if given.overlay else None,
+        ),
         "layer",
         "look.connections",
     )
@@ -171,6 +176,7 @@ COMMAND = Command(
         "explorer layers alexnet",
         "explorer layers model.onnx --json",
         "explorer layers resnet18 --layer layer1.0.add",
+        "explorer layers model.onnx --layer conv1 --overlay profile.csv",
         "explorer layers resnet18 --columns output,kernel,params,macs,read --depth 2 --sort read",
         "explorer layers model.onnx --filter 'op:Conv read>1M' --flat --csv",
         "explorer layers resnet18 --columns macs,time --machine npu --sort time",

@@ -9,18 +9,20 @@ from collections.abc import Sequence
 
 from explorer.base.units import dims_text, shape_text
 from explorer.facts import Info, TensorInfo
+from explorer.facts.beside.overlay import Overlay
 from explorer.facts.graph.connections import Connections, InputConnection, LayerRef, OutputConnection
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
+from explorer.report.present.look.beside import overlay_blocks
 from explorer.report.present.look.info import answer
-from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title
+from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
 
 __all__ = ["conflicts", "input_table", "layer", "leads", "output_table", "unknown_blocks"]
 
 _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
 
 
-def layer(about: Info, fact: Connections) -> list[Block]:
-    """The answer of `explorer layers --layer`."""
+def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> list[Block]:
+    """The answer of `explorer layers --layer`, with figures from outside where there are some."""
     found = fact.layer
     tables: list[Block] = []
     for name, table in (("Inputs", input_table(fact)), ("Outputs", output_table(fact))):
@@ -32,8 +34,10 @@ def layer(about: Info, fact: Connections) -> list[Block]:
     bound: list[Block] = []
     if dims:
         bound = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
-    figures = layer_blocks(found, about.totals)
-    return answer(about, [*layer_title(found), *figures, *tables, *bound, *unknown_blocks(fact), *parts])
+    figures = layer_blocks(found, about.totals, outside_fields(overlay, found.id))
+    matched = [] if overlay is None else overlay_blocks(overlay)
+    page = [*layer_title(found), *figures, *tables, *bound, *unknown_blocks(fact), *parts, *matched]
+    return answer(about, page)
 
 
 _NOTES = {"Inputs": "and who makes them", "Outputs": "and who reads them"}

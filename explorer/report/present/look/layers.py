@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from explorer.base.units import bytes_text
+from collections.abc import Sequence
+
+from explorer.base.units import bytes_text, printable
 from explorer.facts import Layer, Totals, is_assumed
+from explorer.facts.beside.overlay import Overlay
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -19,6 +22,7 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import (
     bytes_field,
     count_field,
+    in_unit,
     share_text,
     value_text,
 )
@@ -30,6 +34,7 @@ __all__ = [
     "layer_parts",
     "layer_share",
     "layer_title",
+    "outside_fields",
 ]
 
 
@@ -39,8 +44,21 @@ def doubt_text(row: Layer) -> str:
     return f"upper bound: {row.reason}" if bound else row.reason
 
 
-def layer_blocks(layer: Layer, totals: Totals) -> list[Block]:
-    """One layer: each figure with its share of the model and how it comes about."""
+def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
+    """What figures from outside say of a row, under the names of their columns; nothing without any."""
+    found = []
+    for column in () if fact is None else fact.columns:
+        figures = fact.figures[column.name] if fact is not None else {}
+        if row in figures:
+            # a share of figures of which some are negative says nothing
+            part, whole = figures[row], figures.get(-1, 0)
+            of_whole = share_text(part, whole) if column.over == "sum" and 0 < part <= whole else ""
+            found.append(Field(printable(column.head), in_unit(column.unit, part), of_whole))
+    return found
+
+
+def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) -> list[Block]:
+    """One layer: each figure with its share of the model and how it comes about, `outside` behind ours."""
     # what lies in a group with an unknown part is a sum of what is known
     sign = ">= " if layer.group and layer.status == "unknown" else ""
 
@@ -82,6 +100,7 @@ def layer_blocks(layer: Layer, totals: Totals) -> list[Block]:
     if layer.macs and moved and None not in (layer.bytes_read, layer.bytes_written):
         intensity = f"{2 * layer.macs / moved:.2f}"
         rows.append(Field("Arithmetic intensity", intensity, "FLOPs a byte", "intensity"))
+    rows += outside
     if layer.shared_with:
         shared = Span(", ".join(layer.shared_with[:8]), "formula")
         rows.append(Field("Shared with", shared))

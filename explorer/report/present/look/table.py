@@ -11,11 +11,7 @@ from explorer.report.blocks import Alike, Block, Cell, Column, Field, Fields, Li
 from explorer.report.present.figures import (
     bar_text,
     count,
-    number,
-    plain,
-    quiet_zero,
-    seconds,
-    share_text,
+    in_unit,
     size,
 )
 from explorer.report.present.look.beside import overlay_blocks, placement_blocks
@@ -155,7 +151,7 @@ class _Rows:
             return Span(value, "quiet") if value and column.name == "kind" else str(value)
         if value is None and (column.blank or not self._info.totals.macs):
             return "" if column.blank or column.name == "share" else Span("?", "warning")
-        return _figure(column, value)
+        return in_unit(column.unit, value)
 
     def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
         """The cells of the last row: words and shapes have none."""
@@ -174,35 +170,12 @@ class _Rows:
                 yield ""
 
 
-def _figure(column: LayerColumn, value: Any) -> Span:
-    """A number of a column: nothing is a dash, unknown a question mark."""
-    if value is None:
-        return Span("?", "warning")
-    if column.unit == "count":
-        return quiet_zero(count(value))
-    if column.unit == "bytes":
-        return quiet_zero(size(round(value)))
-    if column.unit == "number":
-        return quiet_zero(number(value))
-    if column.unit == "seconds":
-        return quiet_zero(seconds(value))
-    if column.unit == "plain":
-        return plain(value)
-    if column.unit == "share":
-        text = share_text(value, 1) if value else ""
-        return Span(text, value=value)
-    if column.unit == "mebibytes":
-        text = "<0.01" if 0 < value / 2**20 < 0.005 else f"{value / 2**20:,.2f}"
-        return quiet_zero(Span(text, "figure", f"{value / 2**20:,.6f}", value))
-    return quiet_zero(Span(f"{value:,.2f}".removesuffix(".00"), "figure", value=value))
-
-
 def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
     texts = {"count": count_text, "bytes": bytes_text}
     text = (
         texts[column.unit](round(value))
         if column.unit in texts and value is not None
-        else _figure(column, value).text
+        else in_unit(column.unit, value).text
     )
     return Span(sign + text, "strong", value=value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.report.present.look.layers import outside_fields
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.graph_view import GraphRequest, GraphView
 from explorer.tui.tabs.layer import layer_page
@@ -47,8 +48,9 @@ class GraphCommand(ScreenCommand):
 
     def _about(self, row: int, width: int) -> list[Line]:
         assert self.store.analysis is not None
-        totals = self.store.analysis.info.totals
-        return layer_page([self.tree.model.layers[row]], totals, width, self.store.exact)
+        totals, model = self.store.analysis.info.totals, self.tree.model
+        outside = outside_fields(model.overlay, row)
+        return layer_page([model.layers[row]], totals, width, self.store.exact, outside=outside)
 
     def _chosen(self, row: int | None) -> None:
         if row is not None:
