@@ -88,6 +88,9 @@ class _Sums:
         self._left = [0] * len(rows)
         self._shared = [bool(row.shared_with) for row in rows]
         self._leaves = [0] * len(rows)
+        # layers that are summed, and all: a layer that is tiled is one, unless what it is made of was found
+        self._summed = [0] * len(rows)
+        self._all = [0] * len(rows)
         own = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
         every: dict[int, list[Values]] = {}
         below: dict[int, list[Values]] = {}
@@ -101,9 +104,13 @@ class _Sums:
             values = [*base, *extra]
             if not row.group:
                 self._leaves[at], self._left[at] = 1, int(found[at])
+                self._all[at], self._summed[at] = 1, int(found[at])
             elif self._left[at] < self._leaves[at] and (self._left[at] or (self.kept[at] and not found[at])):
                 self._partial[at] = True
                 values = [summed(part) for part in zip(*below.get(at, []), strict=True)]
+            if row.group and not self._left[at]:
+                self._all[at] = 1 if row.tiled else self._all[at]
+                self._summed[at] = self._all[at] if found[at] else self._summed[at]
             below.pop(at, None)
             self._values[at] = values
             every.setdefault(above, []).append(extra)
@@ -113,6 +120,8 @@ class _Sums:
                 self.kept[above] |= self.kept[at]
                 self._left[above] += self._left[at]
                 self._leaves[above] += self._leaves[at]
+                self._summed[above] += self._summed[at]
+                self._all[above] += self._all[at]
                 self._shared[above] |= self._shared[at] and self.kept[at]
         width = len(_FIELDS) + len(self._names)
         self.top = [summed(part) for part in zip(*below.get(-1, [[0] * width]), strict=True)]
@@ -134,9 +143,11 @@ class _Sums:
         row = self._rows[at]
         if not self._partial[at]:
             return row
-        reason = f"the sum over {self._left[at]:,} of {self._leaves[at]:,} layers in it"
-        if self._shared[at]:
-            reason += ", parameters that they share counted for each"
+        reason = row.reason
+        if self._summed[at] < self._all[at]:
+            reason = f"the sum over {self._summed[at]:,} of {self._all[at]:,} layers in it"
+            if self._shared[at]:
+                reason += ", parameters that they share counted for each"
         return replace(row, **self.fields(self._values[at]), reason=reason, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:

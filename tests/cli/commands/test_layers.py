@@ -259,3 +259,23 @@ def test_figures_from_outside_stand_on_the_page_of_one_layer(
     # a layer of which the file says nothing has its page without
     assert main([*words, "Flatten"]) == 0
     assert "latency  " not in capsys.readouterr().out
+
+
+def test_a_group_says_over_how_many_of_its_layers_it_sums(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU()) for _ in range(2)]
+    net = torch.nn.Sequential(torch.nn.Sequential(*blocks[:1], torch.nn.Linear(8, 16)), blocks[1])
+    with explorer.Session(net, inputs=torch.zeros(1, 16)) as session:
+        session.tile(explorer.TileSpec((16, 16, 16)))
+
+        def said(query: str) -> dict[str, str]:
+            return {row.path: row.reason for row in session.layers(query).layers if row.group}
+
+        # a layer that is tiled is one, however many tiles it is made of
+        found = said("utilization<100%")
+        assert found["0"] == "the sum over 2 of 3 layers in it"
+        assert found["0.0"] == found["1"] == "the sum over 1 of 2 layers in it"
+    with explorer.Session(net, inputs=torch.zeros(1, 16)) as session:
+        # a group that was found stands for all layers in it
+        assert said("name:0.0 is:group")["0"] == "the sum over 2 of 3 layers in it"
+        assert said("op:Linear")["0"] == "the sum over 2 of 3 layers in it"
+        assert not any("sum over" in reason for reason in said("is:group").values())
