@@ -42,8 +42,9 @@ async def test_a_data_file_is_asked_for_and_the_page_shows_the_scores():
     async with screen() as hands:
         await hands.press("A")
         assert isinstance(hands.pilot.app.screen, EvaluateDialog)
-        await hands.press("enter")  # there is no file yet
+        await hands.press("enter")
         assert isinstance(hands.pilot.app.screen, EvaluateDialog)
+        assert "there is no file" in hands.dialog()
         _type(hands, "data", "d.npz")
         _type(hands, "labels", "y")
         await hands.press("enter")

@@ -172,8 +172,10 @@ class RuntimeSession:
 
 
 def one_line(error: BaseException) -> str:
-    """An onnxruntime error without its prefix, source places and line breaks."""
-    text = _PREFIX.sub("", str(error))
-    text = _SOURCE_PLACE.sub("", text)
+    """An onnxruntime error without its prefix, source places and line breaks; its kind if that is all."""
+    kind = _PREFIX.match(str(error))
+    text = _SOURCE_PLACE.sub("", _PREFIX.sub("", str(error)))
     text = printable(" ".join(text.split())).rstrip(". ")
+    if not text and kind is not None:
+        text = kind[1].replace("_", " ").lower()
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

@@ -275,7 +275,10 @@ class FormDialog(Dialog[T], Generic[T]):
     @on(OptionField.OptionChanged)
     def tell(self) -> None:
         """Say what the fields mean."""
-        said = [(safe(text), role) for text, role in self.meaning() if text]
+        self._say(self.meaning())
+
+    def _say(self, pieces: Sequence[tuple[str, str]]) -> None:
+        said = [(safe(text), role) for text, role in pieces if text]
         self.query_one("#said", LineView).show(
             lambda width: [line for piece in said for line in wrap((piece,), width)]
         )
@@ -284,8 +287,11 @@ class FormDialog(Dialog[T], Generic[T]):
         """Answer, if the fields say something."""
         try:
             self.dismiss(self.answer())
-        except ExplorerError:
+        except ExplorerError as error:
             self.app.bell()
+            said = self.meaning()
+            if all(role != "bad" for _, role in said):
+                self._say([(str(error), "bad"), *said])
 
     # what a subclass says
 

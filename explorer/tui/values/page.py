@@ -15,7 +15,7 @@ __all__ = ["about_lines", "cell_span", "cursor_line", "title_line"]
 
 def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
     """The tensor, the part of it that is shown, and which of several it is."""
-    place = ", ".join((*map(str, fact.place), *(f"{a}:{b}" for a, b in (fact.rows, fact.columns))))
+    place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
     about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
     which = f"  {at + 1} of {many}" if many > 1 else ""
     spans = (
@@ -25,6 +25,13 @@ def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
         (which, "dim"),
     )
     return cut(spans, width)
+
+
+def _place(fact: HeatMap, *matrix: str) -> str:
+    """Indices on the axes that the tensor has: of a scalar none, of a vector one."""
+    every = (*map(str, fact.place), *matrix)
+    shape = fact.tensor.shape
+    return ", ".join(every if shape is None else every[len(every) - len(shape) :])
 
 
 def cell_span(span: tuple[int, int], at: int, cells: int) -> tuple[int, int]:
@@ -39,7 +46,7 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
     if not fact.cells:
         return (("  no numbers", "dim"),)
     spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]
-    place = ", ".join((*map(str, fact.place), *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans)))
+    place = _place(fact, *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans))
     words: list[tuple[str, str]] = [(f" [{place}]  ", "dim"), (_cell(fact, row, column), "number")]
     before = fact.before
     if before is not None:

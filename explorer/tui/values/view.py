@@ -86,6 +86,7 @@ _FOOTER = (
     *(("↑ ↓ ← →", "move"), ("+ -", "zoom"), ("n", "tensor"), ("[ ]", "matrix"), ("o", "outlier")),
     *(("a", "figures"), ("b", "before"), ("q", "back")),
 )
+_WALKING = frozenset(f"heat_{what}" for what in ("step", "page", "edge", "zoom", "whole", "place", "outlier"))
 
 
 class HeatMapView(SubScreen[None]):
@@ -107,9 +108,11 @@ class HeatMapView(SubScreen[None]):
         self.request = MapRequest(self._names[0])
         self.fact: HeatMap | None = None
         self.row = self.column = 0
+        self._shown = ""
         self._outlier = -1
         self._beside: bool | None = None
         self._goal: tuple[int, ...] | None = None
+        self._complaint = ""
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -125,8 +128,16 @@ class HeatMapView(SubScreen[None]):
 
     def on_mount(self) -> None:
         """Ask for the first map."""
-        self.query_one("#heat-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self._show_keys()
         self._say("reading the numbers…", "dim")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that walk over a tensor wait until it is read: the numbers that still stand are of another."""
+        return self._is_read or action not in _WALKING
+
+    @property
+    def _is_read(self) -> bool:
+        return self.fact is not None and self._shown == self.request.name
 
     def on_resize(self) -> None:
         """Another room holds another number of cells."""
@@ -155,11 +166,32 @@ class HeatMapView(SubScreen[None]):
     ) -> Picture | None:
         if fact is None or not fact.cells:
             return None
+        # the frame between two maps takes a column of one
+        width = min(width, self.request.size[1])
         return Picture(fact, self.largest, self.row, self.column, width, height, colours)
+
+    def _show_keys(self) -> None:
+        fact = self.fact
+        is_any = fact is not None and bool(fact.cells)
+        there = {
+            "↑ ↓ ← →": is_any,
+            "+ -": is_any,
+            "n": len(self._names) > 1,
+            "[ ]": fact is not None and bool(fact.place),
+            "o": fact is not None and bool(fact.outliers),
+            "b": self._earlier is not None,
+        }
+        keys = [key for key in _FOOTER if there.get(key[0], True)]
+        self.query_one("#heat-keys", Status).show(lambda width: (keys_line(keys, width),))
 
     def _show(self) -> None:
         fact = self.fact
+        self._show_keys()
         if fact is None:
+            name = cut(((f" {safe(self.request.name)}", "strong"),), self.size.width)
+            self.query_one(TitleBar).show(lambda width: (name,))
+            self.query_one("#heat-about", LineView).show(lambda width: ())
+            self._moved()
             return
         self.query_one(TitleBar).show(lambda width: (title_line(fact, self._at, len(self._names), width),))
         self.query_one("#heat-about", LineView).show(lambda width: about_lines(fact, width))
@@ -200,8 +232,9 @@ class HeatMapView(SubScreen[None]):
         request = request or self.request
         panel = self.query_one("#heat", HeatPanel)
         dots = 1 if panel.colours is None else 2
-        size = max(panel.size.height * dots, 1), max(panel.size.width, 1)
-        known = self.fact is not None and request.name == self.request.name
+        width = min(shown.size.width for shown in self.query(HeatPanel) if shown.display)
+        size = max(panel.size.height * dots, 1), max(width, 1)
+        known = self._is_read and request.name == self.request.name
         known = known and request.before == self.request.before
         if known and request == self.request and size == request.size:
             return
@@ -215,13 +248,18 @@ class HeatMapView(SubScreen[None]):
             fact = await self._ask(request)
         except ExplorerError as error:
             if request.before is not None:
+                self._complaint = str(error)
                 self.request = request._replace(before=None, size=(0, 0))
                 self._lay_out()
+                return
+            if not self._is_read:
+                self.fact = None
+                self._show()
             self._say(str(error))
             return
         if not request.whole and kept is not None:
             fact = _with_figures(fact, kept)
-        self.fact = fact
+        self.fact, self._shown = fact, request.name
         goal, self._goal = self._goal, None
         if goal is not None and fact.cells:
             self.row, self.column = (
@@ -233,12 +271,17 @@ class HeatMapView(SubScreen[None]):
         self.row = max(0, min(self.row, fact.heights - 1))
         self.column = max(0, min(self.column, fact.widths - 1))
         self._show()
+        if self._complaint:
+            self._say(self._complaint)
+            self._complaint = ""
 
     @property
     def _here(self) -> tuple[int, int]:
         """The row and the column of the tensor under the cursor."""
         assert self.fact is not None
         rows, columns = self.fact.rows, self.fact.columns
+        if not self.fact.cells:
+            return rows[0], columns[0]
         row = cell_span(rows, self.row, self.fact.heights)[0]
         return row, cell_span(columns, self.column, self.fact.widths)[0]
 
@@ -293,7 +336,7 @@ class HeatMapView(SubScreen[None]):
 
     def action_heat_edge(self, end: int) -> None:
         """To the first or the last cell."""
-        if self.fact is not None:
+        if self.fact is not None and self.fact.cells:
             self.row, self.column = (self.fact.heights - 1, self.fact.widths - 1) if end else (0, 0)
             self._moved()
 
@@ -320,9 +363,9 @@ class HeatMapView(SubScreen[None]):
         fact = self.fact
         if fact is None or back > len(fact.place):
             return
-        place, axis = list(fact.place), len(fact.place) - back
+        place, axis = list(self.request.place or fact.place), len(fact.place) - back
         size = (fact.tensor.shape or ())[axis]
-        if isinstance(size, int):
+        if isinstance(size, int) and size:
             place[axis] = (place[axis] + step) % size
             self._go(self.request._replace(place=tuple(place)), self._here)
 
@@ -331,7 +374,7 @@ class HeatMapView(SubScreen[None]):
         if len(self._names) > 1:
             self._at = (self._at + step) % len(self._names)
             self.row = self.column = 0
-            self._outlier = -1
+            self._outlier, self._goal = -1, None
             self._say("reading the numbers…", "dim")
             self._go(MapRequest(self._names[self._at], before=self.request.before))
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
-from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.onnxruntime import RuntimeSession, one_line
 from tests.engine.proof import tiled as t
 
 
@@ -38,6 +38,11 @@ def test_a_model_that_optimisation_spoils_runs_at_a_lower_level(tmp_path: Path) 
     plain = RuntimeSession(model, what="the model", optimise=False).run({"x": x})
     assert np.array_equal(session.run({"x": x})["y"], plain["y"])
     assert verify(model, model).passed
+
+
+def test_a_reason_without_words_is_told_by_its_kind() -> None:
+    assert one_line(RuntimeError("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ")) == "not implemented"
+    assert one_line(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : no such kernel.")) == "no such kernel"
 
 
 def test_what_loads_at_no_level_is_refused_in_the_words_of_the_highest(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from msgspec.structs import replace
 from onnx import numpy_helper
+from textual import events
 
 from explorer import Session
 from explorer.base.errors import Misuse
@@ -21,7 +22,7 @@ from explorer.tui.values.heat_panel import HeatPanel, Picture
 from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_line
 from explorer.tui.values.palette import palette
 from explorer.tui.values.view import HEAT_KEYS, HeatMapView
-from explorer.tui.widgets.strips import Status
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
@@ -146,6 +147,117 @@ async def test_what_cannot_be_shown_is_said_in_a_line(lenet: Session) -> None:
         assert "no room for it" in under(view)
         await hands.press("q", "escape", "slash", *"pool", "enter", "home", "I")
         assert not isinstance(hands.pilot.app.screen, HeatMapView), "a group has none"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A model that puts out tensors of no number, of one, of five axes, and of none that a map has."""
+    tensors = {
+        "empty": np.zeros((3, 0, 4), np.float32),
+        "five": np.arange(240, dtype=np.float32).reshape(2, 2, 3, 4, 5),
+        "one": np.float32([0.5]).reshape(()),
+        "text": np.array([[b"a", b"b"]], object),
+    }
+    nodes = [onnx.helper.make_node("Identity", [name], [f"{name}_out"], name=f"a_{name}") for name in tensors]
+    nodes.append(onnx.helper.make_node("Concat", ["five", "five"], ["both"], name="of_five", axis=0))
+    nodes.append(onnx.helper.make_node("Where", ["flag", "rows", "row"], ["some"], name="of_two"))
+    tensors["rows"], tensors["row"] = np.ones((300, 4), np.float32), np.float32([2, 3, 4, 5])
+    tensors["flag"] = np.array([True])
+    outputs = [onnx.helper.make_empty_tensor_value_info(node.output[0]) for node in nodes]
+    stored = [numpy_helper.from_array(tensor, name) for name, tensor in tensors.items()]
+    graph = onnx.helper.make_graph(nodes, "odd", [], outputs, stored)
+    path = tmp_path_factory.mktemp("odd") / "odd.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    with Session(str(path)) as session:
+        yield session
+
+
+WALK = ("plus", "minus", "0", "end", "home", "o", "right", "down", "left", "up", "pagedown")
+
+
+@pytest.mark.parametrize("name", ["empty", "five", "one"])
+async def test_every_key_goes_over_a_tensor_of_any_shape(odd: Session, name: str) -> None:
+    async with screen(RealNumbers(odd), size=(140, 40)) as hands:
+        view = await at_layer(hands, f"a_{name}")
+        for key in (*WALK, "right_square_bracket", "right_curly_bracket", *WALK):
+            await hands.press(key)
+        assert view.fact is not None
+        if name == "empty":
+            assert "no numbers" in under(view)
+        else:
+            told = under(view).partition("]")[0].strip(" [")
+            assert len(told.split(", ") if told else ()) == len(view.fact.tensor.shape or ())
+
+
+async def test_keys_that_come_before_the_next_tensor_are_not_for_the_one_before(odd: Session) -> None:
+    async with screen(RealNumbers(odd), size=(140, 40)) as hands:
+        view = await at_layer(hands, "of_two")
+        for name in view._names[1:]:
+            for key in ("n", "end", "plus", "o", "minus"):
+                view.app.post_message(events.Key(key, key if len(key) == 1 else None))
+            await hands.rest()
+            fact = view.fact
+            assert fact is not None
+            own = odd.heat_map(name)
+            assert (view.request.name, fact.tensor, fact.stats) == (name, own.tensor, own.stats)
+
+
+async def test_a_tensor_that_cannot_be_read_is_named_and_nothing_else_is_shown(odd: Session) -> None:
+    async with screen(RealNumbers(odd), size=(140, 40)) as hands:
+        view = await at_layer(hands, "a_text")
+        title = view.query_one(TitleBar)
+        assert "text" in line_text(title.lines[0])
+        assert "has no values" in under(view)
+        for key in WALK:
+            await hands.press(key)
+        assert "has no values" in under(view)
+
+
+async def test_a_state_before_that_lacks_the_tensor_is_told_and_stays_told(
+    lenet: Session, tmp_path: Path
+) -> None:
+    model = onnx.load(LENET)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", [model.graph.input[0].name], ["y"])],
+        "other",
+        list(model.graph.input),
+        [onnx.helper.make_empty_tensor_value_info("y")],
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "other.onnx")
+    async with screen(RealNumbers(lenet, str(tmp_path / "other.onnx")), size=(140, 40)) as hands:
+        hands.main.store.history = hands.engine.states
+        view = await at_layer(hands, "fc2")
+        await hands.press("b")
+        assert "fc2.weight" in under(view)
+        assert "[0" not in under(view), "why, and not the number under the cursor"
+        assert view.fact is not None
+        assert view.fact.before is None
+
+
+async def test_two_maps_side_by_side_are_equally_wide(lenet: Session) -> None:
+    async with screen(RealNumbers(lenet, LENET), size=(80, 24)) as hands:
+        hands.main.store.history = hands.engine.states
+        view = await at_layer(hands, "fc2")
+        await hands.press("b")
+        pictures = [panel.picture for panel in view.query(HeatPanel)]
+        panels = zip(pictures, view.query(HeatPanel), strict=True)
+        assert view.fact is not None
+        for picture, panel in panels:
+            assert picture is not None
+            assert picture.fact.widths * picture.across <= panel.size.width
+        assert len({picture.across for picture in pictures if picture}) == 1
+
+
+async def test_the_footer_names_keys_that_do_something_here(lenet: Session, odd: Session) -> None:
+    said = []
+    for session, layer in ((lenet, "conv2"), (lenet, "fc2"), (odd, "a_text")):
+        async with screen(RealNumbers(session), size=(140, 40)) as hands:
+            view = await at_layer(hands, layer)
+            said.append(line_text(view.query_one("#heat-keys", Status).lines[0]))
+    keys = ("+ - zoom", "[ ] matrix", "b before")
+    assert [tuple(key in line for key in keys) for line in said] == [
+        *((True, True, False), (True, False, False), (False, False, False)),
+    ]
 
 
 async def test_y_copies_the_command_that_draws_the_same(lenet: Session) -> None:
