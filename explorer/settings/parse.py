@@ -107,31 +107,6 @@ def parse_choice(text: str, known: Sequence[str], where: str) -> str:
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 
-def parse_formats(text: str, where: str = "--to", *, blocks: bool = False) -> dict[str, str]:
-    """Number formats of weight, input and bias: 'int8', 'weight=fixed8.4,input=fixed8.4,bias=float32'.
-
-    A format by itself is that of weights and inputs (with `blocks` of weights alone), and the bias follows
-    them; where parts are named, the others stay float32. Which formats there are is not known here.
-
-    Raises:
-        Misuse: A part is not known, or stands there twice.
-    """
-    if "=" not in text:
-        name = text.strip()
-        return {"weight": name, "input": "float32" if blocks else name, "bias": "auto"}
-    found: dict[str, str] = {}
-    for piece in text.split(","):
-        part, sign, name = (word.strip() for word in piece.partition("="))
-        if part not in ("weight", "input", "bias") or not sign or not name:
-            raise Misuse(
-                f"'{piece}' is no format of a part", where=where, hint="write weight=int8,input=int8"
-            )
-        if part in found:
-            raise Misuse(f"the {part} has two formats", where=where, hint="name each part once")
-        found[part] = name
-    return {"weight": "float32", "input": "float32", "bias": "float32", **found}
-
-
 def parse_conditions(text: str, where: str = "shape") -> tuple[tuple[str, str, int], ...]:
     """Conditions on the sizes of a product, all of which have to hold: 'M>=64 N<=1000'.
 

@@ -60,6 +60,41 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
     return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
 
 
+def parse_formats(text: str, where: str = "--to", *, blocks: bool = False) -> dict[str, str]:
+    """Number formats of weight, input and bias: 'int8', 'weight=fixed8.4,input=fixed8.4,bias=float32'.
+
+    A format by itself is that of weights and inputs (with `blocks` of weights alone), and the bias follows
+    them; where parts are named, the others stay float32. Which formats there are is not known here.
+
+    Raises:
+        Misuse: A part is not known, or stands there twice.
+    """
+    if "=" not in text:
+        name = text.strip()
+        return {"weight": name, "input": "float32" if blocks else name, "bias": "auto"}
+    found: dict[str, str] = {}
+    for piece in text.split(","):
+        part, sign, name = (word.strip() for word in piece.partition("="))
+        if part not in ("weight", "input", "bias") or not sign or not name:
+            raise Misuse(
+                f"'{piece}' is no format of a part", where=where, hint="write weight=int8,input=int8"
+            )
+        if part in found:
+            raise Misuse(f"the {part} has two formats", where=where, hint="name each part once")
+        found[part] = name
+    return {"weight": "float32", "input": "float32", "bias": "float32", **found}
+
+
+def of_text(text: str, where: str) -> QuantizeSpec:
+    """The specification that number formats alone make, as `parse_formats` reads them.
+
+    Raises:
+        Misuse: A part is not known, or stands there twice.
+    """
+    formats = parse_formats(text, where)
+    return replace(QuantizeSpec(), **formats, origins=tuple((part, where) for part in formats))
+
+
 def for_layer(
     spec: QuantizeSpec,
     layer: str,

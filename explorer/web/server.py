@@ -16,6 +16,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import aiohttp_jinja2
 from aiohttp import web
@@ -23,9 +24,11 @@ from textual_serve.server import Server, to_int
 
 from explorer.base.errors import Misuse
 from explorer.host import scratch
+from explorer.process.saved_sessions import Opening
+from explorer.web import screen
 from explorer.web.visitor import BrowserPage, VisitorSession
 
-__all__ = ["ScreenServer"]
+__all__ = ["ScreenServer", "served"]
 
 _KEPT = 3600.0
 """Seconds that a session waits for its page to come back."""
@@ -54,6 +57,20 @@ _FOCUS = (
 )
 """Keys go to the screen at once, and not only behind a click."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def served(name: str, folder: str, host: str, port: int, **opening: Any) -> ScreenServer:
+    """What serves the screen on a model, or on a folder to choose one from.
+
+    Args:
+        name: What it is called in the folder; '.' for the folder itself.
+        folder: Below which files may be opened.
+        host: Address to listen at.
+        port: Port to listen at; 0 for one that is free.
+        **opening: Fields of `Opening`.
+    """
+    title = f"explorer {os.path.basename(folder if name == '.' else name)}"
+    return ScreenServer(screen.command(name, Opening(**opening)), folder, title=title, host=host, port=port)
 
 
 class ScreenServer(Server):

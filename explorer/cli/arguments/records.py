@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +36,7 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
 
 def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     """The number formats: by default, in the file of `--config`, by what was typed."""
-    from explorer.base.errors import Misuse
     from explorer.settings import quantize
-    from explorer.settings.parse import parse_formats
 
     fields = {name: name for name in ("granularity", "block", "calibrator", "percentile", "accumulator")}
     fields |= {"op": "ops", "site": "sites"}
@@ -44,7 +44,7 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
         fields["form"] = "form"
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
     if given.to is not None:
-        typed |= parse_formats(given.to, blocks=bool(typed.get("block")))
+        typed |= quantize.parse_formats(given.to, blocks=bool(typed.get("block")))
     if given.symmetric and given.asymmetric:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:
@@ -54,16 +54,13 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
 
 def first_quantized(given: ParsedArgs) -> QuantizeSpec | None:
     """The number formats of `--quantize`; None where it was not typed."""
-    from explorer.base.errors import Misuse
-    from explorer.facts.quantize import QuantizeSpec
-    from explorer.settings.parse import parse_formats
-
     if given.quantize is None:
         if given.calibrate is not None:
             raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
         return None
-    formats = parse_formats(given.quantize, "--quantize")
-    return QuantizeSpec(**formats, origins=tuple((part, "--quantize") for part in formats))  # type: ignore[arg-type]
+    from explorer.settings import quantize
+
+    return quantize.of_text(given.quantize, "--quantize")
 
 
 def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:

@@ -35,6 +35,7 @@ from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
+from explorer.engine.tiling.decompose import decompose
 from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import gc_pause
@@ -326,8 +327,6 @@ def _taken_apart(
     """The original with the operators taken apart that the plan names."""
     if plan is None or not plan.decomposed:
         return before
-    from explorer.engine.tiling.decompose import decompose
-
     own = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
     here = {name: size for name, size in sizes.items() if name in own}
     fixed = {name: size for name, size in here.items() if name not in plan.free}

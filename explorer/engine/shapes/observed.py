@@ -17,6 +17,8 @@ from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, dtype
 from explorer.engine.operators.call import Type
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
+from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.facts import Dim, Progress, Shape, TensorInfo
@@ -144,10 +146,6 @@ def _run(
     Raises:
         ExplorerError: The runtime cannot load or run the model, or no input can be drawn for it.
     """
-    # onnxruntime takes a third of a second to import; only who asks for a run waits for it
-    from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
-    from explorer.engine.runtime.random_inputs import draw, plan_inputs
-
     types: dict[str, str | None] = {}
     types |= {n: info.dtype for n in names if (info := values.get(n)) is not None and info.dtype is not None}
     unknown = [n for n in names if n not in types]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import processes
+from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, plan_row, prove_row
 from explorer.engine.sweep.processes import cores, room
@@ -264,8 +264,6 @@ class _Run:
         report(self.on_progress, None, "starting workers")
         if scheduler is None:
             return processes.run(tasks, done, workers=workers or 1, cancel=self.cancel)
-        from explorer.engine.sweep import cluster
-
         return cluster.run(tasks, done, scheduler=scheduler, cancel=self.cancel)
 
     def _suggested(self, works: Sequence[_Work]) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import Misuse
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
+from explorer.settings.statistics import parse_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,8 +155,6 @@ class GraphMethods(SessionParts):
             BadModel: Neither torch.fx nor torch.export can take it, or it fails.
             Cancelled: `cancel` said so.
         """
-        from explorer.settings.statistics import parse_statistics
-
         opened: Any = self._models.opened(0, on_progress)
         if not hasattr(opened, "loaded"):
             raise Misuse("torch.fx traces modules of PyTorch, and this is none", where=self._models.source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.facts.quantize import QuantizeRequest
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -63,8 +64,6 @@ class QuantizeMethods(SessionParts):
             BadModel: A weight holds NaN, or the model does not run.
             Cancelled: `cancel` said so.
         """
-        from explorer.facts.quantize import QuantizeRequest  # msgspec, which the parts bring anyway
-
         return self._quantizer.quantize(
             QuantizeRequest(spec, calibrate or "", draws, seed),
             output=output,

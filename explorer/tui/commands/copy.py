@@ -15,7 +15,11 @@ from explorer.tui.text.lines import line_text, safe
 from explorer.tui.widgets.page_text import text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import App
+
+    from explorer.report.blocks import Block
 
 Copies = Mapping[str, tuple[str, str, Callable[[], str]]]
 """What can be copied, by its key: what it is, as what, and what makes it."""
@@ -74,10 +78,9 @@ class CopyAsCommand(ScreenCommand):
         layer, info = self.tree.current_layer, self.store.analysis
         if self.store.tab != "layer" or layer is None or info is None:
             return _as_code(self._page())
-        from explorer.report.html.draw import markdown_text  # jinja2, when somebody wants it
         from explorer.report.present.look.layers import layer_blocks
 
-        return f"## {layer.path}\n\n" + markdown_text(layer_blocks(layer, info.info.totals))
+        return f"## {layer.path}\n\n" + _blocks_markdown(layer_blocks(layer, info.info.totals))
 
     def _command(self) -> str:
         if self.store.last_command:
@@ -94,10 +97,14 @@ class CopyAsCommand(ScreenCommand):
 
 
 def _page_markdown(other: SubScreen[Any]) -> str:
+    blocks = other.page_blocks()
+    return _blocks_markdown(blocks) if blocks else _as_code(other.page_text())
+
+
+def _blocks_markdown(blocks: Sequence[Block]) -> str:
     from explorer.report.html.draw import markdown_text  # jinja2, when somebody wants it
 
-    blocks = other.page_blocks()
-    return markdown_text(blocks) if blocks else _as_code(other.page_text())
+    return markdown_text(blocks)
 
 
 def _as_code(page: str) -> str:

@@ -21,30 +21,25 @@ def _run(given: ParsedArgs, progress: object) -> Answer:
     import asyncio
 
     from explorer.host.optional_packages import require
-    from explorer.process.saved_sessions import Opening
 
     source = given.models[0]
     if ":" in source and not os.path.exists(source):
         raise Misuse("code is not served to a browser", where=source, hint="serve a file of the model")
     headers.check(source)
     require("textual_serve", "serve", install=_SERVE)
-    from explorer.web import screen
-    from explorer.web.server import ScreenServer
+    from explorer.web.server import served
 
     folder, name = _place(source)
-    opening = Opening(
+    server = served(
+        name,
+        folder,
+        given.host,
+        given.port,
         weights=given.weights,
         dims=given.dim,
         input_shapes=given.input_shape,
         observe=given.observe,
         past=given.past,
-    )
-    server = ScreenServer(
-        screen.command(name, opening),
-        folder,
-        title=f"explorer {os.path.basename(folder if name == '.' else name)}",
-        host=given.host,
-        port=given.port,
     )
 
     def ready(link: str) -> None:

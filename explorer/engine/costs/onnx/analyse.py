@@ -115,7 +115,7 @@ def _observed(
     cancel: Cancel,
 ) -> tuple[Inference, tuple[str, ...]]:
     """Shapes with what is seen in a run on random inputs, and what to say of that."""
-    from explorer.engine.shapes import observed
+    from explorer.engine.shapes import observed  # onnxruntime, a third of a second
 
     known = inference.main.values
     types, notes = observed.observe(model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel)

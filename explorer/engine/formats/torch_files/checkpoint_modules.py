@@ -386,6 +386,11 @@ _FORMS = {
 }
 
 
+def read_checkpoint(path: str, format: str) -> Checkpoint:
+    """What is in a file that torch.save wrote; see `checkpoint`."""
+    return checkpoint(read(path), format)
+
+
 def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     """What a checkpoint is made of.
 

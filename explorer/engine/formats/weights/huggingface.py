@@ -148,10 +148,9 @@ def _one(path: str, notes: list[str]) -> tuple[list[StoredTensor], Mapping[str, 
         header = safetensors.read(path)
         notes += header.notes
         return header.tensors, header.metadata
-    from explorer.engine.formats.torch_files.checkpoint import read
-    from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
+    from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint  # a pickle's machine
 
-    found = checkpoint(read(path), FORMAT.name)
+    found = read_checkpoint(path, FORMAT.name)
     notes += [note for note in found.contents.notes if note not in notes]
     for tensor in found.contents.tensors:
         if tensor.name in found.strides and not tensor.unread:

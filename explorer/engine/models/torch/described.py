@@ -18,8 +18,7 @@ from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Sc
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
-from explorer.engine.formats.torch_files.checkpoint import read
-from explorer.engine.formats.torch_files.checkpoint_modules import checkpoint
+from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
 from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
@@ -275,7 +274,7 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
         BadModel: It is broken, or holds no tensors; or a class of a trusted module cannot be imported here.
         MissingExtra: It is trusted, and torch is not installed.
     """
-    found = checkpoint(read(source), "checkpoint")
+    found = read_checkpoint(source, "checkpoint")
     if options.trust and found.whole:
         require("torch", source)
         from explorer.engine.models.torch import rebuilt

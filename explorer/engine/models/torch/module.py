@@ -27,6 +27,7 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.models.opened import OpenOptions
 from explorer.engine.models.torch.program_nodes import program_nodes
 from explorer.engine.models.torch.run import run
+from explorer.engine.models.torch.weights_file import with_file
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values import torch_tensors
 from explorer.engine.values.numbers import Numbers
@@ -168,6 +169,4 @@ def _with_file(loaded: LoadedModule, options: OpenOptions) -> LoadedModule:
         raise Misuse(
             "both say what the weights are", where="--weights, --weights-file", hint="give one of them"
         )
-    from explorer.engine.models.torch.weights_file import with_file  # the readers of all kinds of files
-
     return with_file(loaded, options.weights_file)

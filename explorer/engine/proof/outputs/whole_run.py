@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, Misuse
 from explorer.base.units import exact_text
 from explorer.base.verdicts import NOT_NEEDED
+from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import random_outputs
 from explorer.engine.progress import Cancel
@@ -30,6 +31,7 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise
+from explorer.engine.proof.outputs.scan_variant import scan_stand_in
 from explorer.engine.proof.sites.proof import LARGE, matrices
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
@@ -285,14 +287,10 @@ def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
     model: Model | None = None
     plan = pair.plan
     if plan is not None and _unrolled(plan) > _MANY_NODES and pair.halfway.opset >= 9:
-        from explorer.engine.proof.outputs.scan_variant import scan_stand_in
-
         model = scan_stand_in(pair.halfway, pair.after, plan, pair.found, pair.shapes)
     if model is None or plan is None:
         yield pair.after, ""
         return
-    from explorer.engine.formats.onnx import reader, writer
-
     with scratch.folder() as folder:
         path = os.path.join(folder, "scan.onnx")
         writer.write(model, path, cancel=share.stopped)
