@@ -55,7 +55,7 @@ class Describer(Struct):
         """The row of a matched pair; None if nothing differs, names included."""
         one, other = self.before.nodes[a], self.after.nodes[b]
         quantized = self.quantized(a, b)
-        blocked = quantized is not None and {one.op, other.op} == {"MatMul", BLOCKED}
+        blocked = quantized is not None and BLOCKED in (one.op, other.op)
         itself = [] if blocked else self.operator(one, other)
         weights, links, agreeing, renames = self.inputs(a, b, quantized)
         changes = [*itself, *links, *weights]

@@ -22,7 +22,7 @@ QUANTIZERS = frozenset({"qonnx.custom_op.general", "explorer.mx"})
 """Domains of functions that round a value to a format."""
 
 BLOCKED = "MatMulNBits"
-"""A MatMul whose weight is stored in blocks of a few bits."""
+"""A MatMul, or a Gemm with its bias last, whose weight is stored in blocks of a few bits."""
 
 _NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
 
@@ -91,7 +91,7 @@ def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
     at = quantized.index(True)
     side, rounded, taken = (one, other)[at], found[at], blocks[at]
     for i in taken:
-        side.takes[i] = side.takes[i][:2]
+        side.takes[i] = (*side.takes[i][:2], *side.takes[i][5:6])
     for i, takes in enumerate(side.takes):
         for slot, name in enumerate(takes):
             rounding = rounded.get(name)
@@ -127,6 +127,12 @@ def _blocks(side: Side) -> dict[int, RoundedNode]:
         if node.op == BLOCKED and len(node.inputs) > 2 and node.inputs[1] in side.stored:
             bits, block = (int(node.attributes.get(name, 0)) for name in ("bits", "block_size"))
             sign = "u" if len(node.inputs) > 3 and node.inputs[3] else ""
+            scales = side.stored.get(node.inputs[2])
+            rows = int(node.attributes.get("N", 0))
+            if scales is not None and scales.payload is not None and rows and scales.elements % rows == 0:
+                each = scales.array().reshape(rows, -1)
+                # a scale for each channel, which all of its blocks have
+                block = 0 if (each == each[:, :1]).all() else block
             weight = Rounding(node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block)
             found[i] = RoundedNode({1: weight})
     return found

@@ -149,10 +149,12 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
     taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
     scaled = [fmt for part in ("weight", "input") if isinstance(fmt := taken.get(part), Integer)]
     scaled = [] if choice.block else scaled  # no one scale is that of a sum over blocks
-    if "bias" not in parts and len(scaled) == 2 and layer.of("bias") and layer.of("bias")[0].tensor:
+    if _in_one_scale(layer, scaled):
+        choice = replace(choice, granularity="tensor")
+    if "bias" not in parts and layer.of("bias") and layer.of("bias")[0].tensor:
         taken["bias"] = BIAS
-    if taken.get("bias") is BIAS and len(scaled) != 2:
-        del taken["bias"]  # there is no accumulator of integers
+    if taken.get("bias") is BIAS and (len(scaled) != 2 or not _of_channels(choice)):
+        del taken["bias"]  # there is no accumulator of integers, or none with the scale of its numbers
     if not taken:
         what = "it has no stored weight" if parts.get("weight") else "no part of it is asked for"
         return replace(choice, reason=what)
@@ -164,6 +166,23 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
     if form == "auto" and _in_blocks(choice):
         return replace(choice, form="nbits")
     return replace(choice, form="function" if form == "function" else "qdq")
+
+
+def _in_one_scale(layer: QuantizableLayer, scaled: Sequence[Integer]) -> bool:
+    """Whether onnxruntime wants one scale for a weight of bytes: it is no matrix on the right."""
+    if len(scaled) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in scaled):
+        return False
+    return layer.op in ("MatMul", "Gemm") and any(w.at == 0 or len(w.shape) > 2 for w in layer.of("weight"))
+
+
+def _of_channels(choice: LayerChoice) -> bool:
+    """Whether each number of a stored bias belongs to an output channel, or all have one scale."""
+    (weight, *_), (bias, *_) = choice.layer.of("weight"), choice.layer.of("bias")
+    if bias.tensor is None:
+        return False
+    if choice.granularity == "tensor" or choice.layer.op != "Gemm":
+        return True
+    return weight.at == 1 and bias.shape[-1:] == (weight.shape[weight.channel or 0],)
 
 
 def _factors(layer: QuantizableLayer) -> tuple[float, float]:
@@ -188,22 +207,20 @@ def _no_qoperator(choice: LayerChoice) -> str:
 
 
 def _in_blocks(choice: LayerChoice) -> bool:
-    """Whether a layer is what MatMulNBits computes: a stored weight of 4 bits in blocks, on the right."""
-    layer, fmt, block = choice.layer, choice.weight, choice.block
-    if (
-        layer.op not in ("MatMul", "Gemm")
-        or choice.input is not None
-        or fmt is None
-        or choice.bias is not None
-    ):
+    """Whether a layer is what MatMulNBits computes: a stored weight of 4 bits, on the right.
+
+    Of a DequantizeLinear in front of such a product, in blocks or not, onnxruntime makes one itself which
+    rounds the activation to 8 bits, whatever was asked.
+    """
+    layer, fmt = choice.layer, choice.weight
+    if layer.op not in ("MatMul", "Gemm") or fmt is None or fmt.element_type not in ("int4", "uint4"):
         return False
-    (operand, *more) = layer.of("weight")
-    turned = bool(layer.node.attributes.get("transA", 0))
-    plain = not more and operand.at == 1 and len(operand.shape) == 2 and not turned
-    fits = block >= 16 and block & (block - 1) == 0
-    if not plain or not fits or operand.shape[operand.depth or 0] <= block:
+    weights = layer.of("weight")
+    if len(weights) != 1 or weights[0].at != 1 or len(weights[0].shape) != 2 or _factors(layer) != (1.0, 1.0):
         return False
-    return fmt.scaled and fmt.element_type in ("int4", "uint4") and _factors(layer) == (1.0, 1.0)
+    block = choice.block if fmt.scaled and weights[0].shape[weights[0].depth or 0] > choice.block else 0
+    known = not block or (block >= 16 and block & (block - 1) == 0)
+    return known and not layer.node.attributes.get("transA", 0)
 
 
 def _meant(

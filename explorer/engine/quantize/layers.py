@@ -186,6 +186,8 @@ def _operand(
     depth: int | None = None,
 ) -> Operand:
     found = constants.resolve(value)
+    if part == "weight" and constants.replaceable:
+        raise _Left(REPLACEABLE)
     if found is None or value in constants.derived:
         # what is behind a DequantizeLinear is refused by its producer
         return Operand("input" if part == "weight" else part, at, value, channel, depth)

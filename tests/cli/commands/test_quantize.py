@@ -141,6 +141,16 @@ def test_a_weight_of_nan_is_named(tmp_path: Path, ask: Callable[..., Any]) -> No
     assert not (tmp_path / "q.onnx").exists()
 
 
+def test_a_weight_that_a_caller_may_replace_takes_no_format(tmp_path: Path, ask: Callable[..., Any]) -> None:
+    """An input with a default is no constant, and no value that flows."""
+    source = gemm(tmp_path / "m.onnx", np.ones((1, 2)))
+    model = onnx.load(source)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, model.graph.initializer[0].dims))
+    onnx.save(model, source)
+    assert "which a caller may replace" in ask(source, "-o", tmp_path / "q.onnx", "--to", "int8")
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_settings_say_who_asked_for_a_format(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

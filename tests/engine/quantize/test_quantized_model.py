@@ -99,6 +99,50 @@ def test_every_way_of_writing_runs_alike_at_every_level(
     assert all(snr(made, run(target, level)) > min(40, lost - 3) for level in LEVELS[1:])
 
 
+PRODUCTS: dict[str, tuple[str, dict[str, tuple[int, ...]], tuple[int, ...]]] = {
+    "weight on the right": ("MatMul x w", {"w": (70, 40)}, (3, 70)),
+    "weight on the left": ("MatMul w x", {"w": (40, 70)}, (70, 3)),
+    "a weight for each of a stack": ("MatMul x w", {"w": (4, 70, 40)}, (4, 3, 70)),
+    "a weight of one column": ("MatMul x w", {"w": (65, 1)}, (3, 65)),
+    "a depth below a block": ("MatMul x w", {"w": (31, 7)}, (3, 31)),
+    "a bias of a number a column": ("Gemm x w b", {"w": (70, 40), "b": (40,)}, (3, 70)),
+    "a bias of one number": ("Gemm x w b", {"w": (70, 40), "b": ()}, (3, 70)),
+    "a bias of one number in a list": ("Gemm x w b", {"w": (70, 40), "b": (1,)}, (3, 70)),
+    "a bias of a number a row": ("Gemm x w b", {"w": (70, 40), "b": (3, 1)}, (3, 70)),
+    "a bias of a number a place": ("Gemm x w b", {"w": (70, 40), "b": (3, 40)}, (3, 70)),
+    "a bias beside a weight on the left": ("Gemm w x b", {"w": (40, 70), "b": (3,)}, (70, 3)),
+}
+"""What is multiplied, the shapes of what is stored, and of what comes in."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "alike"),
+    [({}, 90), ({"form": "function"}, 90), ({"weight": "int4", "input": "float32"}, 100),
+     ({"weight": "int4", "input": "float32", "block": 48}, 100), ({"weight": "int4", "input": "int4"}, 90)],
+    ids=["int8", "function", "weights of 4 bits", "blocks of 48", "int4"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_every_arrangement_of_a_product_runs_alike_at_every_level(
+    name: str, spec: dict[str, Any], alike: float, tmp_path: Path
+) -> None:
+    """Wherever its weight stands, and whatever the shape of its bias; its activation as it was asked for."""
+    (words, stored, given), helper = PRODUCTS[name], onnx.helper
+    random = np.random.default_rng(0)
+    op, *inputs = words.split()
+    tensors = [
+        onnx.numpy_helper.from_array(np.asarray(random.normal(size=size), np.float32), key)
+        for key, size in stored.items()
+    ]
+    ends = helper.make_tensor_value_info("x", 1, given), helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph([helper.make_node(op, inputs, ["y"])], "g", [ends[0]], [ends[1]], tensors)
+    source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    quantize(source, target, **spec)
+    made = run(target)
+    assert snr(run(source), made) > 8
+    assert all(snr(made, run(target, level)) > alike for level in LEVELS[1:])
+
+
 def test_blocks_of_four_bits_are_what_their_definition_says(tmp_path: Path) -> None:
     """Unit vectors read the weight off a MatMulNBits; the depth is no multiple of the block."""
     k, n, block = 40, 3, 16

@@ -1,7 +1,7 @@
 """MatMulNBits: a product whose weight is of 4 bits in blocks along the depth, as onnxruntime has it.
 
-A DequantizeLinear in blocks in front of a MatMul would say the same; onnxruntime makes a MatMulNBits of it
-which, unless a session says otherwise, rounds the activation to 8 bits.
+A DequantizeLinear in front of a MatMul or a Gemm would say the same, in blocks or not; onnxruntime makes a
+MatMulNBits of it which, unless a session says otherwise, rounds the activation to 8 bits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.weights import packed, slabs, stored
+from explorer.engine.quantize.write import qdq
 from explorer.engine.quantize.write.additions import Additions
 
 DOMAIN = "com.microsoft"
@@ -27,25 +28,36 @@ DOMAIN = "com.microsoft"
 MIDDLE = 8
 """What is stored for 0, where no zero points are."""
 
+_BLOCK = 32
+"""Of a weight with a scale for each channel or for all: every block has that."""
+
+_BIAS = 5
+"""Which input the bias is, of shape (N,)."""
+
 _IN_FLOATS = 1
 """The accuracy level at which the activation stays as it is."""
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
-    """Adds a MatMul or a Gemm with its weight in blocks; a bias is added behind it."""
+    """Adds a MatMul or a Gemm with its weight in blocks; a bias of another shape is added behind it."""
     node, (operand,) = choice.layer.node, choice.layer.of("weight")
     fmt, grid = cast(Integer, choice.weight), grids.of(choice, operand)
+    names = qdq.read(choice, [o for o in choice.layer.operands if o is not operand], grids, to)
     if operand.depth == -2:  # (K, N): it is stored as (N, K)
+        axis = 1 if grid.block else None if grid.axis is None else 0
         operand = replace(operand, axes=operand.axes[::-1], depth=-1, channel=-2)
-        grid = replace(grid, scale=grid.scale.T, zero=grid.zero.T, axis=1)
+        grid = replace(grid, scale=grid.scale.T, zero=grid.zero.T, axis=axis)
+    n, k = operand.shape
+    grid = grid if grid.block else _repeated(grid, n, -(-k // _BLOCK))
     key = "nbits", operand.stored, operand.axes, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.block
-    inputs = [node.inputs[0], to.known(key) or to.made(key, to.store(_blocks(operand, fmt, grid)))]
+    inputs = [names[0], to.known(key) or to.made(key, to.store(_blocks(operand, fmt, grid)))]
     inputs.append(to.number(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
     moved = MIDDLE if fmt.signed else 0
     if (grid.zero + moved != MIDDLE).any():
         inputs.append(to.store(_zeros(operand, grid.zero + moved)))
-    n, k = operand.shape
-    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias = names[2] if len(names) > 2 else ""
+    if bias and to.shape(node.inputs[2]) == (n,):
+        inputs, bias = [*inputs, *[""] * (_BIAS - len(inputs)), bias], ""
     output = to.unique(f"{node.outputs[0]}_unbiased") if bias else node.outputs[0]
     attributes = {"K": k, "N": n, "bits": 4, "block_size": grid.block, "accuracy_level": _IN_FLOATS}
     how: dict[str, Any] = {"domain": DOMAIN, "attributes": attributes, "metadata": node.metadata}
@@ -53,6 +65,12 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     to.opsets[DOMAIN] = 1
     if bias:
         to.nodes.append(Node("Add", (output, bias), node.outputs, name=f"{output}/Add"))
+
+
+def _repeated(grid: Grid, rows: int, blocks: int) -> Grid:
+    """The grid with a scale and a zero point for each block of each row."""
+    scale, zero = (np.broadcast_to(part.reshape(-1, 1), (rows, blocks)) for part in (grid.scale, grid.zero))
+    return Grid(scale, zero, 1, _BLOCK)
 
 
 def _blocks(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:

@@ -36,14 +36,15 @@ def least_opset(choices: Sequence[LayerChoice]) -> int:
 
 def _least(choice: LayerChoice) -> int:
     parts: tuple[Part, ...] = ("weight", "input", "bias")
-    needed = _CHANNELS if choice.weight is not None and choice.granularity == "channel" else 0
+    blocks = choice.form == "nbits"
+    needed = _CHANNELS if choice.weight is not None and choice.granularity == "channel" and not blocks else 0
     for part in parts:
         fmt = getattr(choice, part)
-        if fmt is None:
+        if fmt is None or (blocks and part == "weight"):
             continue
         if is_called(choice, part):
             needed = max(needed, LEAST_OPSET)
-        elif choice.form != "nbits":
+        else:
             otherwise = _FLOAT8 if fmt.element_type.startswith("float8") else _NARROW
             needed = max(needed, _OF_TYPES.get(fmt.element_type, otherwise))
     return max(needed, _NARROW if choice.block and choice.form == "qdq" else 0)

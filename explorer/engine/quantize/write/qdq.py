@@ -7,7 +7,7 @@ of both scales. The layer itself stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,15 +24,21 @@ from explorer.engine.quantize.write.additions import Additions
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     """Adds a layer with what it reads in its formats."""
-    node, inputs = choice.layer.node, list(choice.layer.node.inputs)
-    for operand in choice.layer.operands:
+    node = choice.layer.node
+    to.nodes.append(node.with_values(read(choice, choice.layer.operands, grids, to), node.outputs))
+
+
+def read(choice: LayerChoice, operands: Sequence[Operand], grids: Grids, to: Additions) -> list[str]:
+    """What a layer reads, with some operands in their formats."""
+    inputs = list(choice.layer.node.inputs)
+    for operand in operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
         if fmt is not None:
             grid = grids.of(choice, operand)
             called = is_called(choice, operand.part) or _is_lost(operand, fmt, grid, to)
             make = _called if called else _OPERANDS[operand.part]
             inputs[operand.at] = make(operand, fmt, grid, to)
-    to.nodes.append(node.with_values(inputs, node.outputs))
+    return inputs
 
 
 def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> bool:
