@@ -121,6 +121,15 @@ def for_layer(
     return replace(spec, rules=(*([rule] if asks else []), *rest))
 
 
+def checked(name: str, value: Any, where: str) -> Any:
+    """The value of a field of `QuantizeSpec`, typed wherever it may be.
+
+    Raises:
+        Misuse: It cannot be.
+    """
+    return _GENERAL[name](value, where)
+
+
 def read_text(data: bytes | str, path: str) -> QuantizeSpec:
     """What stands in the file `path`: its `[quantize]`, with defaults, and its `[[quantize.site]]` tables.
 

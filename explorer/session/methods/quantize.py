@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 class QuantizeMethods(SessionParts):
     """What a choice of number formats would do, and does."""
 
-    def quantize_choice(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> Quantization:
+    def quantize_choice(
+        self, spec: QuantizeSpec, *, state: int | None = None, on_progress: OnProgress = None
+    ) -> Quantization:
         """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
+
+        Args:
+            spec: Formats, layers, how they are written.
+            state: Another state of the history; None for the current one.
+            on_progress: Told where the job stands.
 
         Raises:
             Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
         """
-        return self._quantizer.choice(spec, on_progress)
+        return self._quantizer.choice(spec, state, on_progress)
 
     def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model, and who said so.
@@ -36,6 +43,7 @@ class QuantizeMethods(SessionParts):
         self,
         spec: QuantizeSpec,
         *,
+        state: int | None = None,
         output: str | None = None,
         overwrite: bool = False,
         calibrate: str | None = None,
@@ -49,6 +57,7 @@ class QuantizeMethods(SessionParts):
 
         Args:
             spec: Formats, layers, how they are written.
+            state: Another state of the history, of which a branch is made; None for the current one.
             output: Where to write it; None keeps it in the session's folder until `save`.
             overwrite: Whether an existing `output` may be replaced.
             calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
@@ -66,6 +75,7 @@ class QuantizeMethods(SessionParts):
         """
         return self._quantizer.quantize(
             QuantizeRequest(spec, calibrate or "", draws, seed),
+            state=state,
             output=output,
             overwrite=overwrite,
             measured=report,

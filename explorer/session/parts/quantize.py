@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -61,18 +62,39 @@ class Quantizer:
     def __init__(self, models: Models) -> None:
         self._models = models
 
-    def choice(self, spec: QuantizeSpec, on_progress: OnProgress) -> Quantization:
-        """What `quantize` would do to the current model."""
-        chosen = self._chosen(spec, on_progress)
-        request = QuantizeRequest(spec)
-        return self._answer(chosen, Grids({}), {}, request, None, weights=False)
+    def choice(self, spec: QuantizeSpec, state: int | None, on_progress: OnProgress) -> Quantization:
+        """What `quantize` would do to a state."""
+        with self._gone_to(state, back=True):
+            chosen = self._chosen(spec, on_progress)
+            request = QuantizeRequest(spec)
+            return self._answer(chosen, Grids({}), {}, request, None, weights=False)
+
+    @contextmanager
+    def _gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:
+        """Another state is the current one: until the end with `back`, else for good unless that fails."""
+        models = self._models
+        kept, at = models.history, models.at(state)
+        done = False
+        try:
+            if at != kept.current:
+                models.history = states.go(kept, at)
+            yield
+            done = True
+        finally:
+            if back or not done:
+                models.history = kept
 
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""
         model = self._models.graph(self._models.current, on_progress)
         return in_force(spec, self._of(model, spec, sized=True).choices)
 
-    def quantize(
+    def quantize(self, request: QuantizeRequest, *, state: int | None = None, **how: Any) -> Quantization:
+        """Quantizes a state; the result becomes the current one."""
+        with self._gone_to(state):
+            return self._quantize(request, **how)
+
+    def _quantize(
         self,
         request: QuantizeRequest,
         *,
@@ -82,7 +104,6 @@ class Quantizer:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Quantization:
-        """Quantizes the current model; the result becomes the current one."""
         started = time.perf_counter()
         models, spec = self._models, request.spec
         if output is not None:
@@ -145,19 +166,15 @@ class Quantizer:
         if layer not in names:
             raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
         request = replace(entry.quantize, spec=for_layer(entry.quantize.spec, layer, **values))
-        models.history = states.go(kept, entry.parent)
-        try:
-            return self.quantize(
-                request,
-                output=None,
-                overwrite=False,
-                measured=measured,
-                on_progress=on_progress,
-                cancel=cancel,
-            )
-        except BaseException:
-            models.history = kept
-            raise
+        return self.quantize(
+            request,
+            state=entry.parent,
+            output=None,
+            overwrite=False,
+            measured=measured,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

@@ -122,9 +122,12 @@ class CommandContext:
         self, title: str, error: ExplorerError, then: Callable[[], None] | None = None, *, hint: str = ""
     ) -> None:
         """The one line of an error, in a dialog; `then` follows when it is closed."""
-        from explorer.tui.dialogs.dialogs import MessageDialog  # with what they need, when a dialog opens
+        from explorer.tui.dialogs.dialogs import (  # with what they need, when a dialog opens
+            MessageDialog,
+            without_options,
+        )
 
-        message = MessageDialog(title, _without_options(error), hint=hint)
+        message = MessageDialog(title, without_options(error), hint=hint)
         self.app.push_screen(message, lambda _: then() if then is not None else None)
 
     def ask(self, dialog: Screen[T], then: Callable[[T | None], None]) -> None:
@@ -195,13 +198,6 @@ class CommandContext:
         if found is None:
             self.store.say(f"the current model has no layer {safe(path)}")
         return found
-
-
-def _without_options(error: ExplorerError) -> str:
-    """The line of an error; an option that is at fault, or is to be left out, was not typed here."""
-    where = "" if error.where.startswith("--") else error.where
-    hint = "" if error.hint.startswith("leave --") else error.hint
-    return str(ExplorerError(error.what, where=where, hint=hint))
 
 
 class ScreenCommand:

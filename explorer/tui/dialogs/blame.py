@@ -10,6 +10,7 @@ from textual.binding import BindingType
 from explorer.report.blocks import Line, Paragraph
 from explorer.report.present.compare.blame import blame, grounds, unpaired
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
+from explorer.tui.dialogs.quantize.other import LayerWish, exclude, other_format
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group, keys_line
@@ -18,14 +19,17 @@ from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from explorer.facts.blame import Blame
+    from explorer.facts.quantize import QuantizedLayer
     from explorer.report.blocks import Block
 
 _FOOTER = (
     *(("←→", "value"), ("n p", "at fault"), ("w", "worst"), ("Enter", "layer"), ("i", "how")),
     ("Esc", "back"),
 )
-
+_REMAKE = ("x", "exclude"), ("f", "format")
 
 # fmt: off
 BLAME_KEYS = key_group(
@@ -34,23 +38,29 @@ BLAME_KEYS = key_group(
     ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
     ("blame_worst", ("w",), "w", "Worst", "To the largest error"),
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
+    ("blame_exclude", ("x",), "x", "Exclude",
+        "Of a quantized model: made again without a format for this layer, or with one again"),
+    ("blame_format", ("f",), "f", "Format…",
+        "Of a quantized model: made again with another format for this layer"),
     ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
 )
 # fmt: on
 
 
-class BlameScreen(SubScreen[str]):
-    """Shows how the error grows; answers with the layer that the user wants to see.
+class BlameScreen(SubScreen[LayerWish]):
+    """Shows how the error grows; answers with the layer that the user wants to see, or to have otherwise.
 
     Args:
         fact: The figures.
+        quantized: The layers of the second model, where it is quantized and the current one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(BLAME_KEYS)
     AUTO_FOCUS = "#growth"
 
-    def __init__(self, fact: Blame) -> None:
+    def __init__(self, fact: Blame, quantized: Sequence[QuantizedLayer] = ()) -> None:
         super().__init__()
+        self._quantized = {layer.name: layer for layer in quantized}
         self.fact, self._shown = fact, growth_of(fact)
 
     def compose(self) -> ComposeResult:
@@ -73,7 +83,8 @@ class BlameScreen(SubScreen[str]):
         )
 
     def _say(self, said: str) -> None:
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
+        keys = (*_FOOTER[:-1], *_REMAKE, _FOOTER[-1]) if self._quantized else _FOOTER
+        self.query_one(Status).show(lambda width: (keys_line(keys, width, said),))
 
     def page_blocks(self) -> list[Block]:
         """What `explorer blame` tells."""
@@ -87,7 +98,27 @@ class BlameScreen(SubScreen[str]):
     def on_plot_view_point_selected(self, event: PlotView.PointSelected) -> None:
         """To the layer under the cursor."""
         event.stop()
-        self.dismiss(self.fact.probes[event.source.cursor].layer)
+        self.dismiss(LayerWish("layer", self.fact.probes[event.source.cursor].layer))
+
+    @property
+    def _layer(self) -> QuantizedLayer | None:
+        """The quantized layer under the cursor; says so where there is none."""
+        probes = self.fact.probes
+        found = self._quantized.get(probes[self.plot.cursor].layer) if probes else None
+        if found is None:
+            self.app.bell()
+            self._say("no layer here takes a number format")
+        return found
+
+    def action_blame_exclude(self) -> None:
+        """The model without a format for this layer."""
+        if (layer := self._layer) is not None:
+            self.dismiss(exclude(layer))
+
+    def action_blame_format(self) -> None:
+        """Ask for other formats of this layer."""
+        if (layer := self._layer) is not None:
+            other_format(self, layer)
 
     def action_blame_next(self, step: int) -> None:
         """To the next layer that introduces error, or the one before."""

@@ -120,6 +120,13 @@ class PageDialog(Dialog[bool]):
             self.query_one("#box").border_subtitle = Content("sent to terminal ") + key_hint("Esc close")
 
 
+def without_options(error: ExplorerError) -> str:
+    """The line of an error; an option that is at fault, or is to be left out, was not typed here."""
+    where = "" if error.where.startswith("--") else error.where
+    hint = "" if error.hint.startswith("leave --") else error.hint
+    return str(ExplorerError(error.what, where=where, hint=hint))
+
+
 def _sentence(said: str) -> Callable[[int], Sequence[Line]]:
     """A page of one line made of what the engine says; names in it are the model's."""
     return lambda width: (BLANK, *wrap(((safe(said), "text"),), width), BLANK)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.edges import RowEdges
+    from explorer.facts.quantize import QuantizeRequest
     from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
@@ -102,6 +103,7 @@ class ScreenStore:
         self.machine: Machine | None = None
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None
+        self.quantize_request: QuantizeRequest | None = None
         self.batch = ""
         self.evaluated = "", "", ""
         self.optimizer: Optimizer = "sgd"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from explorer.facts.tiling import scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from explorer.facts import Layer, SitePlan
 
@@ -30,6 +30,19 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
         ):
             found.append(site)
     return found
+
+
+def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
+    """Those of an engine's names of layers that mean some of `layers`, as in `sites_of`."""
+    known = {layer.path for layer in layers if layer.path}
+    known |= {made.name for layer in layers if by_value and not layer.group for made in layer.outputs}
+
+    def meant(name: str) -> bool:
+        parts = scope_of(name).split(".")
+        scopes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return name in known or any(scope in known for scope in scopes if scope)
+
+    return [name for name in names if meant(name)]
 
 
 def within(site: SitePlan, node: str) -> bool:

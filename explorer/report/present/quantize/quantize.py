@@ -26,6 +26,8 @@ from explorer.report.present.figures import count, plain, quiet_zero, share_text
 from explorer.report.present.look.info import title
 
 __all__ = [
+    "around_layers",
+    "by_operator",
     "layer_formats",
     "layer_summary",
     "layers",
@@ -47,16 +49,26 @@ def quantize(about: Info, fact: Quantization) -> list[Block]:
 def quantize_blocks(fact: Quantization) -> list[Block]:
     """By operator and by layer what took a format, what was lost by it and what is saved."""
     changed = [layer for layer in fact.layers if not layer.reason]
-    blocks: list[Block] = [_by_op(fact), Line()]
+    blocks: list[Block] = [by_operator(fact), Line()]
     if changed:
         blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
-    blocks += [totals(fact)]
-    if fact.outputs:
-        blocks += [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
-    blocks += [Line(), *([Paragraph(_rests_on(fact), "quiet")])]
+    blocks += [totals(fact), *_compared(fact), Line(), Paragraph(_rests_on(fact), "quiet")]
     return [*blocks, *([Line(), *written(fact.output)] if fact.output else [])]
+
+
+def around_layers(fact: Quantization) -> list[Block]:
+    """The same without the layers, for who has a list of them: what is saved and lost first."""
+    overflows = _overflows(fact)
+    ends = [Line(), by_operator(fact), *overflows, Line(), Paragraph(_rests_on(fact), "quiet")]
+    return [totals(fact), *_compared(fact), *ends]
+
+
+def _compared(fact: Quantization) -> list[Block]:
+    if not fact.outputs:
+        return []
+    return [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
 
 
 def _rests_on(fact: Quantization) -> str:
@@ -68,7 +80,7 @@ def _rests_on(fact: Quantization) -> str:
     return f"{ran}{seconds_text(fact.seconds)}"
 
 
-def _by_op(fact: Quantization) -> Table:
+def by_operator(fact: Quantization) -> Table:
     """How many layers of an operator took a format."""
     rows: list[tuple[Cell, ...]] = [
         (Span(one.op, "kind"), plain(one.total), plain(one.changed), quiet_zero(plain(one.unchanged)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from explorer.tui.commands.change.quantize import QuantizeCommand
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.blame import BlameScreen
 
@@ -29,9 +30,9 @@ class BlameCommand(ScreenCommand):
 
     async def _blame(self, **how: Any) -> None:
         fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **how)
-        self.context.ask(BlameScreen(fact), self._to_layer)
-
-    def _to_layer(self, layer: str | None) -> None:
-        """Put the tree's cursor on a layer, if the current model has it."""
-        if layer is not None:
-            self.context.screen.run_worker(self.context.go_to_layer(layer), exit_on_error=False)
+        history = self.store.history
+        entry = history.entries[history.current] if history is not None else None
+        # a layer of another state, or of a tiling that was refused, cannot be had otherwise
+        mine = entry.quantization if entry is not None and not how.keys() - {"before"} else None
+        layers = mine.layers if mine is not None else ()
+        self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)

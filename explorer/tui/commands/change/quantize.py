@@ -1,0 +1,103 @@
+"""Quantization: other number formats, what was lost by them, and another choice for one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from explorer.facts.quantize import QuantizeRequest
+from explorer.report.present.tiling.history import state_name
+from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.quantize.dialog import QuantizeDialog
+from explorer.tui.dialogs.quantize.other import LayerWish
+from explorer.tui.dialogs.quantize.screen import QuantizationScreen
+from explorer.tui.terminal.slices import after_paint
+
+if TYPE_CHECKING:
+    from explorer.facts import HistoryEntry, Layer
+    from explorer.facts.quantize import Quantization
+
+
+class QuantizeCommand(ScreenCommand):
+    """Gives layers other number formats."""
+
+    def run(self) -> None:
+        """Show what the current state lost, if it was quantized; else ask for formats."""
+        if not self.context.ready():
+            return
+        if self._entry is not None and self._entry.quantization is not None:
+            self.show(self._entry.quantization)
+        else:
+            self._begin(None)
+
+    @property
+    def _entry(self) -> HistoryEntry | None:
+        """The current state."""
+        history = self.store.history
+        return history.entries[history.current] if history is not None else None
+
+    def show(self, fact: Quantization, layer: str = "") -> None:
+        """What the current state lost; the cursor on a layer."""
+        assert self._entry is not None
+        name = state_name(self._entry, self.store.history_place)
+        self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
+
+    def take(self, wish: LayerWish | None) -> None:
+        """Do what is wanted of a quantization, or of a blame of it."""
+        if wish is None:
+            return
+        if wish.what == "layer":
+            self.context.screen.run_worker(self.context.go_to_layer(wish.layer), exit_on_error=False)
+        elif wish.what == "anew":
+            self._begin(self.store.history.parent(self.store.history_place) if self.store.history else None)
+        else:
+            work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
+            self.context.start("Quantize", self._made(work, wish.layer))
+
+    def _begin(self, state: int | None) -> None:
+        """Ask for formats of a state; None for the current one."""
+        chosen = partial(self._ask, state)
+        self.context.with_layers(*self.tree.cursor_range, lambda layer: True, chosen)
+
+    def _ask(self, state: int | None, chosen: list[Layer]) -> None:
+        store = self.store
+        asked = self._entry.quantize if state is not None and self._entry is not None else None
+        if asked is None and (asked := store.quantize_request) is not None:
+            # which layers were meant there need not be here, and what was chosen by hand was for that state
+            asked = replace(asked, spec=replace(asked.spec, ops=(), sites=(), rules=()))
+        dialog = QuantizeDialog(
+            partial(self.jobs.run, "choosing", "quantize_choice", state=state),
+            chosen,
+            by_value=store.by_value,
+            asked=asked,
+            blink=not store.remote,
+        )
+        self.context.ask(dialog, partial(self._take, state))
+
+    def _take(self, state: int | None, request: QuantizeRequest | None) -> None:
+        if self.jobs.current is not None:
+            self.jobs.stop()  # a choice that was asked for
+        if request is None:
+            return
+        self.store.quantize_request = request
+        work = partial(
+            self.jobs.run,
+            *("quantizing", "quantize", request.spec),
+            state=state,
+            calibrate=request.calibrate or None,
+            draws=request.draws,
+            seed=request.seed,
+        )
+        self.context.start_next("Quantize", self._made(work), partial(self._begin, state))
+
+    async def _made(self, work: Callable[[], Awaitable[Quantization]], layer: str = "") -> None:
+        before = self.store.history_place
+        fact = await work()
+        await self.context.take_history()
+        await self.context.show_current("go", before)
+        self.store.say("", fact.command)
+        await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
+        self.show(fact, layer)

@@ -1,0 +1,291 @@
+"""The quantize dialog: which layers would take which number formats, live as it is typed."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ClassVar, get_args
+
+from msgspec.structs import replace
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widgets import Input, Static
+
+from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.facts import Layer
+from explorer.facts.quantize import (
+    Calibrator,
+    Granularity,
+    Quantization,
+    QuantizedLayer,
+    QuantizeForm,
+    QuantizeRequest,
+    QuantizeSpec,
+)
+from explorer.report.blocks import Field, Fields
+from explorer.report.present.quantize.quantize import layer_summary, totals
+from explorer.settings.filter import is_query
+from explorer.settings.quantize import checked
+from explorer.tui.dialogs.dialogs import Dialog, without_options
+from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers
+from explorer.tui.text.drawing import side_by_side
+from explorer.tui.text.lines import BLANK, Line, cut, safe, wrap
+from explorer.tui.tree.sites import names_in
+from explorer.tui.widgets.combo import ComboField
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.text_input import text_input
+
+AskChoice = Callable[[QuantizeSpec], Awaitable[Quantization]]
+
+FORMATS = (
+    *("int8", "int4", "fixed8.4", "fixed16.8", "mxfp8", "mxfp6", "mxfp4", "mxint8", "uint8", "int16"),
+    *("float8e4m3", "float8e5m2", "float16", "bfloat16", "floatE3M2", "float32"),
+)
+"""Names that are offered; every other one that there is can be typed."""
+WEIGHTS = (*FORMATS, "ternary", "binary")
+SAME = "as weights"
+BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
+_BLOCKS = ("none", "16", "32", "64", "128")
+_WIDTHS = ("none", "16", "20", "24", "32", "48")
+_ZEROS = {"auto": None, "0": True, "any": False}
+_BEFORE = "as before"
+_PAUSE = 0.15
+"""Seconds without a key before the choice is asked for again."""
+_SECOND = 9
+"""Cells of the label of the second field in a row."""
+
+
+class QuantizeDialog(Dialog[QuantizeRequest]):
+    """Asks for number formats.
+
+    Args:
+        ask_choice: What the engine would do for a spec.
+        chosen: The layer or run under the tree's cursor, with everything inside it.
+        by_value: See `names_in`.
+        asked: What was asked for last, to begin with.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "apply", show=False, priority=True),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
+        Binding("pageup", "choice_page(-1)", show=False),
+        Binding("pagedown", "choice_page(1)", show=False),
+    ]
+    TITLE_TEXT = "Quantize"
+    HINT = "↑↓←→ choose, or type · Enter apply · Esc"
+
+    def __init__(
+        self,
+        ask_choice: AskChoice,
+        chosen: Sequence[Layer],
+        *,
+        by_value: bool = True,
+        asked: QuantizeRequest | None = None,
+        blink: bool = False,
+    ) -> None:
+        super().__init__()
+        self._ask_choice, self._chosen, self._by_value, self._blink = ask_choice, chosen, by_value, blink
+        self._asked = asked or QuantizeRequest(QuantizeSpec())
+        self._every: Quantization | None = None
+        self._request: QuantizeRequest | None = None
+        self.choice: Quantization | None = None
+
+    def body(self) -> ComposeResult:
+        """What is in the box."""
+        spec = self._asked.spec
+        same = SAME if spec.input == spec.weight else spec.input
+        zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
+        yield ComboField("weights", WEIGHTS, spec.weight, id="weight")
+        yield ComboField("inputs", (SAME, *FORMATS), same, id="input")
+        with Horizontal(classes="form-row"):
+            yield ComboField("bias", BIASES, spec.bias, id="bias")
+            yield ComboField("block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="block", label_width=_SECOND)
+        with Horizontal(classes="form-row"):
+            yield self._options("scales per", get_args(Granularity)[::-1], spec.granularity, "granularity")
+            yield self._options("zero", tuple(_ZEROS), zeros, "symmetric", label_width=_SECOND)
+        before = (_BEFORE,) if spec.ops or spec.sites else ()
+        yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
+        with Horizontal(classes="form-row"):
+            yield Static("calibrate", classes="form-label", markup=False)
+            yield text_input(
+                self._asked.calibrate,
+                placeholder="random, or .npz, folder",
+                blink=self._blink,
+                id="calibrate",
+            )
+        with Horizontal(classes="form-row"):
+            percentile = f"{spec.percentile:g}"
+            ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
+            yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
+            width = str(spec.accumulator or _WIDTHS[0])
+            yield ComboField("sums of", _WIDTHS, width, id="accumulator", label_width=_SECOND)
+        yield self._options("written", get_args(QuantizeForm), spec.form, "form")
+        yield LineView(id="plan", focusable=False)
+        yield LineView(id="choice-head", focusable=False)
+        yield QuantizedLayers(id="figures")
+        yield LineView(id="about", focusable=False)
+
+    def _options(self, label: str, words: Sequence[str], value: str, id: str, **how: int) -> OptionField:
+        made = OptionField(label, words, id=id, **how)
+        made.index = words.index(value)
+        return made
+
+    def on_mount(self) -> None:
+        """Ask what the first choices would do."""
+        # the box has two borders, eight rows of fields, a headline and what is known of one layer
+        room = int(self.app.size.height * 0.94) - 12
+        self.query_one("#choice-head").display = room > 3
+        self.query_one("#about").display = room > 2
+        self.query_one("#figures").styles.height = max(2, min(20, room - 2))
+        self.query_one("#plan").set_class(room > 6, "roomy")
+        if self._asked.spec.ops or self._asked.spec.sites:
+            self.query_one("#layers", ComboField).take(_BEFORE)
+        self.query_one("#weight").focus()
+        self._ask()
+
+    @on(OptionField.OptionChanged)
+    def _ask(self) -> None:
+        self._request = None  # what is on show is no longer what would be done
+        self.run_worker(self._refresh_choice(), group="choice", exclusive=True, exit_on_error=False)
+
+    async def _refresh_choice(self) -> None:
+        await asyncio.sleep(_PAUSE if self.choice is not None else 0)
+        try:
+            if self._every is None:
+                self._say("asking the engine…", "dim")
+                self._every = await self._ask_choice(QuantizeSpec(ops=("*",)))
+                self._name_layers(self._every.layers)
+            request = self.request()
+            choice = self.choice = await self._ask_choice(request.spec)
+        except Cancelled:
+            return
+        except ExplorerError as error:
+            self._say(without_options(error), "bad")
+            self._show_rows(())
+            return
+        self._request = request
+        self.query_one("#plan", LineView).show(lambda width: _headline(choice, width))
+        self._show_rows(choice.layers)
+
+    def _show_rows(self, rows: Sequence[QuantizedLayer]) -> None:
+        figures = self.query_one(QuantizedLayers)
+        figures.take(rows)
+        self.query_one("#choice-head", LineView).show(lambda width: [figures.title(width)])
+        self._tell()
+
+    @on(LineList.RowHighlighted)
+    def _tell(self) -> None:
+        layer = self.query_one(QuantizedLayers).current
+        said = "" if layer is None else layer.reason or layer_summary(layer)
+        role = "warn" if layer is not None and layer.reason else "dim"
+        self.query_one("#about", LineView).show(lambda width: [cut(((f" {safe(said)}", role),), width)])
+
+    def _name_layers(self, every: Sequence[QuantizedLayer]) -> None:
+        here, ops = self._here(every)
+        kin = sum(layer.op in ops for layer in every)
+        known = zip(("all", "this", "its kind"), (len(every), len(here), kin), strict=True)
+        field = self.query_one("#layers", ComboField)
+        field.set_words([*(f"{word} {count:,}" for word, count in known), *field.words[3:]])
+
+    def _here(self, every: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
+        """The names of the chosen layers, and their operators."""
+        names = names_in(self._chosen, [layer.name for layer in every], by_value=self._by_value)
+        inside = set(names)
+        return names, list(dict.fromkeys(layer.op for layer in every if layer.name in inside))
+
+    def _say(self, said: str, role: str) -> None:
+        self.query_one("#plan", LineView).show(lambda width: wrap(((safe(said), role),), width) or [BLANK])
+
+    def _value(self, id: str) -> str:
+        return self.query_one(f"#{id}", OptionField).value
+
+    def request(self) -> QuantizeRequest:
+        """What the fields say.
+
+        Raises:
+            ExplorerError: One of them cannot be, or none of the chosen layers multiplies.
+        """
+        weight, given, ranges = self._value("weight"), self._value("input"), self._value("calibrator")
+        ops, sites = self._layers()
+        spec = replace(
+            self._asked.spec,
+            weight=weight,
+            input=weight if given == SAME else given,
+            bias=self._value("bias"),
+            granularity=self._value("granularity"),
+            symmetric=_ZEROS[self._value("symmetric")],
+            block=self._number("block"),
+            accumulator=self._number("accumulator"),
+            form=self._value("form"),
+            ops=ops,
+            sites=sites,
+            **_calibrator(ranges),
+        )
+        path = self.query_one("#calibrate", Input).value.strip()
+        return replace(self._asked, spec=spec, calibrate=os.path.expanduser(path))
+
+    def _number(self, id: str) -> int:
+        said = self._value(id)
+        value: int = checked(id, int(said) if said.isdecimal() else said, id) if said != "none" else 0
+        return value
+
+    def _layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Globs over operators, and over names."""
+        field = self.query_one("#layers", ComboField)
+        if field.typed:
+            return (), _sites(field.typed)
+        if field.index == 0:
+            return (), ()
+        if field.value == _BEFORE:
+            return self._asked.spec.ops, self._asked.spec.sites
+        here, ops = self._here(self._every.layers if self._every is not None else ())
+        if not here:
+            where = self._chosen[0].path if self._chosen else "no layer"
+            raise Misuse("no layer here multiplies or holds weights", where=where)
+        return (tuple(ops), ()) if field.index == 2 else ((), tuple(map(glob.escape, here)))
+
+    def action_choice_page(self, step: int) -> None:
+        """A page of the layers on or back."""
+        figures = self.query_one(QuantizedLayers)
+        (figures.action_page_down if step > 0 else figures.action_page_up)()
+
+    def action_apply(self) -> None:
+        """Do it, if the choice on show is that of what the fields say."""
+        if self._request is not None:
+            # the file is not looked at before: a path that is typed would be read letter by letter
+            self.dismiss(replace(self._request, calibrate=self.request().calibrate))
+        else:
+            self.app.bell()
+
+
+def _sites(typed: str) -> tuple[str, ...]:
+    """Names, globs, a regular expression or a filter; the first two by commas."""
+    if typed.startswith("re:") or is_query(typed):
+        return (typed,)
+    return tuple(name for piece in typed.split(",") if (name := piece.strip()))
+
+
+def _calibrator(said: str) -> dict[str, Any]:
+    """How ranges are chosen; a number is a percentile.
+
+    Raises:
+        Misuse: It is neither.
+    """
+    try:
+        percent = float(said)
+    except ValueError:
+        return {"calibrator": checked("calibrator", said, "ranges by")}
+    return {"calibrator": "percentile", "percentile": checked("percentile", percent, "ranges by")}
+
+
+def _headline(choice: Quantization, width: int) -> list[Line]:
+    """How many layers take a format, and what is saved."""
+    taken = sum(not layer.reason for layer in choice.layers)
+    rows = Field("layers", f"{taken:,} of {len(choice.layers):,}"), *totals(choice).rows
+    return side_by_side(Fields(rows), width)

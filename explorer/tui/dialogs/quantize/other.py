@@ -1,0 +1,92 @@
+"""Another choice for one layer of a model that is quantized: none, or other formats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from explorer.base.errors import Misuse
+from explorer.report.present.quantize.quantize import layer_summary
+from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.tui.dialogs.quantize.dialog import BIASES, FORMATS, WEIGHTS
+from explorer.tui.widgets.combo import ComboField
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from explorer.facts.quantize import QuantizedLayer
+
+_STAYS = "as it is"
+
+
+class LayerWish(Struct, frozen=True):
+    """What is wanted of a quantization or a blame: to see a layer, to have it otherwise, or all of it anew.
+
+    Attributes:
+        values: Of the layer's other choice, as `Session.requantize` has them.
+    """
+
+    what: Literal["layer", "remake", "anew"]
+    layer: str = ""
+    values: dict[str, Any] = {}
+
+
+def exclude(layer: QuantizedLayer) -> LayerWish:
+    """The layer without a format; one that has none with one again."""
+    return LayerWish("remake", layer.name, {"on": bool(layer.reason)})
+
+
+def other_format(screen: Screen[LayerWish], layer: QuantizedLayer) -> None:
+    """Ask for other formats of a layer, which then are the answer of a screen."""
+
+    def answered(values: dict[str, str] | None) -> None:
+        if values is not None:
+            screen.dismiss(
+                LayerWish("remake", layer.name, {**values, **({"on": True} if layer.reason else {})})
+            )
+
+    screen.app.push_screen(FormatDialog(layer), answered)
+
+
+class FormatDialog(FormDialog[dict[str, str]]):
+    """Asks for other formats of a layer; answers with those that are other.
+
+    Args:
+        layer: The layer as it is.
+    """
+
+    TITLE_TEXT = "Another format"
+    HINT = "↑↓←→ choose, or type · Enter make again · Esc"
+
+    def __init__(self, layer: QuantizedLayer) -> None:
+        super().__init__(blink=False)
+        self._layer = layer
+
+    def fields(self) -> ComposeResult:
+        """The fields."""
+        words = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}
+        for part, known in words.items():
+            if getattr(self._layer, part):
+                yield ComboField(part, (_STAYS, *known), _STAYS, id=f"other-{part}")
+
+    def first(self) -> Widget:
+        """The weight, where there is one."""
+        return self.query(ComboField).first()
+
+    def meaning(self) -> list[tuple[str, str]]:
+        """Which layer it is, and what happens."""
+        said = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
+        return [(said, "text"), ("The model is made again of what it was before: a branch.", "dim")]
+
+    def answer(self) -> dict[str, str]:
+        """What is other."""
+        fields = {
+            field.id.removeprefix("other-"): field.value for field in self.query(ComboField) if field.id
+        }
+        other = {part: value for part, value in fields.items() if value != _STAYS}
+        if not other:
+            raise Misuse("nothing is other")
+        return other

@@ -1,0 +1,154 @@
+"""Number formats on the screen: chosen by keys alone, live; what was lost, and another choice for a layer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import explorer
+from explorer.base.errors import ExplorerError
+from explorer.tui.dialogs.blame import BlameScreen
+from explorer.tui.dialogs.quantize.dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
+from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers
+from explorer.tui.dialogs.quantize.screen import QuantizationScreen
+from explorer.tui.widgets.combo import ComboField
+from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine
+
+LENET = Path(__file__).parents[2] / "sample_models/lenet.onnx"
+
+
+class SessionEngine(ScriptedEngine):
+    """A real session, in a thread in place of a process."""
+
+    def __init__(self, session: explorer.Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def _answer(self, job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def work() -> None:
+            try:
+                if job.method == "locate":
+                    known = {layer.path: layer.id for layer in self.session.analysis().layers}
+                    answer: Any = {path: known[path] for path in args[0] if path in known}
+                else:
+                    answer = getattr(self.session, job.method)(*args, **kwargs)
+                job.future.set_result(answer)
+            except ExplorerError as error:
+                job.future.set_exception(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("explorer.tui.dialogs.quantize.dialog._PAUSE", 0.001)
+
+
+@pytest.fixture
+def session() -> Iterator[explorer.Session]:
+    with explorer.Session(str(LENET)) as opened:
+        opened.open()
+        yield opened
+
+
+def top(hands: Hands) -> Any:
+    return hands.pilot.app.screen
+
+
+def quantized(session: explorer.Session) -> dict[str, tuple[str, str]]:
+    """Formats of the current state's layers, by their names."""
+    entry = session.history().entries[session.history().current]
+    assert entry.quantization is not None
+    return {layer.name: (layer.weight, layer.input) for layer in entry.quantization.layers}
+
+
+async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state(session):
+    async with screen(SessionEngine(session)) as hands:
+        await hands.press("Q")
+        assert isinstance(top(hands), QuantizeDialog)
+        assert "62.79 KiB" in hands.dialog()
+        await hands.burst(*"fixed6.3")
+        assert "weight bytes 241.04 KiB -> 45.9" in hands.dialog()
+        await hands.burst("ctrl+u", *"int3.5")
+        assert "int3.5" in hands.dialog()
+        await hands.press("enter")  # what cannot be is not done
+        assert isinstance(top(hands), QuantizeDialog)
+        await hands.burst("ctrl+u", "right")  # from what was typed back to the words: int8, int4
+        await hands.burst(*["down"] * 6, *"re:fc[12]")
+        assert "layers 2 of 5" in hands.dialog()
+        await hands.press("enter")
+        assert isinstance(top(hands), QuantizationScreen)
+        left = ("float32", "float32")
+        assert list(quantized(session).values()) == [left, left, ("int4", "int4"), ("int4", "int4"), left]
+        text = top(hands).page_text()
+        assert "top-1 agrees" in text
+        # undone like every change, done again, and the page is a key away
+        await hands.press("escape", "u")
+        assert session.history().current == 0
+        await hands.press("r", "Q")
+        assert isinstance(top(hands), QuantizationScreen)
+
+
+async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made_again(session):
+    async with screen(SessionEngine(session), size=(120, 40)) as hands:
+        await hands.press("Q", "enter")
+        rows = top(hands).query_one(QuantizedLayers)
+        assert rows.current.name == "/conv1/Conv"  # the one that lost most
+        await hands.press("x")
+        assert quantized(session)["/conv1/Conv"] == ("float32", "float32")
+        # the cursor stays on it: it comes back with another format
+        await hands.press("f")
+        await hands.burst(*"int16", "down", *"int16", "enter")
+        assert quantized(session)["/conv1/Conv"] == ("int16", "int16")
+        assert quantized(session)["/fc3/Gemm"] == ("int8", "int8")
+        # each was made of the model as it was opened
+        assert [entry.parent for entry in session.history().entries[1:]] == [0, 0, 0]
+        await hands.press("escape", "B")
+        assert isinstance(top(hands), BlameScreen)
+        top(hands).plot.move_to(3)
+        await hands.press("x")
+        assert isinstance(top(hands), QuantizationScreen)
+        assert quantized(session)["/conv2/Conv"] == ("float32", "float32")
+        assert quantized(session)["/conv1/Conv"] == ("int16", "int16")
+        # all of it anew, from what it was made of, with what was asked for
+        await hands.press("n")
+        assert isinstance(top(hands), QuantizeDialog)
+        assert "layers 4 of 5" in hands.dialog()
+        # Enter leads to the layer under the cursor
+        await hands.press("escape", "Q", "s", "end", "enter")
+        assert hands.at() == "/conv2/Conv"
+
+
+async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):
+    async with screen(SessionEngine(session)) as hands:
+        await hands.press("Q")
+        await hands.burst(*["down"] * 6)
+        field = top(hands).query_one("#layers", ComboField)
+        assert field.words == ("all 5", "this 1", "its kind 2")
+        await hands.press("right")
+        assert "layers 1 of 5" in hands.dialog()
+        await hands.press("right")
+        assert "layers 2 of 5" in hands.dialog()
+        await hands.burst("down", *"nowhere.npz", "enter")
+        assert "nowhere.npz" in hands.dialog()
+        # and what was typed stands there again
+        await hands.press("escape")
+        assert top(hands).query_one("#calibrate").value == "nowhere.npz"
+        assert session.history().current == 0
+
+
+@pytest.mark.parametrize("part", ["weight", "input", "bias"])
+def test_every_format_that_is_offered_is_one(session, part):
+    offered = {"weight": WEIGHTS, "input": FORMATS, "bias": BIASES}[part]
+    for name in offered:
+        formats = {"weight": "int8", "input": "int8", "bias": "auto", part: name}
+        made = session.quantize_choice(explorer.facts.quantize.QuantizeSpec(**formats))
+        if name != "auto":
+            assert name in {getattr(layer, part) for layer in made.layers}
