@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts.evaluate.evaluation import Evaluation, Task
-    from explorer.facts.evaluate.training_run import TrainingRun
+    from explorer.facts.evaluate.training_run import TrainingRun, TrainingSweep
 
 
 class DataMethods(SessionParts):
@@ -126,6 +126,60 @@ class DataMethods(SessionParts):
             inputs=inputs,
             output=output,
             overwrite=overwrite,
+            on_progress=on_progress,
+            cancel=cancel,
+            **how,
+        )
+
+    def sweep_training(
+        self,
+        data: str,
+        over: str,
+        *,
+        trials: int | None = None,
+        seed: int = 0,
+        output: str | None = None,
+        overwrite: bool = False,
+        scheduler: str | None = None,
+        workers: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+        **how: Any,
+    ) -> TrainingSweep:
+        """Trains copies of the module in several ways; which does best on the held out samples.
+
+        Args:
+            data: As for `train`.
+            over: What is tried: 'lr=1e-4..1e-2,batch=64,256,epochs=20,optimizer=adam,sgd'. All combinations;
+                of a range those between its ends by tens (rates) or by doubling.
+            trials: So many combinations, drawn at random from the whole of each range.
+            seed: Of what is drawn, and of every training.
+            output: A checkpoint for the weights of the best, which `weights_file` takes.
+            overwrite: Whether an existing `output` may be replaced.
+            scheduler: Of a Dask cluster that does the work; data and model lie at the same place there.
+            workers: Processes on this machine; 1 is this one, None as many as there are processors where
+                that saves time.
+            on_progress: Told how many trainings are done.
+            cancel: Asked now and then; True stops, and nothing is written.
+            how: labels, inputs, held and task, as for `train`.
+
+        Raises:
+            Misuse: As for `train`, of all trials, or `over` cannot be read.
+            MissingExtra: PyTorch Lightning or Dask is not installed.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.session.parts.train import swept  # torch, lightning
+
+        return swept(
+            self._models,
+            data,
+            over,
+            trials=trials,
+            seed=seed,
+            output=output,
+            overwrite=overwrite,
+            scheduler=scheduler,
+            workers=workers,
             on_progress=on_progress,
             cancel=cancel,
             **how,

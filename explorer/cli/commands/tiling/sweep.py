@@ -1,4 +1,4 @@
-"""`explorer sweep`: many tilings of one model or several, side by side."""
+"""`explorer sweep`: many tilings of one model or several, or trainings of one, side by side."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
+from explorer.cli.commands.compare import train
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
@@ -31,6 +32,8 @@ def _layout_beside(path: str) -> str:
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    if (trained := train.swept(given, progress)) is not None:
+        return trained
     from explorer.session import sweep
 
     if len(given.models) == 1 and sweep.is_results(given.models[0]):
@@ -159,7 +162,7 @@ COMMAND = Command(
         "--seed",
         Option(
             "--output",
-            "a file that keeps the rows (SQLite); the same command goes on where it was stopped",
+            "a file that keeps the rows (SQLite), for going on where it was stopped; --train: a checkpoint",
             "FILE",
             short="-o",
         ),
@@ -191,7 +194,8 @@ COMMAND = Command(
             " as"
             " `FILE` with `_layout` in its name, the layout that version 3 asks for (`-l`)",
         ),
-        Option("--force", "overwrite --scalesim's FILE if it exists"),
+        Option("--force", "overwrite FILE of --scalesim, or of --train's -o, if it exists"),
+        *train.SWEPT,
         *OPENING,
         "--markdown",
         *TABLE,
@@ -201,6 +205,7 @@ COMMAND = Command(
         "explorer sweep model.onnx --tile-m 16,64 --tile-k 16,64 --tile-n 16,64 -o results.db",
         "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
         "explorer sweep results.db --beside 32,64,128 --markdown",
+        "explorer sweep net.py:net --train lr=1e-4..1e-2,batch=64,256 --data train.npz -o best.ckpt",
         "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
     ),
     _run,

@@ -1,15 +1,15 @@
-"""A training by its epochs: `explorer train`."""
+"""A training by its epochs, and several by their figures: `explorer train`, `explorer sweep --train`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from explorer.base.units import exact_text, printable, seconds_text
-from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
+from explorer.facts.evaluate.training_run import EpochScore, TrainingRun, TrainingSweep, TrainingTrial
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.figures import share_text, written
 
-__all__ = ["training_run"]
+__all__ = ["training_run", "training_sweep"]
 
 _WIDTH, _HEIGHT = 60, 10
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -41,7 +41,50 @@ def training_run(fact: TrainingRun) -> list[Block]:
     return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
 
 
-def _accuracy_said(epoch: EpochScore) -> Sequence[str | Span]:
+def training_sweep(fact: TrainingSweep) -> list[Block]:
+    """The answer of `explorer sweep --train`: a row a trial, the best first, and where its weights are."""
+    head = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
+    how = f"{exact_text(fact.parameters)} parameters, seed {fact.seed}; weights {fact.weights}"
+    best = fact.trials[0]
+    workers = f", {fact.workers} workers" if fact.workers else ""
+    blocks: list[Block] = [
+        Line((Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {head}", "quiet"))),
+        Line(Span(how, "quiet"), 2),
+        Line(),
+        Table(
+            (
+                *(Column(name, "right") for name in ("lr", "batch", "epochs", "best", fact.loss, "accuracy")),
+                Column("optimizer"),
+                Column("time", "right"),
+                Column("", role="warning"),
+            ),
+            Rows(_trial, fact.trials),
+        ),
+        Line(),
+        Line(
+            ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *_accuracy_said(best)), 2
+        ),
+        Line(Span(f"{len(fact.trials):,} trained in {seconds_text(fact.seconds)}{workers}", "quiet"), 2),
+    ]
+    return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
+
+
+def _trial(trial: TrainingTrial) -> Sequence[Cell]:
+    known = trial.loss is not None
+    return (
+        Span(f"{trial.rate:g}", "figure", f"{trial.rate!r}", trial.rate),
+        f"{trial.batch:,}",
+        f"{trial.epochs:,}",
+        f"{trial.best}" if known else "-",
+        Span(f"{trial.loss:.4g}", "figure", f"{trial.loss!r}", trial.loss) if known else "-",
+        "-" if trial.accuracy is None else share_text(trial.accuracy, 1.0),
+        trial.optimizer,
+        Span(seconds_text(trial.seconds), "quiet") if known else "-",
+        printable(trial.error),
+    )
+
+
+def _accuracy_said(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
     if epoch.accuracy is None:
         return ()
     return ", accuracy ", Span(share_text(epoch.accuracy, 1.0), "figure")
