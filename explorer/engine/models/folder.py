@@ -70,7 +70,8 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry)
             elif entry.is_file() and not (entry.is_symlink() and look.leads_out(entry.path)):
-                row = _model(entry.path, inside + entry.name)
+                # a SavedModel's graph begins as an ONNX file does
+                row = None if entry.name == SAVED_MODEL else _model(entry.path, inside + entry.name)
                 if row is not None:
                     yield row
         except OSError:
@@ -91,6 +92,9 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
         if row is not None:
             yield row
         else:
+            if os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
+                # nothing that is read, but a model: whoever reads its header says what to do with it
+                yield OutlineRow(f"{inside}{entry.name}{os.sep}", "model", "saved_model", nbytes=None)
             yield from _models(look, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
 
 

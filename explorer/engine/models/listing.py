@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.models.header_figures import HeaderFigures
-from explorer.engine.models.registry import formats, recognise
+from explorer.engine.models.registry import SAVED_MODEL, formats, recognise, saved_model
 from explorer.facts.models.listing import ModelFile, ModelListing
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def model_file(path: str) -> ModelFile | None:
     try:
         format = recognise(path)
         known = replace(known, format=format.name)
+        if format.chooses and os.path.isfile(os.path.join(path, SAVED_MODEL)):
+            said = saved_model(path)
+            return replace(known, format="saved_model", note=f"{said.what}: {said.hint}")
         if format.outline is None or format.chooses:
             return replace(known, note="this is no model that could be listed")
         outline = format.outline(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import struct
 import sys
@@ -137,6 +138,25 @@ def test_a_folder_that_is_a_model_is_listed_as_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "gptq", "bits": 4}}')
     (found,) = list_models(str(tmp_path)).models
     assert (found.format, found.params, found.quantization) == ("huggingface", 12, "gptq, 4 bits")
+
+
+def test_a_saved_model_in_a_folder_is_listed_with_what_to_do_with_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "exported" / "variables").mkdir(parents=True)
+    (folder / "exported" / "saved_model.pb").write_bytes(b"\x08\x01")
+    found = {model.path: model for model in list_models(str(folder)).models}
+    saved = found[f"exported{os.sep}"]
+    assert (saved.format, saved.params) == ("saved_model", None)
+    assert "tf2onnx" in saved.note
+    assert "exported" in asked(capsys, str(folder))[1]
+    assert len(found) == 5
+    # alone in a folder it is told too, and named it says the same
+    shutil.copytree(folder / "exported", folder / "alone" / "exported")
+    assert "exported" in asked(capsys, str(folder / "alone"))[1]
+    code, _, said = asked(capsys, str(folder / "alone" / "exported"))
+    assert code == 2
+    assert "tf2onnx" in said
 
 
 def test_a_header_that_takes_too_long_costs_its_own_row_only(sample: Sample) -> None:
