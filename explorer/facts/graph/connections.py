@@ -65,6 +65,7 @@ class Connections(Struct, frozen=True):
             tensors that only a layer stores are among its weights, not here.
         unknown: Why the connections are not known; empty if they are.
         declared: Of tensors with sizes that were bound, the shape that the file declares, by their names.
+        same_name: Paths of other layers that the file calls as it calls this one.
     """
 
     layer: Layer
@@ -74,3 +75,4 @@ class Connections(Struct, frozen=True):
     output_count: int = 0
     unknown: str = ""
     declared: Mapping[str, Shape] = field(default_factory=dict)
+    same_name: tuple[str, ...] = ()

@@ -161,6 +161,7 @@ class GraphDrawing(Struct, frozen=True):
         notes: What else is not drawn as it is, in words.
         unfolded: What was opened in its place, as `GraphBox.unfolds` says it.
         route: The paths that are followed, if any.
+        same_name: Paths of other layers that the file calls as it calls this one.
     """
 
     source: str
@@ -174,6 +175,7 @@ class GraphDrawing(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     unfolded: tuple[tuple[int, int], ...] = ()
     route: GraphRoute | None = None
+    same_name: tuple[str, ...] = ()
 
 
 class NodeFigures(Struct, frozen=True):

@@ -11,6 +11,7 @@ from explorer.facts import TensorInfo
 from explorer.facts.beside.overlay import OutsideFigure
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
 from explorer.report.present.figures import value_text
+from explorer.report.present.look.layers import same_name_text
 
 __all__ = [
     "COLORINGS",
@@ -175,7 +176,8 @@ def notes(drawing: GraphDrawing) -> list[str]:
     folded = drawing.folded
     said = [f"{folded:,} layers of constants, shape arithmetic and nothing to do are folded away"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
-    return [*route, *(said if folded else []), *drawing.notes]
+    named = same_name_text(drawing.path, drawing.same_name)
+    return [*route, *([named] if named else []), *(said if folded else []), *drawing.notes]
 
 
 def route_text(route: GraphRoute) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from explorer.base.errors import Misuse
 from explorer.session.methods.base import SessionParts
+from explorer.session.parts.figures import same_name
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings.statistics import parse_statistics
 
@@ -61,8 +64,8 @@ class GraphMethods(SessionParts):
             depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
                 many as a readable drawing has room for.
             steps: Draw the layer, a group too as one box, with what stands so many edges away.
-            unfold: Groups that are opened in their place, with what they stand in: named like `layer`, or
-                rows as `GraphBox.unfolds` has them.
+            unfold: Groups that are opened in their place, with what they stand in: named like `layer`, all
+                of a name, or rows as `GraphBox.unfolds` has them.
             between: Two layers or groups: what stands on a way from the first to the second is lit, and
                 `GraphDrawing.route` says how much that is.
             nested: Groups stay closed, and every one brings a drawing of its inside.
@@ -79,14 +82,12 @@ class GraphMethods(SessionParts):
         row_of, ends = self._figures.row, None
         if between is not None:
             ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
-        opened = [at if isinstance(at, tuple) else row_of(at, index, "--unfold") for at in unfold]
-        for said, at in zip(unfold, opened, strict=True):
-            # who names a row, as the screen does of what it looks for, means what is around it
-            if isinstance(said, str) and isinstance(at, int) and not examined.analysis.layers[at].group:
-                raise Misuse(
-                    f"'{said}' is one layer, in which nothing stands", where="--unfold", hint="name a group"
-                )
-        return self._graphs.draw(
+        opened: list[int | tuple[int, int]] = []
+        for one in unfold:
+            # who gives a row, as the screen does of what it looks for, means what is around it
+            named = self._figures.groups(one, index, "--unfold") if isinstance(one, str) else [one]
+            opened += named
+        drawing = self._graphs.draw(
             examined,
             self._models.source,
             None if layer is None else row_of(layer, index),
@@ -98,6 +99,8 @@ class GraphMethods(SessionParts):
             outside=self._figures.outside(overlay, index),
             cancel=cancel,
         )
+        others = same_name(examined.analysis.layers, layer)
+        return replace(drawing, same_name=others) if others else drawing
 
     def node_figures(
         self,

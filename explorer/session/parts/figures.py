@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -78,13 +79,26 @@ class ModelFigures:
             raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
         return at
 
+    def groups(self, name: str, index: int | None, where: str) -> list[int]:
+        """The rows of all groups that have a name, a path or what else `named_layer` takes."""
+        layers = self._models.examined(self._models.at(index)).analysis.layers
+        found = layers_named(layers, name) or [named_layer(layers, name, where)]
+        groups = [at for at in found if layers[at].group]
+        if not groups:
+            said = "one layer, in which" if len(found) == 1 else f"{len(found):,} layers, in none of which"
+            what = "nothing" if len(found) == 1 else "anything"
+            raise Misuse(f"'{name}' is {said} {what} stands", where=where, hint="name a group")
+        return groups
+
     def connections(self, layer: str | int, index: int | None) -> Connections:
         """What feeds a layer, and what it feeds."""
         examined = self._models.examined(self._models.at(index))
         at, layers, flow = self.row(layer, index), examined.analysis.layers, examined.flow
+        others = same_name(layers, layer)
         if flow is not None:
             _constants(examined, flow)
         found = connections(flow, layers, at, _no_edges(examined) if flow is None else "")
+        found = replace(found, same_name=others) if others else found
         if not examined.info.assumptions.get("dims"):
             return found  # no shape is of another size than the file says
         return replace(found, declared={} if flow is None else _declared(flow, found))
@@ -233,12 +247,7 @@ def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") ->
         Misuse: There is none, or there are several.
     """
     paths = [layer.path for layer in layers]
-    found = [at for at, path in enumerate(paths) if path == wanted]
-    found = found or [at for at, place in enumerate(_places(layers)) if place == wanted]
-    found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
-    found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
-    if not found and filter.is_query(wanted):
-        found = [layer.id for layer in filter.layers_found(layers, wanted)]
+    found = layers_named(layers, wanted)
     if len(found) == 1:
         return found[0]
     if not found:
@@ -246,6 +255,26 @@ def named_layer(layers: Sequence[Layer], wanted: str, where: str = "--layer") ->
         raise Misuse(f"the model has no layer '{wanted}'", where=where, hint=near)
     some = ", ".join(paths[at] for at in found[:_NAMED]) + ", …" * (len(found) > _NAMED)
     raise Misuse(f"'{wanted}' is {len(found):,} layers", where=where, hint=f"name one of {some}")
+
+
+def layers_named(layers: Sequence[Layer], wanted: str) -> list[int]:
+    """All rows that `named_layer` would choose among."""
+    paths = [layer.path for layer in layers]
+    found = [at for at, path in enumerate(paths) if path == wanted]
+    found = found or [at for at, place in enumerate(_places(layers)) if place == wanted]
+    found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
+    found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
+    if not found and filter.is_query(wanted):
+        found = [layer.id for layer in filter.layers_found(layers, wanted)]
+    return found
+
+
+def same_name(layers: Sequence[Layer], wanted: str | int | None) -> tuple[str, ...]:
+    """Paths of the other layers that a file calls by the name that somebody wrote: name#2, name#3."""
+    if not isinstance(wanted, str):
+        return ()
+    numbered = re.compile(re.escape(wanted) + r"#\d+").fullmatch
+    return tuple([layer.path for layer in layers if numbered(layer.path)])
 
 
 def _places(layers: Sequence[Layer]) -> list[str]:

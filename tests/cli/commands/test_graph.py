@@ -548,3 +548,24 @@ def test_node_data_says_of_how_many_nodes_the_figure_is_not_known(
         assert main(["graph", str(path), "-o", str(out), *words]) == 0
         assert f"latency of {3 - known} of 3 nodes is not known" in capsys.readouterr().err
         assert len(json.loads(out.read_text())["results"]) == known
+
+
+def test_a_name_of_several_opens_all_groups_and_says_that_a_layer_is_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["same", "same", "/a/blk/one", "/a/blk/two", "/b/blk/one", "/b/blk/two"]
+    flow = ["x", *(f"t{at}" for at in range(len(names) - 1)), "y"]
+    nodes = [helper.make_node("Relu", [flow[at]], [flow[at + 1]], name) for at, name in enumerate(names)]
+    path, out = saved(tmp_path / "m.onnx", nodes, ["y"]), tmp_path / "m.svg"
+    words = ["graph", str(path), "-o", str(out), "--force", "--quiet"]
+    assert main([*words, "--depth", "1", "--unfold", "blk"]) == 0
+    picture = out.read_text()
+    assert all(f">{end}/one<" in picture or f"{end}/one" in picture for end in ("a/blk", "b/blk"))
+    assert main([*words, "--layer", "same"]) == 0
+    assert "'same' is the first of 2 layers of that name: the other is same#2" in capsys.readouterr().err
+    assert main([*words, "--layer", "same#2"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["layers", str(path), "--layer", "same"]) == 0
+    assert "the other is same#2" in capsys.readouterr().out
+    assert main([*words, "--unfold", "one"]) == 2
+    assert "'one' is 2 layers, in none of which anything stands" in capsys.readouterr().err

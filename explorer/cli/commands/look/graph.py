@@ -21,6 +21,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the facts come with them, and the help of all verbs reads this file
     from explorer.report.graph import write
     from explorer.report.graph.words import check_coloring
+    from explorer.report.present.look.layers import same_name_text
 
     format = write.check(given.output)
     color, outside = given.color, given.overlay or None
@@ -49,7 +50,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
             check_coloring(color, [column.name for column in figures.columns])
-        return session.graph(
+        drawing = session.graph(
             given.layer,
             depth=given.depth,
             steps=given.steps,
@@ -59,6 +60,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             overlay=figures,
             on_progress=progress,
         )
+        warning = same_name_text(drawing.path, drawing.same_name)
+        return drawing
 
     def save(info: Info, fact: Any, path: str) -> None:
         if format != write.TEXT:

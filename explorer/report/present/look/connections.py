@@ -14,7 +14,13 @@ from explorer.facts.graph.connections import Connections, InputConnection, Layer
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.look.beside import overlay_blocks
 from explorer.report.present.look.info import answer
-from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
+from explorer.report.present.look.layers import (
+    layer_blocks,
+    layer_parts,
+    layer_title,
+    outside_fields,
+    same_name_text,
+)
 
 __all__ = ["conflicts", "input_table", "layer", "leads", "output_table", "unknown_blocks"]
 
@@ -36,7 +42,9 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
         bound = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
     figures = layer_blocks(found, about.totals, outside_fields(overlay, found.id))
     matched = [] if overlay is None else overlay_blocks(overlay)
-    page = [*layer_title(found), *figures, *tables, *bound, *unknown_blocks(fact), *parts, *matched]
+    named = same_name_text(found.path, fact.same_name)
+    twins: list[Block] = [Paragraph(f"{named}.", "warning", 0), Line()] if named else []
+    page = [*layer_title(found), *twins, *figures, *tables, *bound, *unknown_blocks(fact), *parts, *matched]
     return answer(about, page)
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "layer_share",
     "layer_title",
     "outside_fields",
+    "same_name_text",
 ]
 
 
@@ -55,6 +56,19 @@ def outside_fields(fact: Overlay | None, row: int) -> list[Field]:
             of_whole = share_text(part, whole) if column.over == "sum" and 0 < part <= whole else ""
             found.append(Field(printable(column.head), in_unit(column.unit, part), of_whole))
     return found
+
+
+def same_name_text(path: str, others: Sequence[str]) -> str:
+    """That a layer is the first of several whose name is one in the file; '' if it is the only one."""
+    if not others:
+        return ""
+    some = ", ".join(printable(other) for other in others[:_OTHERS]) + ", …" * (len(others) > _OTHERS)
+    said = f"'{printable(path)}' is the first of {len(others) + 1:,} layers of that name"
+    return f"{said}: {'the other is' if len(others) == 1 else 'the others are'} {some}"
+
+
+_OTHERS = 4
+"""Layers of the same name that are told."""
 
 
 def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) -> list[Block]:
