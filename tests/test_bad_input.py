@@ -516,6 +516,6 @@ def test_without_torch_an_onnx_file_says_what_to_type(
         said = complaint("convert", "lenet.onnx", "-o", f"made{ending}")
         assert "pip install 'explorer-nn[torch]'" in said
     for more in ((), ("-o", "made.pt2")):
-        assert "--to torch replaces the layers of an nn.Module" in complaint(
+        assert "only layers of an nn.Module can be replaced" in complaint(
             "tile", "lenet.onnx", "--to", "torch", *more
         )

@@ -144,7 +144,7 @@ def module_of(opened: OpenedModel) -> LoadedModule:
     loaded: LoadedModule | None = getattr(opened, "loaded", None)
     if loaded is None:
         raise Misuse(
-            f"--to torch replaces the layers of an nn.Module; a file of the format {opened.format} has none",
+            f"only layers of an nn.Module can be replaced; a file of the format {opened.format} has none",
             where=opened.source,
             hint="name the code: package.module:callable",
         )

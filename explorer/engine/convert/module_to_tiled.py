@@ -10,23 +10,19 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
-from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import BadModel, Misuse
-from explorer.engine import convert
+from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, comparison
-from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
+from explorer.engine.convert.job import ConversionJob
+from explorer.engine.convert.module_twin import replaceable, twin_of, write_twin, writer_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.formats.torch_module.meta_copy import sharing_values
-from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.engine.models.opened import OpenedModel
 from explorer.engine.proof.torch_layers import site_evidence
 from explorer.engine.proof.verdict import Grounds, verdict_of
@@ -35,12 +31,7 @@ from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
 from explorer.host.optional_packages import error_line, silence
 
-
-class _ModuleSource(Struct, frozen=True):
-    """What a converter of modules asks of an opened model."""
-
-    loaded: LoadedModule
-    format: str
+_AS_ONNX = "tile it as ONNX, without --to torch"
 
 
 def plan_module(
@@ -51,7 +42,7 @@ def plan_module(
     Raises:
         Misuse: As `replace.tile_module` says, or the model is no nn.Module.
     """
-    loaded = _loaded(opened)
+    loaded = replaceable(opened, _AS_ONNX)
     bound = bind(loaded, job.input_shapes, job.dims)
     # on the meta device a copy costs nothing
     return tile_module(loaded.meta(), spec, _calls(loaded, bound), share=True, macs_total=macs_total)[1]
@@ -89,26 +80,24 @@ def to_torch(
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
-    loaded = _loaded(opened)
+    loaded = replaceable(opened, _AS_ONNX)
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
-        _writer(output)
+        writer_of(output, job.asked)
     job.tell("settling the inputs")
     bound = bind(loaded, job.input_shapes, job.dims)
     calls = _calls(loaded, bound)
     job.tell("tiling the layers")
     original = module if module is not None else loaded.materialise()
     tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
-    twin = replace(
-        loaded, build=lambda: sharing_values(tiled), trained=True, bound=None, _meta=None, _real=None
-    )
+    twin = twin_of(loaded, tiled)
     if output is None:
         evidence = _proof(job, loaded, twin, plan, bound) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
-        load = _write(replace(job, opened=_ModuleSource(twin, opened.format), path=temporary, target=output))
+        load = write_twin(twin, opened.format, replace(job, path=temporary, target=output))
         if job.verify:
             evidence = _proof(job, loaded, twin, plan, bound, lambda: load(temporary))
             evidence = replace(evidence, before=opened.source, after=output)
@@ -116,31 +105,6 @@ def to_torch(
                 raise output_files.Discard
     kept = output if evidence is None or evidence.passed else ""
     return tiled, TileResult(plan, kept, evidence, time.perf_counter() - started, "")
-
-
-def _write(job: ConversionJob) -> Callable[[str], Any]:
-    """Writes the job's module as the ending of its target says, and gives what reads such a file."""
-    writer = _writer(os.fspath(job.target))
-    name, _, function = writer.function.partition(":")
-    getattr(import_module(f"explorer.engine.convert.{name}"), function)(replace(job, verify=False))
-    return comparison.LOADERS[writer.format]
-
-
-def _loaded(opened: OpenedModel) -> LoadedModule:
-    """The model as an nn.Module, if it is one with layers."""
-    loaded = module_of(opened)
-    if any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules()):
-        what = f"--to torch replaces the layers of an nn.Module; {opened.format} keeps only their operators"
-        hint = "name the code: package.module:callable; or tile it as ONNX, without --to torch"
-        raise Misuse(what, where=opened.source, hint=hint)
-    return loaded
-
-
-def _writer(output: str) -> convert.Converter:
-    """What writes a module to a file of this name."""
-    if output.lower().endswith(".onnx"):
-        raise Misuse("--to torch makes a module, not ONNX", where=output, hint="give a .pt2 or .pt file")
-    return convert.find("torch", output, output, ConversionOptions(), module=True)
 
 
 def _calls(loaded: LoadedModule, bound: BoundInputs) -> Calls:

@@ -18,10 +18,10 @@ from explorer.engine.quantize.number_formats.number_format import Array
 from explorer.engine.quantize.weights import slabs
 from explorer.facts.quantize import Accumulator
 
-_SUMMED_OVER_ALL = ("Conv",)
+_SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
 """A sum takes all axes of the weight but that of the output channels; of matrices the depth alone."""
 
-_MATRICES = ("Gemm", "MatMul", "FusedMatMul")
+_MATRICES = ("Gemm", "MatMul", "FusedMatMul", "Linear")
 
 
 def signed_bits(low: int, high: int) -> int:

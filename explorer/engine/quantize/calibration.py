@@ -160,14 +160,43 @@ def ranges(
         Misuse: A value holds NaN, or the percentile is none.
         BadModel: The model does not run on a sample.
     """
+    names = {use.value for use in wanted.values()}
+    return ranges_seen(
+        wanted,
+        lambda take: observe(model, infos(model, names, samples), samples, take, step),
+        samples.text,
+        calibrator,
+        percentile,
+    )
+
+
+def ranges_seen(
+    wanted: Mapping[Key, RangeUse],
+    observe: Callable[[Callable[[str, Array], None]], None],
+    text: str,
+    calibrator: Calibrator,
+    percentile: float,
+) -> dict[Key, Range]:
+    """Ranges of values that something shows: `ranges`, whatever runs the model.
+
+    Args:
+        wanted: See `ranges`.
+        observe: Gives every value of every sample, by name, to what it is called with.
+        text: Where the samples come from.
+        calibrator: See `ranges`.
+        percentile: See `ranges`.
+
+    Raises:
+        Misuse: A value holds NaN, or the percentile is none.
+    """
     if not 50 < percentile <= 100:
         raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
     seen = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in wanted.values()}
-    observe(model, infos(model, seen, samples), samples, lambda name, value: seen[name].add(value), step)
+    observe(lambda name, value: seen[name].add(value))
     for name, distribution in seen.items():
         if distribution.nan:
             what = f"the value '{printable(name)}' has {distribution.nan:,} NaN"
-            raise Misuse(f"{what} with {samples.text}: no range can be made")
+            raise Misuse(f"{what} with {text}: no range can be made")
     return {key: seen[use.value].range(use, calibrator, percentile) for key, use in wanted.items()}
 
 

@@ -241,7 +241,7 @@ def _meant(
         elif spec.sites and id(layer) not in chosen:
             left[id(layer)] = "it is not chosen"
         elif layer.asked and not by_op and not spec.sites:
-            left[id(layer)] = f"a {layer.op} is left unless it is named: --op {layer.op}"
+            left[id(layer)] = f"left unless it is named: --op {layer.op}"
     return left
 
 

@@ -112,7 +112,7 @@ def run_errors(
             made = quantized(seen)
             for choice in part:
                 errors = layers.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                _add(errors, choice, grid_of, seen, made)
+                add_sample(errors, choice, grid_of, seen, made)
     return layers, outputs
 
 
@@ -124,7 +124,7 @@ def _agree(outputs: Mapping[str, Agreement], seen: Mapping[str, Any], made: Mapp
             agreement.add(old, new)
 
 
-def _add(
+def add_sample(
     errors: LayerErrors,
     choice: LayerChoice,
     grid_of: GridOf,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.session.parts.quantize import Quantizer
     from explorer.session.parts.tensor_values import TensorNumbers
     from explorer.session.parts.tiling import Tiler
-    from explorer.session.parts.torch_modules import ModuleTiler
+    from explorer.session.parts.torch_modules import ModuleMaker
     from explorer.session.parts.values import ModelValues
     from explorer.session.sizes.over_sizes import OverSizes
 
@@ -95,10 +95,10 @@ class SessionParts:
         return Quantizer(self._models)
 
     @cached_property
-    def _module_tiler(self) -> ModuleTiler:
-        from explorer.session.parts.torch_modules import ModuleTiler
+    def _module_maker(self) -> ModuleMaker:
+        from explorer.session.parts.torch_modules import ModuleMaker
 
-        return ModuleTiler(self._models)
+        return ModuleMaker(self._models)
 
     @cached_property
     def _prover(self) -> Prover:

@@ -110,7 +110,7 @@ class FigureMethods(SessionParts):
                 where=self._models.source,
                 hint="leave --style out: our own tree is for every format",
             )
-        return self._module_tiler.torchinfo()
+        return self._module_maker.torchinfo()
 
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Operator types of a model: how many, what they cost, the range of every attribute."""

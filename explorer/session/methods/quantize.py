@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from explorer.facts.quantize import QuantizeRequest
@@ -9,6 +10,8 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from explorer.facts.quantize import Quantization, QuantizeSpec
     from explorer.facts.settings import QuantizeSettings
 
@@ -79,6 +82,58 @@ class QuantizeMethods(SessionParts):
             output=output,
             overwrite=overwrite,
             measured=report,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def quantize_module(
+        self,
+        spec: QuantizeSpec,
+        *,
+        output: str | None = None,
+        overwrite: bool = False,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        calibrate: str | None = None,
+        draws: int = 4,
+        seed: int = 0,
+        report: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> tuple[nn.Module, Quantization]:
+        """An nn.Module like the opened one whose layers round to number formats; that stays as it is.
+
+        Weights and biases are stored rounded, in float32; inputs are rounded where they come in, by standard
+        operators of PyTorch. Layers keep their names, so that a state_dict fits both. The operator of a layer
+        is its type: 'Linear', 'Conv2d', 'LSTM'.
+
+        Args:
+            spec: Formats and layers; `form` has to be 'auto'.
+            output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
+            overwrite: Whether an existing `output` may be replaced.
+            dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
+            calibrate: See `quantize`.
+            draws: See `quantize`.
+            seed: See `quantize`.
+            report: See `quantize`.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: The model is no nn.Module, or was quantized or tiled as ONNX already; and see `quantize`.
+            BadModel: A weight holds NaN, or the module cannot be run or written.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.facts.quantize import QuantizeRequest
+
+        self._tiler.check_module(on_progress)
+        request = QuantizeRequest(spec, calibrate or "", draws, seed)
+        return self._module_maker.quantize(
+            request,
+            output=output,
+            overwrite=overwrite,
+            measured=report,
+            dynamic=dynamic,
+            command=self._exporter.quantize_module_command(request, output, dynamic),
             on_progress=on_progress,
             cancel=cancel,
         )

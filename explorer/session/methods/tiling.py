@@ -139,7 +139,7 @@ class TilingMethods(SessionParts):
             Misuse: As `tile_module` says.
         """
         self._tiler.check_module(on_progress)
-        return self._module_tiler.plan(spec, on_progress)
+        return self._module_maker.plan(spec, on_progress)
 
     def tile_module(
         self,
@@ -178,7 +178,7 @@ class TilingMethods(SessionParts):
             Cancelled: `cancel` said so.
         """
         self._tiler.check_module(on_progress)
-        return self._module_tiler.tile(
+        return self._module_maker.tile(
             spec,
             output=output,
             overwrite=overwrite,

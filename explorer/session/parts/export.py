@@ -15,6 +15,7 @@ from explorer.engine.formats.onnx import writer
 from explorer.engine.models.opened import dims_of
 from explorer.facts import TileSpec
 from explorer.facts.conversion import Conversion
+from explorer.facts.quantize import QuantizeRequest
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -146,6 +147,16 @@ class Exporter:
             return ""
         target = ["-o", path_word(output)] if output else []
         head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
+        return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
+
+    def quantize_module_command(
+        self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
+    ) -> str:
+        """The command that does headless what `quantize_module` does; '' where no command can."""
+        words = scripts.quantize_words(request)
+        if self._models.module is not None or words is None or output is None:
+            return ""
+        head = ["explorer", "quantize", path_word(self._models.source), "-o", path_word(output), *words]
         return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
 
     def script(self, path: str, index: int | None, branches: bool, overwrite: bool) -> str:

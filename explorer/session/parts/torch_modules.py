@@ -1,4 +1,5 @@
-"""Tiling the layers of an nn.Module in PyTorch, and torchinfo's table: what ends in no ONNX file.
+"""Tiling or quantizing the layers of an nn.Module in PyTorch, and torchinfo's table: what ends in no ONNX
+file.
 
 The results stand beside the history, whose states are files: the original stays the current model.
 """
@@ -12,20 +13,22 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.module_to_quantized import to_quantized
 from explorer.engine.convert.module_to_tiled import plan_module, to_torch
 from explorer.engine.costs.compare import torchinfo
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.tiling.layers import with_sites_found
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.facts.comparison import TorchinfoTable
-from explorer.session.parts.models import Models, OnProgress
+from explorer.facts.quantize import Quantization, QuantizeRequest
+from explorer.session.parts.models import Cancel, Models, OnProgress
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class ModuleTiler:
-    """Makes tiled modules of the opened one."""
+class ModuleMaker:
+    """Makes tiled and quantized modules of the opened one."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -76,6 +79,28 @@ class ModuleTiler:
             raise ExplorerError(said, where=self._models.source)
         return module, replace(result, plan=self._with_macs(result.plan), command=command)
 
+    def quantize(
+        self,
+        request: QuantizeRequest,
+        *,
+        output: str | None,
+        overwrite: bool,
+        measured: bool,
+        dynamic: Mapping[str, Mapping[int, str]] | None,
+        command: str,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> tuple[nn.Module, Quantization]:
+        """The quantized module, and what became of it."""
+        job = self._job(
+            target=output or "", verify=False, dynamic=dynamic, on_progress=on_progress, cancel=cancel
+        )
+        opened = self._models.opened(0, on_progress)
+        analysis = self._models.examined(0).analysis
+        how: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
+        module, fact = to_quantized(opened, self._models.module, request, job, analysis, **how)
+        return module, replace(fact, command=command)
+
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
         options, opened = self._models.options, self._models.opened()
@@ -94,7 +119,7 @@ class ModuleTiler:
     ) -> ConversionJob:
         if self._models.current:
             raise Misuse(
-                "the current model was tiled as ONNX: it is no module",
+                "the current model was made as ONNX: it is no module",
                 where=self._models.source,
                 hint="explorer.to_torch(path) loads the file; or go back to the original",
             )

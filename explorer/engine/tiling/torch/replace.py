@@ -97,7 +97,7 @@ def tile_module(
         choices[site.name] = made[1]
     if not plans:
         raise Misuse("no layer is left to tile", hint="; ".join(dict.fromkeys(s.reason for s in skipped)))
-    twin = _copied(module, share)
+    twin = copied(module, share)
     layers = dict(twin.named_modules(remove_duplicate=False))
     for site in chosen:
         if site.name in choices:
@@ -260,7 +260,12 @@ def _planned(
     return (plans, choice), None
 
 
-def _copied(module: nn.Module, share: bool) -> nn.Module:
+def copied(module: nn.Module, share: bool) -> nn.Module:
+    """A copy of a module: with the same tensors, or with its own.
+
+    Raises:
+        Misuse: It cannot be copied.
+    """
     if share:
         return sharing_values(module)
     try:

@@ -1,0 +1,76 @@
+"""A module made of another by replacing layers: what it can be made of, and how it is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+from torch import nn
+
+from explorer.base.errors import Misuse
+from explorer.engine import convert
+from explorer.engine.convert import comparison
+from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.meta_copy import sharing_values
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
+from explorer.engine.models.opened import OpenedModel
+
+
+class _ModuleSource(Struct, frozen=True):
+    """What a converter of modules asks of an opened model."""
+
+    loaded: LoadedModule
+    format: str
+
+
+def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
+    """The model as an nn.Module, if it is one with layers.
+
+    Args:
+        opened: The model.
+        hint: What to do where it is none.
+
+    Raises:
+        Misuse: It is none.
+    """
+    loaded = module_of(opened)
+    if any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules()):
+        what = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
+        raise Misuse(what, where=opened.source, hint=f"name the code: package.module:callable; or {hint}")
+    return loaded
+
+
+def twin_of(loaded: LoadedModule, made: nn.Module) -> LoadedModule:
+    """What was made of a module, as it was opened."""
+    return replace(
+        loaded, build=lambda: sharing_values(made), trained=True, bound=None, _meta=None, _real=None
+    )
+
+
+def writer_of(output: str, asked: ConversionOptions) -> convert.Converter:
+    """What writes a module to a file of this name, as it is asked for.
+
+    Raises:
+        Misuse: Nothing does.
+    """
+    if output.lower().endswith(".onnx"):
+        raise Misuse("a module is no ONNX file", where=output, hint="give a .pt2 or .pt file")
+    return convert.find("torch", output, output, asked, module=True)
+
+
+def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[[str], Any]:
+    """Writes a module to `job.path` as the ending of `job.target` says, and gives what reads such a file.
+
+    Raises:
+        BadModel: It cannot be written.
+    """
+    writer = writer_of(os.fspath(job.target), job.asked)
+    name, _, function = writer.function.partition(":")
+    convert_module = getattr(import_module(f"explorer.engine.convert.{name}"), function)
+    convert_module(replace(job, opened=_ModuleSource(twin, format), verify=False))
+    return comparison.LOADERS[writer.format]

@@ -1,0 +1,188 @@
+"""Quantizable layers of an nn.Module: where their weights, inputs and biases stand.
+
+They are told in the records of a graph's layers, so that choice, grids and figures are the same for both: the
+operator is the type of torch's, the name that of the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec import Struct
+from msgspec.structs import replace
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+
+from explorer.engine.graph.model import Computed, Node, Tensor
+from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes
+from explorer.engine.tiling.torch.replace import TILED, rows_of, sizes_of
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_RECURRENT = (nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+_KINDS: tuple[type[nn.Module], ...] = (
+    nn.Linear,
+    *_CONVOLUTIONS,
+    *_TRANSPOSED,
+    *_RECURRENT,
+    *_TABLES,
+    nn.MultiheadAttention,
+    nn.Bilinear,
+)
+
+
+class LayerRun(Struct):
+    """What a run of a module shows of a layer.
+
+    Attributes:
+        dtype: Of what it was given first; '' for no tensor.
+        sizes: M, K and N of its matrix product; None where it is none.
+    """
+
+    dtype: str
+    sizes: Sizes | None
+
+
+class ModuleLayer(Struct, frozen=True):
+    """A layer of a module.
+
+    Attributes:
+        layer: As the choice of number formats knows it.
+        path: Of the module; '' for the whole.
+        parameters: Names of its parameters, by the `at` of operands.
+    """
+
+    layer: QuantizableLayer
+    path: str
+    parameters: Mapping[int, str]
+
+
+def found_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
+    """The modules that multiply or hold weights: path, module, and the type of torch's that it is."""
+    inside: tuple[str, ...] = ()
+    for path, layer in module.named_modules():
+        kind = next((one for one in _KINDS if isinstance(layer, one)), None)
+        if kind is None or (inside and path.startswith(inside)):
+            continue
+        if kind is nn.MultiheadAttention:  # which reads the weights of its projections itself
+            inside = (*inside, f"{path}." if path else "")
+        yield path, layer, kind
+
+
+def input_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a layer is called with: its first argument, by place or by name."""
+    return args[0] if args else kwargs.get("input")
+
+
+def look(path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]) -> Callable[[], None]:
+    """Notes in `runs` how a layer runs; gives what ends that."""
+
+    def note(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        x = input_of(args, kwargs)
+        dtype = str(x.dtype).removeprefix("torch.") if isinstance(x, torch.Tensor) else ""
+        sizes = None
+        if kind in TILED and isinstance(output, torch.Tensor):
+            sizes = rows_of(layer, output), *sizes_of(layer)
+        runs.setdefault(path, LayerRun(dtype, sizes))
+
+    return layer.register_forward_hook(note, with_kwargs=True).remove  # type: ignore[no-any-return]
+
+
+def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
+    """The layers of a module, in its own order.
+
+    Args:
+        module: With its values.
+        runs: How layers run, by their paths, from `look`.
+    """
+    names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
+    return [_layer(path, layer, kind, runs.get(path), names) for path, layer, kind in found_modules(module)]
+
+
+def _layer(
+    path: str, layer: nn.Module, kind: type[nn.Module], run: LayerRun | None, names: Mapping[int, str]
+) -> ModuleLayer:
+    name, op = path or type(layer).__name__, kind.__name__
+    node = Node(op, [f"{name} (input)"], [name], name)
+    if reason := _unfit(layer, kind, run):
+        return ModuleLayer(QuantizableLayer(node, name, reason=reason), path, {})
+    operands = list(_operands(layer, kind, name))
+    parameters = {operand.at: operand.stored for operand in operands if operand.tensor is not None}
+    held = dict(layer.named_parameters(remove_duplicate=False))
+    shown = [
+        _replaced(operand, names.get(id(held[operand.stored]), "")) if operand.stored else operand
+        for operand in operands
+    ]
+    sizes = run.sizes if run is not None else None
+    found = QuantizableLayer(node, name, tuple(shown), sizes, asked=isinstance(layer, _TABLES))
+    return ModuleLayer(found, path, parameters)
+
+
+def _replaced(operand: Operand, stored: str) -> Operand:
+    """An operand by the name that its tensor has in the whole module: tied ones have one."""
+    return replace(operand, stored=stored or operand.stored)
+
+
+def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None) -> str:
+    """Why a layer cannot take a format; '' where it can."""
+    if kind is nn.Bilinear:
+        return "a product of three operands takes no number format"
+    if any(parametrize.is_parametrized(part) for part in layer.modules()):
+        return "its weight is made by a parametrization"
+    hooks = [hook for part in layer.modules() for hook in part._forward_pre_hooks.values()]
+    if any(type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks):
+        return "its weight is made by a hook"  # of weight_norm, spectral_norm, pruning
+    if type(layer).forward is not kind.forward:
+        return f"the class {type(layer).__name__} computes something of its own"
+    weights = [tensor for name, tensor in layer.named_parameters() if "weight" in name]
+    if not weights or (hasattr(layer, "weight") and layer._parameters.get("weight") is None):
+        return "its weight is no parameter"
+    if any(isinstance(tensor, UninitializedParameter) for tensor in weights):
+        return "its shape is not known before it has run"
+    odd = next((t for t in weights if t.dtype != torch.float32 or t.layout != torch.strided), None)
+    if odd is not None:
+        return f"its type is {str(odd.dtype).removeprefix('torch.')}, quantized is float32"
+    if any(not tensor.numel() for tensor in weights):
+        return "it is empty"
+    if run is None:
+        return "it does not run with these inputs"
+    if run.dtype not in ("float32", "") and not isinstance(layer, _TABLES):
+        return f"its input is {run.dtype}, quantized is float32"
+    return ""
+
+
+def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]:
+    """What a layer reads; `stored` is the name of the parameter in it."""
+    value = f"{name} (input)"
+    if kind in (*_RECURRENT, nn.MultiheadAttention):
+        # what flows in them stays in float
+        inside = [one for one, tensor in layer.named_parameters() if "weight" in one and tensor.dim() == 2]
+        for at, one in enumerate(inside, 1):
+            yield _stored("weight", at, layer, one, -2, -1)
+        return
+    rank = layer.weight.dim()
+    if kind in _TABLES:
+        yield _stored("weight", 1, layer, "weight", -2, -1)
+        return
+    # a transposed convolution's weight is (in, out / groups, kernel), all others' begin with what comes out
+    channel, depth = (1 - rank, -rank) if kind in _TRANSPOSED else (-rank, 1 - rank)
+    yield Operand("input", 0, value, depth=1 - rank)
+    yield _stored("weight", 1, layer, "weight", channel, depth)
+    if layer.bias is not None:
+        yield _stored("bias", 2, layer, "bias", -1, None)
+
+
+def _stored(part: Any, at: int, layer: nn.Module, name: str, channel: int, depth: int | None) -> Operand:
+    parameter = layer.get_parameter(name)
+    shape = tuple(parameter.shape)
+
+    def values() -> Iterator[memoryview]:
+        yield parameter.detach().cpu().contiguous().numpy().data.cast("B")
+
+    tensor = Tensor(name, "float32", shape, Computed(parameter.nbytes, values))
+    return Operand(part, at, name, channel, depth, tensor, name, tuple(range(len(shape))))

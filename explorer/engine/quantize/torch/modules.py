@@ -1,0 +1,185 @@
+"""A quantized nn.Module: a copy that holds rounded weights and rounds what its layers are given; its ranges
+and errors, seen by hooks while the original runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from explorer.base.errors import BadModel
+from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.quantize.calibration import ranges_seen
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.errors import GridOf, LayerErrors, Step, add_sample
+from explorer.engine.quantize.grids import Ranges, wanted
+from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.number_formats.number_format import Array, NumberFormat
+from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, input_of, look
+from explorer.engine.quantize.torch.rounding import InputRounding
+from explorer.engine.quantize.weights import slabs
+from explorer.engine.runtime.samples import Feeds, Samples
+from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.values.agreement import Agreement
+from explorer.facts.quantize import QuantizeSpec
+from explorer.host.optional_packages import error_line
+
+Run = Callable[[nn.Module, Feeds], list[Array]]
+"""Runs a module on a sample, and gives the tensors that it makes."""
+
+
+def layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, LayerRun]:
+    """How the layers of a module run on the first sample, by their paths."""
+    runs: dict[str, LayerRun] = {}
+    with ExitStack() as stack:
+        for path, layer, kind in found_modules(module):
+            stack.callback(look(path, layer, kind, runs))
+        for feeds in samples:
+            run(module, feeds)
+            break
+    return runs
+
+
+def ranges(
+    module: nn.Module,
+    layers: Sequence[ModuleLayer],
+    choices: Sequence[LayerChoice],
+    spec: QuantizeSpec,
+    samples: Samples,
+    run: Run,
+    step: Step,
+) -> Ranges:
+    """Ranges of the layers' inputs, as `calibration.ranges` gives those of a graph's values."""
+    uses = wanted(choices)
+    if not uses:
+        return {}
+    read = {use.value for use in uses}
+
+    def observe(take: Callable[[str, Array], None]) -> None:
+        held = dict(module.named_modules())
+        with ExitStack() as stack:
+            for one in layers:
+                (value,) = one.layer.node.inputs
+                if value in read:
+
+                    def see(_: nn.Module, args: Any, kwargs: Any, value: str = value) -> None:
+                        take(value, as_array(input_of(args, kwargs)))
+
+                    hook = held[one.path].register_forward_pre_hook(see, with_kwargs=True)
+                    stack.callback(hook.remove)
+            for at, feeds in enumerate(samples):
+                step(at, samples.count)
+                run(module, feeds)
+
+    return ranges_seen(uses, observe, samples.text, spec.calibrator, spec.percentile)
+
+
+def quantize_copy(
+    twin: nn.Module, layers: Sequence[ModuleLayer], choices: Sequence[LayerChoice], grid_of: GridOf
+) -> None:
+    """Gives the layers of a copy rounded weights and biases, and rounds what they are given.
+
+    A weight that several layers hold stays one where they round it alike.
+
+    Args:
+        twin: The copy, which is changed; it may share tensors with its original.
+        layers: Of the original.
+        choices: For them.
+        grid_of: The grids that they are rounded on.
+    """
+    held = dict(twin.named_modules())
+    made: dict[Hashable, nn.Parameter] = {}
+    for one, choice in zip(layers, choices, strict=True):
+        if choice.reason:
+            continue
+        layer = held[one.path]
+        for operand in one.layer.operands:
+            fmt: NumberFormat | None = getattr(choice, operand.part)
+            if fmt is None:
+                continue
+            grid = grid_of(choice, operand)
+            depth = -1 if operand.depth is None else operand.depth
+            if operand.tensor is None:
+                layer.register_forward_pre_hook(InputRounding(fmt, grid, depth), with_kwargs=True)
+                continue
+            key = operand.stored, fmt, depth, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()
+            owner, _, name = one.parameters[operand.at].rpartition(".")
+            holder = layer.get_submodule(owner)
+            if key not in made:
+                made[key] = _rounded(holder.get_parameter(name), choice, operand, fmt, grid_of)
+            setattr(holder, name, made[key])
+
+
+def _rounded(
+    old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, grid_of: GridOf
+) -> nn.Parameter:
+    values = np.empty(operand.shape, np.float32)
+    at, depth = 0, -1 if operand.depth is None else operand.depth
+    for some, grid in slabs(operand, grid_of(choice, operand)):
+        values[at : at + len(some)] = fmt.rounded(some, grid, depth)
+        at += len(some)
+    return nn.Parameter(torch.from_numpy(values).to(old.device), requires_grad=old.requires_grad)
+
+
+def run_errors(
+    module: nn.Module,
+    twin: nn.Module,
+    layers: Sequence[ModuleLayer],
+    choices: Sequence[LayerChoice],
+    grid_of: GridOf,
+    samples: Samples,
+    run: Run,
+    step: Step,
+) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
+    """Errors of inputs, layers and outputs: as `errors.run_errors` measures those of a graph.
+
+    Each layer of the copy runs by itself, on what the original's is given, while the original runs.
+
+    Raises:
+        BadModel: A module does not run on a sample.
+    """
+    errors: dict[str, LayerErrors] = {}
+    outputs: dict[str, Agreement] = {}
+    old, new = dict(module.named_modules()), dict(twin.named_modules())
+    for number, feeds in enumerate(samples):
+        step(number, samples.count)
+        with ExitStack() as stack:
+            for one, choice in zip(layers, choices, strict=True):
+                if not choice.reason:
+                    found = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
+                    see = _beside(found, choice, grid_of, new[one.path])
+                    hook = old[one.path].register_forward_hook(see, with_kwargs=True)
+                    stack.callback(hook.remove)
+            before = run(module, feeds)
+        after = run(twin, feeds)
+        if len(before) != len(after):
+            raise BadModel("the quantized module gives other outputs than its original")
+        for at, (a, b) in enumerate(zip(before, after, strict=True)):
+            end = "output" if len(before) == 1 else f"output.{at}"
+            agreement = outputs.setdefault(end, Agreement())
+            if a.shape == b.shape and a.dtype.kind in "biufV":
+                agreement.add(a, b)
+    return errors, outputs
+
+
+def _beside(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
+    """A forward hook that runs the quantized layer on what the original's was given."""
+    (value,), (name,) = choice.layer.node.inputs, choice.layer.node.outputs
+
+    def see(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        try:
+            made = twin(*args, **kwargs)
+        except Exception as error:
+            raise BadModel(f"the quantized layer '{name}' failed: {error_line(error)}") from error
+        x = input_of(args, kwargs)
+        seen = {value: as_array(x)} if choice.input is not None else {}
+        # of a recurrent layer the first output holds all steps
+        before, after = (as_array(next(tensors(result))[1]) for result in (output, made))
+        add_sample(errors, choice, grid_of, {**seen, name: before}, {name: after})
+
+    return see

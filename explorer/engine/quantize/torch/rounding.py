@@ -1,0 +1,109 @@
+"""Rounding of a layer's input in torch, by standard operators alone: the same numbers as `rounded` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explorer.engine.quantize.number_formats.half import Half
+from explorer.engine.quantize.number_formats.integer import Integer
+from explorer.engine.quantize.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
+from explorer.engine.quantize.number_formats.minifloat import Minifloat
+from explorer.engine.quantize.number_formats.narrow import Binary
+from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
+
+
+class InputRounding:
+    """A forward pre-hook: rounds what a layer is given to a number format.
+
+    Args:
+        format: Any.
+        grid: Of one scale.
+        depth: The axis along which the format's own blocks lie.
+    """
+
+    def __init__(self, format: NumberFormat, grid: Grid, depth: int) -> None:
+        self.format = format
+        self.scale, self.zero = float(grid.scale), float(grid.zero)
+        self.depth = depth
+
+    def __call__(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the layer, with its input rounded."""
+        if args:
+            return (self.rounded(args[0]), *args[1:]), dict(kwargs)
+        return (), {**kwargs, "input": self.rounded(kwargs["input"])}
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Float32 numbers of the format, saturated; a NaN stays one."""
+        way = next(way for kind, way in _WAYS.items() if isinstance(self.format, kind))
+        return way(self, self.format, x)
+
+    def __repr__(self) -> str:
+        return f"to {self.format.name}, scale {self.scale:g}"
+
+
+def _integer(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    """Divided, not multiplied by the inverse, which ties would show."""
+    whole = torch.round(x / how.scale)
+    return (torch.clamp(whole + how.zero, fmt.least, fmt.largest) - how.zero) * how.scale
+
+
+def _binary(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    scale = torch.full_like(x, how.scale)
+    return torch.where(x >= 0, scale, -scale)
+
+
+def _half(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    return x.to(getattr(torch, fmt.name)).to(torch.float32)
+
+
+def _minifloat(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    return _nearest(fmt, x / how.scale) * how.scale
+
+
+def _nearest(fmt: Minifloat, x: Tensor) -> Tensor:
+    """As `Minifloat.nearest` reckons: the exponent is read out of the bits of a float32."""
+    near = torch.clamp(x, -fmt.largest, fmt.largest)
+    step = torch.clamp(_exponent(near), min=1 - fmt.bias) - fmt.mantissa
+    return torch.round(near * _power_of_two(-step)) * _power_of_two(step)
+
+
+def _blocks(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    """A block may be short: zeros behind its end change nothing."""
+    moved = x.movedim(how.depth, -1)
+    length = moved.shape[-1]
+    whole = nn.functional.pad(moved, (0, -length % BLOCK))
+    parts = whole.reshape(*whole.shape[:-1], -1, BLOCK)
+    largest = parts.abs().amax(-1, keepdim=True)
+    shared = torch.clamp(_exponent(largest) - fmt.reach, min=LEAST_EXPONENT)
+    # 2**-127 is half of the least power of two that has an exponent of its own
+    scale = _power_of_two(shared + 1) * 0.5
+    # what is infinite or NaN becomes NaN by this, what is finite 0
+    near = _nearest(fmt.element, parts / scale) * scale + largest * 0
+    return near.flatten(-2)[..., :length].movedim(-1, how.depth)
+
+
+def _exponent(x: Tensor) -> Tensor:
+    bits: Tensor = x.contiguous().view(torch.int32)
+    return (bits >> 23 & 255) - 127
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """2**exponent, float32, of an int32 between -126 and 127."""
+    bits: Tensor = exponent + 127 << 23
+    return bits.view(torch.float32)
+
+
+_WAYS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor]] = {
+    Binary: _binary,
+    Integer: _integer,
+    Half: _half,
+    Minifloat: _minifloat,
+    Microscaling: _blocks,
+}
+"""How each family rounds; a subclass that rounds otherwise stands before its base."""
