@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.evaluate import data_file
@@ -98,11 +98,9 @@ def swept(
         models.check_target(output, overwrite, data)
     found: list[_Tried] = []
 
-    def done(_: object, outcome: tuple[_Tried, ...] | ExplorerError) -> None:
-        if isinstance(outcome, ExplorerError):
-            raise outcome
+    def done(one: _Tried) -> None:
         # of all checkpoints the best one so far is held
-        found.extend(outcome)
+        found.append(one)
         found.sort(key=_place)
         found[1:] = [_Tried(one.trial, one.run) for one in found[1:]]
         report(on_progress, None, "training", len(found), len(asked))
@@ -112,7 +110,7 @@ def swept(
     stay = workers == 1 or models.module is not None
     report(on_progress, None, "training", 0, len(asked))
     while left and scheduler is None and (stay or (workers is None and _cheap(found, len(left)))):
-        done(left[0], (left.pop(0)(models, cancel=cancel),))
+        done(left.pop(0)(models, cancel=cancel))
     count = _spread(models, left, done, scheduler, workers, cancel) if left else 0
     best = found[0].run
     if best is None:
@@ -135,8 +133,10 @@ def swept(
     )
 
 
-def _place(one: _Tried) -> float:
-    return float("inf") if one.trial.loss is None else one.trial.loss
+def _place(one: _Tried) -> tuple[Any, ...]:
+    trial = one.trial
+    loss = math.inf if trial.loss is None else trial.loss
+    return loss, trial.rate, trial.batch, trial.epochs, trial.optimizer
 
 
 def _cheap(found: Sequence[_Tried], left: int) -> bool:
@@ -148,7 +148,7 @@ def _cheap(found: Sequence[_Tried], left: int) -> bool:
 def _spread(
     models: Models,
     left: Sequence[Any],
-    done: processes.Done,
+    done: Callable[[_Tried], None],
     scheduler: str | None,
     workers: int | None,
     cancel: Cancel,
@@ -161,12 +161,18 @@ def _spread(
     tasks = [
         partial(_elsewhere, source, {**models.options, **paths}, partial(one, data=data)) for one in left
     ]
+
+    def told(task: Any, outcome: tuple[_Tried, ...] | ExplorerError) -> None:
+        if isinstance(outcome, ExplorerError):  # its workers died, say: the others stand
+            outcome = (_failed(task.args[2].keywords["how"], outcome),)
+        done(outcome[0])
+
     if scheduler is None:
         most = workers or min(processes.cores(), processes.room(os.path.getsize(data)))
-        return processes.run(tasks, done, workers=most, cancel=cancel)
+        return processes.run(tasks, told, workers=most, cancel=cancel)
     from explorer.engine.sweep import cluster
 
-    return cluster.run(tasks, done, scheduler=scheduler, cancel=cancel)
+    return cluster.run(tasks, told, scheduler=scheduler, cancel=cancel)
 
 
 def _elsewhere(source: str, options: dict[str, Any], one: Any) -> tuple[_Tried, ...]:
@@ -181,9 +187,6 @@ def _elsewhere(source: str, options: dict[str, Any], one: Any) -> tuple[_Tried, 
 def _tried(models: Models, *, data: str, keep: bool, how: dict[str, Any], cancel: Cancel = None) -> _Tried:
     """One trial; that its loss is no number, say, is an answer."""
     stop_if(cancel)
-    asked = TrainingTrial(
-        **{name: value for name, value in how.items() if name in TrainingTrial.__struct_fields__}
-    )
     try:
         with scratch.folder() as folder:
             path = os.path.join(folder, "best.ckpt") if keep else None
@@ -195,7 +198,16 @@ def _tried(models: Models, *, data: str, keep: bool, how: dict[str, Any], cancel
     except (Cancelled, MissingExtra):
         raise
     except ExplorerError as error:
-        return _Tried(replace(asked, error=str(error)))
+        return _failed(how, error)
     epoch = run.epochs[run.best - 1]
-    figures: dict[str, Any] = {"loss": epoch.held_loss, "accuracy": epoch.accuracy, "seconds": run.seconds}
-    return _Tried(replace(asked, best=epoch.epoch, **figures), run, checkpoint)
+    figures = {"loss": epoch.held_loss, "accuracy": epoch.accuracy, "seconds": run.seconds}
+    return _Tried(_trial(how, best=epoch.epoch, **figures), run, checkpoint)
+
+
+def _failed(how: Mapping[str, Any], error: ExplorerError) -> _Tried:
+    return _Tried(_trial(how, error=str(error)))
+
+
+def _trial(how: Mapping[str, Any], **found: Any) -> TrainingTrial:
+    asked = {name: value for name, value in how.items() if name in TrainingTrial.__struct_fields__}
+    return TrainingTrial(**asked, **found)

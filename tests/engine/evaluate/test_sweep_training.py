@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import explorer
-from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.cli.main import main
 from explorer.engine.sweep import processes
 from explorer.session import Session
@@ -85,6 +85,21 @@ def test_workers_find_what_one_process_finds(here, monkeypatch):
         for f in ("a.ckpt", "b.ckpt")
     ]
     assert said[0] == said[1]
+
+
+def test_a_trial_whose_workers_die_is_a_row_and_the_others_stand(here, monkeypatch):
+    def dying(tasks, done, *, workers, cancel=None):
+        done(tasks[0], EngineDied("the workers that tried it ended"))
+        for task in tasks[1:]:
+            done(task, task())
+        return workers
+
+    monkeypatch.setattr(processes, "run", dying)
+    with Session(NET) as session:
+        found = session.sweep_training("d.npz", "lr=0.1,0.2,epochs=1", workers=2).trials
+    assert [(trial.rate, trial.epochs) for trial in found] == [(0.2, 1), (0.1, 1)]
+    assert found[1].error == "the workers that tried it ended"
+    assert found[1].loss is None
 
 
 @pytest.mark.slow

@@ -18,12 +18,9 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 def training_run(fact: TrainingRun) -> list[Block]:
     """The answer of `explorer train`: how, the curves, every epoch, and where the best weights are."""
     best = fact.epochs[fact.best - 1]
-    head = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
     how = f"{fact.optimizer}, rate {fact.rate:g}, batch {fact.batch:,}, seed {fact.seed}"
     blocks: list[Block] = [
-        Line((Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {head}", "quiet"))),
-        Line(Span(f"{exact_text(fact.parameters)} parameters, {how}; weights {fact.weights}", "quiet"), 2),
-        Line(),
+        *_head(fact, how),
         *_curve(f"{fact.loss}, held out", [epoch.held_loss for epoch in fact.epochs]),
         Line(),
         Table(
@@ -43,14 +40,10 @@ def training_run(fact: TrainingRun) -> list[Block]:
 
 def training_sweep(fact: TrainingSweep) -> list[Block]:
     """The answer of `explorer sweep --train`: a row a trial, the best first, and where its weights are."""
-    head = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
-    how = f"{exact_text(fact.parameters)} parameters, seed {fact.seed}; weights {fact.weights}"
     best = fact.trials[0]
     workers = f", {fact.workers} workers" if fact.workers else ""
     blocks: list[Block] = [
-        Line((Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {head}", "quiet"))),
-        Line(Span(how, "quiet"), 2),
-        Line(),
+        *_head(fact, f"seed {fact.seed}"),
         Table(
             (
                 *(Column(name, "right") for name in ("lr", "batch", "epochs", "best", fact.loss, "accuracy")),
@@ -67,6 +60,13 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
         Line(Span(f"{len(fact.trials):,} trained in {seconds_text(fact.seconds)}{workers}", "quiet"), 2),
     ]
     return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
+
+
+def _head(fact: TrainingRun | TrainingSweep, how: str) -> list[Block]:
+    samples = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
+    said = f"{exact_text(fact.parameters)} parameters, {how}; weights {fact.weights}"
+    title = Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {samples}", "quiet")
+    return [Line(title), Line(Span(said, "quiet"), 2), Line()]
 
 
 def _trial(trial: TrainingTrial) -> Sequence[Cell]:
