@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, beyond
 from explorer.host import memory_limit, scratch
-from explorer.session import Session
 from explorer.session.kept.rows import RowPages
 
 if TYPE_CHECKING:
     from explorer.facts import History, Progress
+    from explorer.session import Session
 
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
@@ -184,6 +184,8 @@ def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
 
 
 def _session(setup: Mapping[str, Any], history: History | None) -> Session:
+    from explorer.session import Session  # the engine, which what shows the file's header begins before
+
     session = Session(**setup)
     if history is not None:
         session.restore(history)

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the facts come with them, and the help of all verbs reads this file
-    from explorer.report.graph import write
-    from explorer.report.graph.words import check_coloring
+    from explorer.report.graph import words, write
     from explorer.report.present.look.layers import same_name_text
 
     format = write.check(given.output)
     color, outside = given.color, given.overlay or None
     if outside is None:
-        check_coloring(color, ())
+        words.check_coloring(color, ())
     ends = getattr(given, "from"), given.to
     for flag, other, one in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
         if one and not all(ends):
@@ -49,7 +48,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             return told
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
-            check_coloring(color, [column.name for column in figures.columns])
+            words.check_coloring(color, [column.name for column in figures.columns])
         drawing = session.graph(
             given.layer,
             depth=given.depth,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.exit_codes import DONE, OF_VERDICT
@@ -38,6 +36,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         digest = session.sha256() if given.json else None
         if formats is not None:
             made = session.quantize(formats, calibrate=given.calibrate, report=False, on_progress=progress)
+            from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
+
             quantization = replace(made, output="")  # a file of the session's, which goes with it
         idle = _idle_rules(session, spec)
         if given.output is None:
