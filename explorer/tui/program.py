@@ -106,7 +106,9 @@ class ExplorerApp(App[int]):
             clipboard.send(text, os.environ, self._driver.write)
 
     async def on_event(self, event: events.Event) -> None:
-        """A key goes before whatever else is to be done."""
+        """A key goes before whatever else is to be done; one behind the last is for nobody."""
+        if self._exit and isinstance(event, events.InputEvent):
+            return
         if isinstance(event, events.Key):
             self.last_key = time.monotonic()
         await super().on_event(event)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual import events
 
+from explorer.tui.program import ExplorerApp
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import screen
+from tests.tui.scripted import ScriptedEngine
 
 KEYS = (("Enter", "go"), ("Space", "mark"), ("n N", "difference"), ("Esc", "back"))
 
@@ -24,6 +28,18 @@ async def test_of_two_keys_that_come_together_a_menu_hears_the_first() -> None:
         await hands.rest()
         assert menu not in hands.pilot.app.screen_stack
         assert len(hands.pilot.app.screen_stack) == 2, "what the first key asked for lies on the main screen"
+
+
+@pytest.mark.parametrize("opens", ["S", "G", "I", "question_mark"])
+async def test_a_key_that_comes_behind_the_one_that_ends_the_program_is_for_nobody(opens: str) -> None:
+    app = ExplorerApp("models/alexnet.onnx", ScriptedEngine())
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        for key in ("q", opens):
+            app.post_message(events.Key(key, key if len(key) == 1 else "?"))
+        while app.is_running:
+            await asyncio.sleep(0.01)
+    assert app.return_code == 0
 
 
 @pytest.mark.sampled(2)

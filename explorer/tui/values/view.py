@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 from textual.app import ComposeResult
@@ -108,7 +109,7 @@ class HeatMapView(SubScreen[None]):
         self.request = MapRequest(self._names[0])
         self.fact: HeatMap | None = None
         self.row = self.column = 0
-        self._shown = ""
+        self._shown = self.request
         self._outlier = -1
         self._beside: bool | None = None
         self._goal: tuple[int, ...] | None = None
@@ -137,7 +138,7 @@ class HeatMapView(SubScreen[None]):
 
     @property
     def _is_read(self) -> bool:
-        return self.fact is not None and self._shown == self.request.name
+        return self.fact is not None and self._shown.name == self.request.name
 
     def on_resize(self) -> None:
         """Another room holds another number of cells."""
@@ -167,7 +168,7 @@ class HeatMapView(SubScreen[None]):
         if fact is None or not fact.cells:
             return None
         # the frame between two maps takes a column of one
-        width = min(width, self.request.size[1])
+        width = min(width, self.request.size[1] or width)
         return Picture(fact, self.largest, self.row, self.column, width, height, colours)
 
     def _show_keys(self) -> None:
@@ -240,7 +241,9 @@ class HeatMapView(SubScreen[None]):
             return
         self.request = request._replace(size=size, whole=not known)
         self._goal = goal or self._goal
-        self.run_worker(self._fetch(self.request), exclusive=True, exit_on_error=False)
+        # a coroutine that is replaced before it begins would be complained about
+        work: Callable[[], Any] = partial(self._fetch, self.request)
+        self.run_worker(work, exclusive=True, exit_on_error=False)
 
     async def _fetch(self, request: MapRequest) -> None:
         kept = self.fact
@@ -252,14 +255,16 @@ class HeatMapView(SubScreen[None]):
                 self.request = request._replace(before=None, size=(0, 0))
                 self._lay_out()
                 return
-            if not self._is_read:
+            if self._is_read:
+                self.request = self._shown  # the same key asks again
+            else:
                 self.fact = None
                 self._show()
             self._say(str(error))
             return
         if not request.whole and kept is not None:
             fact = _with_figures(fact, kept)
-        self.fact, self._shown = fact, request.name
+        self.fact, self._shown = fact, request
         goal, self._goal = self._goal, None
         if goal is not None and fact.cells:
             self.row, self.column = (
@@ -315,7 +320,7 @@ class HeatMapView(SubScreen[None]):
 
     def _pan(self, axis: int, by: int, step: int = 0) -> None:
         """Another part of the same size, by so many rows or columns."""
-        if self.fact is None:
+        if self.fact is None or not self.fact.cells:
             return
         first, stop = (self.fact.rows, self.fact.columns)[axis]
         size = self._sizes[axis]
@@ -343,7 +348,7 @@ class HeatMapView(SubScreen[None]):
     def action_heat_zoom(self, step: int) -> None:
         """Half as many rows and columns around the cursor, or twice as many."""
         fact = self.fact
-        if fact is None:
+        if fact is None or not fact.cells:
             return
         parts: list[Span] = []
         for (first, stop), at, size in zip((fact.rows, fact.columns), self._here, self._sizes, strict=True):
@@ -355,7 +360,7 @@ class HeatMapView(SubScreen[None]):
 
     def action_heat_whole(self) -> None:
         """Every row and column."""
-        if self.fact is not None:
+        if self.fact is not None and self.fact.cells:
             self._go(self.request._replace(rows=None, columns=None), self._here)
 
     def action_heat_place(self, back: int, step: int) -> None:

@@ -145,6 +145,10 @@ async def test_what_cannot_be_shown_is_said_in_a_line(lenet: Session) -> None:
         engine.errors["heat_map"] = Misuse("no room for it")
         await hands.press("plus")
         assert "no room for it" in under(view)
+        del engine.errors["heat_map"]
+        await hands.press("plus")
+        assert view.fact is not None
+        assert view.fact.rows == (0, 42), "the same key asks again"
         await hands.press("q", "escape", "slash", *"pool", "enter", "home", "I")
         assert not isinstance(hands.pilot.app.screen, HeatMapView), "a group has none"
 
