@@ -40,7 +40,7 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
 
     fields = {name: name for name in ("granularity", "block", "calibrator", "percentile", "accumulator")}
     fields |= {"op": "ops", "site": "sites"}
-    if "quantize" not in vars(given):  # of `explorer settings` it is the form of tiles
+    if "formats" not in vars(given):  # of `explorer settings` it is the form of tiles
         fields["form"] = "form"
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
     if given.to is not None:

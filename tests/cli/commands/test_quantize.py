@@ -160,7 +160,7 @@ def test_settings_say_who_asked_for_a_format(
         '[quantize]\ninput = "uint8"\n[[quantize.site]]\nsite = "re:fc[12]"\nweight = "int4"\nblock = 16\n'
         '[[quantize.site]]\nsite = "/fc4/Gemm"\non = false\n'
     )
-    words = ["settings", str(sample("lenet")), "--config", str(file), "--quantize", "--granularity", "tensor"]
+    words = ["settings", str(sample("lenet")), "--config", str(file), "--formats", "--granularity", "tensor"]
     assert main.main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     layers = {layer["name"]: layer for layer in found["layers"]}
@@ -177,7 +177,7 @@ def test_settings_say_who_asked_for_a_format(
     assert main.main(words) == 0
     assert "int4 (npu.toml:3)" in capsys.readouterr().out
     assert main.main(["settings", str(sample("lenet")), "--to", "int8"]) == 2
-    assert "--to: says nothing of tiles; add --quantize" in capsys.readouterr().err
+    assert "--to: says nothing of tiles; add --formats" in capsys.readouterr().err
 
 
 def test_blocks_meet_inputs_of_integers(sample: Sample, tmp_path: Path, ask: Callable[..., Any]) -> None:

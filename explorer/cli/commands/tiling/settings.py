@@ -1,4 +1,4 @@
-"""`explorer settings`: how each matmul would be tiled, or which formats it would take, and who said so."""
+"""`explorer settings`: how each matmul would be tiled, or quantized, and who said so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if given.quantize:
+    if given.formats:
         formats = quantize_spec(given)
         return about(
             given,
@@ -25,7 +25,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     if typed := sorted(given.explicit & {option.key for option in _OF_FORMATS}):
         flag = f"--{typed[0].replace('_', '-')}"
-        raise Misuse("says nothing of tiles", where=flag, hint="add --quantize")
+        raise Misuse("says nothing of tiles", where=flag, hint="add --formats")
     spec = tile_spec(given)
     return about(
         given,
@@ -43,11 +43,11 @@ _OF_FORMATS = tuple(option for option in FORMATS if option.flag not in _TILE)
 
 COMMAND = Command(
     "settings",
-    "how each matmul would be tiled, or which formats it would take, and who said so",
+    "how each matmul would be tiled, or quantized, and who said so",
     ("MODEL",),
     (
         *_TILE,
-        Option("--quantize", "which number formats each layer would take, in place of how it is tiled"),
+        Option("--formats", "which number formats each layer would take, in place of how it is tiled"),
         *_OF_FORMATS,
         *OPENING,
         *TABLE,
@@ -55,10 +55,10 @@ COMMAND = Command(
     (
         "explorer settings model.onnx --config npu.toml",
         "explorer settings model.onnx --config npu.toml --edges padded --json",
-        "explorer settings model.onnx --config npu.toml --quantize --to weight=int4",
+        "explorer settings model.onnx --config npu.toml --formats --to weight=int4",
     ),
     _run,
     usage="settings MODEL --config FILE",
-    manual="how each matmul would be tiled (`--quantize`: which number formats it would take), and who said"
+    manual="how each matmul would be tiled (`--formats`: which number formats it would take), and who said"
     " so: the default, a line of the file, the command line",
 )

@@ -1,4 +1,4 @@
-"""Which number formats are asked of every layer, and who said so, in text: `explorer settings --quantize`."""
+"""Which number formats are asked of every layer, and who said so, in text: `explorer settings --formats`."""
 
 from __future__ import annotations
 
