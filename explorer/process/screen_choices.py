@@ -1,9 +1,9 @@
 """Screen choices: how its user wants the screen, kept from one session to the next.
 
 Unlike a saved session, which says where its user was in one model, these hold for every model, but for the
-order of its layers. The file is
-a few lines of JSON among what the XDG base directories call state; one that cannot be read, whoever wrote it,
-is as good as none. Read before the first paint: nothing heavy is imported.
+order of its layers, which is kept for each of the last ones. The file is a few lines of JSON among what the
+XDG base directories call state; one that cannot be read, whoever wrote it, is as good as none. Read before
+the first paint: nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -16,12 +16,26 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-__all__ = ["LEFTMOST", "RIGHTMOST", "ScreenChoices", "keep", "kept", "state_folder"]
+__all__ = ["LEFTMOST", "RIGHTMOST", "ModelOrder", "ScreenChoices", "keep", "kept", "state_folder"]
 
 _FILE = "screen.json"
 _MOST_BYTES = 1 << 16
 LEFTMOST, RIGHTMOST = 20, 80
 """Where the divider may stand: the left pane's share of the width, in percent."""
+
+
+_MOST_ORDERS = 32
+"""Models whose order is kept, those that were looked at last."""
+
+
+class ModelOrder(Struct, frozen=True, omit_defaults=True):
+    """In which order the layers of a model are shown; see `ScreenChoices`."""
+
+    model: Annotated[str, Meta(max_length=4096)]
+    metric: Annotated[str, Meta(max_length=64)] = ""
+    by_cost: bool = False
+    turned: bool = False
+    flat: bool = False
 
 
 class ScreenChoices(Struct, frozen=True, omit_defaults=True):
@@ -33,7 +47,8 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         by_cost, turned: Whether it is sorted, and from the smallest.
         flat: Layers without the groups around them.
         divider: The left pane's share of the width, in percent.
-        model: Whose order it is: the model that was looked at last. Another one is shown as it is executed.
+        model: Whose order it is: the model that was looked at last.
+        others: Orders of models before it, the last first. One without an order is shown as it is executed.
     """
 
     columns: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] = ()
@@ -43,12 +58,25 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
     flat: bool = False
     divider: Annotated[int, Meta(ge=LEFTMOST, le=RIGHTMOST)] = 50
     model: Annotated[str, Meta(max_length=4096)] = ""
+    others: Annotated[tuple[ModelOrder, ...], Meta(max_length=_MOST_ORDERS)] = ()
 
     def of(self, model: str) -> ScreenChoices:
-        """What holds for a model; `model` is empty in it."""
-        if self.model == model:
-            return replace(self, model="")
+        """What holds for a model; `model` and `others` are empty in it."""
+        for one in self._orders():
+            if one.model == model:
+                order = one.metric, one.by_cost, one.turned, one.flat
+                return ScreenChoices(self.columns, *order, self.divider)
         return ScreenChoices(self.columns, divider=self.divider)
+
+    def after(self, before: ScreenChoices) -> ScreenChoices:
+        """These, with the orders that other models had before."""
+        orders = [one for one in before._orders() if one.model not in ("", self.model)]
+        return replace(
+            self, others=tuple(one for one in orders if one != ModelOrder(one.model))[:_MOST_ORDERS]
+        )
+
+    def _orders(self) -> tuple[ModelOrder, ...]:
+        return ModelOrder(self.model, self.metric, self.by_cost, self.turned, self.flat), *self.others
 
 
 def state_folder(environment: Mapping[str, str]) -> str:
@@ -69,13 +97,16 @@ def kept(environment: Mapping[str, str]) -> ScreenChoices:
 
 
 def keep(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
-    """Writes them down, all or nothing; whether that was possible."""
+    """Writes them down beside the orders of other models, all or nothing; whether that was possible."""
     path = os.path.join(state_folder(environment), _FILE)
+    choices = choices.after(kept(environment))
+    while len(written := msgspec.json.encode(choices)) > _MOST_BYTES and choices.others:
+        choices = replace(choices, others=choices.others[:-1])
     new = f"{path}.{os.getpid()}.new"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(new, "wb") as file:
-            file.write(msgspec.json.encode(choices))
+            file.write(written)
         os.replace(new, path)
     except OSError:
         return False

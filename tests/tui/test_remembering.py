@@ -198,3 +198,25 @@ def test_the_order_is_kept_for_its_model_and_the_columns_for_every_one(
     ResumableSession("one.onnx", {}).keep_choices(chosen)
     assert ResumableSession(str(tmp_path / "one.onnx"), {}).choices() == chosen
     assert ResumableSession("other.onnx", {}).choices() == ScreenChoices(("params",), divider=70)
+    # the other has an order of its own, and the first keeps its: columns are those of the last
+    other = ScreenChoices(("read",), "read", by_cost=True, turned=True, divider=60)
+    ResumableSession("other.onnx", {}).keep_choices(other)
+    assert ResumableSession("other.onnx", {}).choices() == other
+    first = ScreenChoices(("read",), "params", by_cost=True, flat=True, divider=60)
+    assert ResumableSession("one.onnx", {}).choices() == first
+    # sorted as it is executed again, it is forgotten
+    ResumableSession("one.onnx", {}).keep_choices(ScreenChoices())
+    ResumableSession("other.onnx", {}).keep_choices(other)
+    assert ResumableSession("one.onnx", {}).choices() == ScreenChoices(("read",), divider=60)
+
+
+def test_orders_of_many_models_with_long_names_fill_no_disk(tmp_path: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    for at in range(100):
+        chosen = ScreenChoices(metric="params", by_cost=True, model=f"{at:04}" + "m" * 4000)
+        assert screen_choices.keep(chosen, environment)
+    assert (tmp_path / "explorer" / "screen.json").stat().st_size < 1 << 16
+    kept = screen_choices.kept(environment)
+    assert kept.of("0099" + "m" * 4000).by_cost
+    assert kept.of("0090" + "m" * 4000).by_cost
+    assert not kept.of("0001" + "m" * 4000).by_cost
