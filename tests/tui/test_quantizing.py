@@ -11,11 +11,15 @@ import pytest
 
 import explorer
 from explorer.base.errors import ExplorerError
+from explorer.report.present.tiling.history import state_blocks
 from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.dialogs.quantize.dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
 from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers
 from explorer.tui.dialogs.quantize.screen import QuantizationScreen
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.combo import ComboField
+from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
@@ -67,6 +71,12 @@ def quantized(session: explorer.Session) -> dict[str, tuple[str, str]]:
     entry = session.history().entries[session.history().current]
     assert entry.quantization is not None
     return {layer.name: (layer.weight, layer.input) for layer in entry.quantization.layers}
+
+
+def history_text(session: explorer.Session) -> str:
+    """What the History screen says of the current state."""
+    history = session.history()
+    return "\n".join(line_text(line) for line in draw(state_blocks(history, history.current), 90))
 
 
 async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state(session):
@@ -121,9 +131,27 @@ async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made
         await hands.press("n")
         assert isinstance(top(hands), QuantizeDialog)
         assert "layers 4 of 5" in hands.dialog()
+        assert "4 of 5 layers; /fc1/Gemm lost most" in history_text(session)
         # Enter leads to the layer under the cursor
+        await hands.burst(*"int4")
+        await hands.press("enter")
+        # the inputs follow the weights; what was chosen by hand stays, and again it is a branch of the opened
+        assert quantized(session)["/fc3/Gemm"] == ("int4", "int4")
+        assert quantized(session)["/conv1/Conv"] == ("int16", "int16")
+        assert session.history().parent(session.history().current) == 0
+        assert "int4, 2 layers by hand" in history_text(session)
         await hands.press("escape", "Q", "s", "end", "enter")
         assert hands.at() == "/conv2/Conv"
+
+
+async def test_escape_stops_it_and_nothing_was_changed(session):
+    async with screen(SessionEngine(session)) as hands:
+        hands.engine.hold.add("quantize")
+        await hands.press("Q", "enter")
+        assert "quantizing" in hands.strip(Status)
+        await hands.press("escape")
+        assert "Quantize: stopped, nothing was changed" in hands.strip(Status)
+        assert len(session.history().entries) == 1
 
 
 async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):

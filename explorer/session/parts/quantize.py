@@ -39,7 +39,7 @@ from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress, stem
 from explorer.settings.filter import is_query
 from explorer.settings.parse import opening_words, path_word
-from explorer.settings.quantize import for_layer
+from explorer.settings.quantize import BY_HAND, for_layer
 
 
 class Chosen(Struct, frozen=True):
@@ -245,8 +245,9 @@ class Quantizer:
 
 
 def label(spec: QuantizeSpec) -> str:
-    """What a state is called: 'int8', 'weight int4, input int8'."""
-    if spec.weight == spec.input:
-        return spec.weight
+    """What a state is called: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
-    return ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
+    named = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
+    hands = sum(rule.origin == BY_HAND for rule in spec.rules)
+    more = f", {hands:,} layer{'s' * (hands > 1)} by hand" if hands else ""
+    return (spec.weight if spec.weight == spec.input else named) + more

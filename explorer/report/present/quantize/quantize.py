@@ -27,6 +27,7 @@ from explorer.report.present.look.info import title
 
 __all__ = [
     "around_layers",
+    "brief",
     "by_operator",
     "layer_formats",
     "layer_summary",
@@ -63,6 +64,16 @@ def around_layers(fact: Quantization) -> list[Block]:
     overflows = _overflows(fact)
     ends = [Line(), by_operator(fact), *overflows, Line(), Paragraph(_rests_on(fact), "quiet")]
     return [totals(fact), *_compared(fact), *ends]
+
+
+def brief(fact: Quantization) -> str:
+    """One line: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
+    taken = [layer for layer in fact.layers if not layer.reason]
+    said = f"{len(taken):,} of {len(fact.layers):,} layers"
+    worst = next((layer for layer in taken if layer.name == fact.worst), None)
+    if worst is None or worst.output_snr_db is None:
+        return said
+    return f"{said}; {printable(worst.name)} lost most, {snr_text(worst.output_snr_db)}"
 
 
 def _compared(fact: Quantization) -> list[Block]:

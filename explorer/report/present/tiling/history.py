@@ -11,6 +11,7 @@ from explorer.facts.comparison import FigureTable
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
+from explorer.report.present.quantize.quantize import brief
 from explorer.report.terms import field_terms
 
 __all__ = ["history", "state_blocks", "state_name", "states", "tree_rows"]
@@ -127,6 +128,8 @@ def state_blocks(fact: History, at: int) -> list[Block]:
     if entry.verification is not None:
         proof = entry.verification
         rows.append(Field("proof", Span(field_terms(proof.verdict), TONES[proof.verdict_kind])))
+    if entry.quantization is not None:
+        rows.append(Field("formats", Span(brief(entry.quantization))))
     kept = Span(f"saved as {os.path.basename(entry.saved)}") if entry.saved else Span("not saved", "warning")
     rows.append(Field("file", kept))
     command: list[Block] = [Line(), Line((Span("$ ", "formula"), entry.command))] if entry.command else []

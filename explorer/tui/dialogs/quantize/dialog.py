@@ -95,6 +95,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._every: Quantization | None = None
         self._request: QuantizeRequest | None = None
         self.choice: Quantization | None = None
+        self._room = 2
 
     def body(self) -> ComposeResult:
         """What is in the box."""
@@ -105,7 +106,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         yield ComboField("inputs", (SAME, *FORMATS), same, id="input")
         with Horizontal(classes="form-row"):
             yield ComboField("bias", BIASES, spec.bias, id="bias")
-            yield ComboField("block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="block", label_width=_SECOND)
+            yield ComboField(
+                "block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="quantize-block", label_width=_SECOND
+            )
         with Horizontal(classes="form-row"):
             yield self._options("scales per", get_args(Granularity)[::-1], spec.granularity, "granularity")
             yield self._options("zero", tuple(_ZEROS), zeros, "symmetric", label_width=_SECOND)
@@ -124,7 +127,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
             yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
             width = str(spec.accumulator or _WIDTHS[0])
-            yield ComboField("sums of", _WIDTHS, width, id="accumulator", label_width=_SECOND)
+            yield ComboField("acc bits", _WIDTHS, width, id="quantize-accumulator", label_width=_SECOND)
         yield self._options("written", get_args(QuantizeForm), spec.form, "form")
         yield LineView(id="plan", focusable=False)
         yield LineView(id="choice-head", focusable=False)
@@ -142,7 +145,8 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         room = int(self.app.size.height * 0.94) - 12
         self.query_one("#choice-head").display = room > 3
         self.query_one("#about").display = room > 2
-        self.query_one("#figures").styles.height = max(2, min(20, room - 2))
+        self._room = max(2, min(20, room - 2))
+        self.query_one("#figures").styles.height = self._room
         self.query_one("#plan").set_class(room > 6, "roomy")
         if self._asked.spec.ops or self._asked.spec.sites:
             self.query_one("#layers", ComboField).take(_BEFORE)
@@ -190,6 +194,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         here, ops = self._here(every)
         kin = sum(layer.op in ops for layer in every)
         known = zip(("all", "this", "its kind"), (len(every), len(here), kin), strict=True)
+        self.query_one("#figures").styles.height = min(self._room, len(every))
         field = self.query_one("#layers", ComboField)
         field.set_words([*(f"{word} {count:,}" for word, count in known), *field.words[3:]])
 
@@ -231,7 +236,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         return replace(self._asked, spec=spec, calibrate=os.path.expanduser(path))
 
     def _number(self, id: str) -> int:
-        said = self._value(id)
+        said = self._value(f"quantize-{id}")
         value: int = checked(id, int(said) if said.isdecimal() else said, id) if said != "none" else 0
         return value
 

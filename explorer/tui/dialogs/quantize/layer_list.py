@@ -41,11 +41,11 @@ class QuantizedLayers(LineList):
 
     def title(self, width: int) -> Line:
         """What stands above the columns."""
-        return title_line(self.table, width, self.exact) if self.rows else ()
+        return title_line(self.table, width - 1, self.exact) if self.rows else ()
 
     def row_line(self, index: int, width: int) -> Line:
         """Row `index` in `width` cells."""
-        line = row_line(self.table, index, width, self.exact, mark=("   ", "text"))
+        line = row_line(self.table, index, width - 1, self.exact, mark=("   ", "text"))
         return tuple((text, "dim") for text, _ in line) if self.rows[index].reason else line
 
     def action_up(self) -> None:
