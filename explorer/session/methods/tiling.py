@@ -171,7 +171,7 @@ class TilingMethods(SessionParts):
             cancel: Asked now and then; True stops the job and leaves nothing behind.
 
         Raises:
-            Misuse: The model is no nn.Module, or was tiled as ONNX already; nothing can be tiled; or `output`
+            Misuse: The model is no nn.Module, or was made as ONNX already; nothing can be tiled; or `output`
                 cannot be written.
             BadModel: The module cannot be run or written.
             ExplorerError: Nothing was to be written, and the proof speaks against the result.

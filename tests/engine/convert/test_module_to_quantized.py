@@ -155,6 +155,30 @@ def test_recurrent_layers_attention_and_tables_have_weights_alone() -> None:
     assert not torch.equal(named.state_dict()["table.weight"], net.table.weight)
 
 
+@pytest.mark.parametrize("inputs", ["int8", "float32"])
+def test_what_torch_fuses_is_rounded_in_the_file_too(inputs: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x, path = torch.randn(1, 5, 8), str(tmp_path / "layer.pt2")
+    with Session(layer, inputs=(x,)) as session:
+        made, fact = session.quantize_module(QuantizeSpec(input=inputs), output=path)
+    written = torch.export.load(path).module()(x)
+    assert torch.equal(written, made(x))
+    assert not torch.allclose(written, layer(x), atol=1e-6)
+    assert {(one.name, one.weight, one.input) for one in fact.layers} == {
+        ("self_attn", "int8", ""),
+        ("linear1", "int8", inputs),
+        ("linear2", "int8", inputs),
+    }
+
+
+def test_a_state_that_was_made_as_onnx_is_no_module(net: Net) -> None:
+    with Session(net, inputs=(X,)) as session:
+        session.quantize(QuantizeSpec(), report=False)
+        with pytest.raises(Misuse, match="the current model was made as ONNX: it is no module"):
+            session.quantize_module(QuantizeSpec())
+
+
 @pytest.fixture
 def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
