@@ -21,6 +21,7 @@ from explorer.facts import (
     conversion,
     cost,
     memory,
+    quantize,
     roofline,
     settings,
     sweep,
@@ -50,6 +51,8 @@ def record(about: type | str, keys: Fields, name: str = "") -> type:
 
 
 OPTIONAL = {
+    "choices",
+    "mixed",
     *(
         "origin",
         "conflict",
@@ -273,6 +276,8 @@ DOCUMENTS: dict[str, Fields] = {
         **fields(sweep.Sweep, leave=("rows", "hardware", "layers", "output")),
         "output": str | None,
         "rows": list[SweepRow],
+        "choices": list[quantize.FormatRow],
+        "mixed": list[quantize.MixedPrecision],
         **COMPARED,
     },
     "settings": {**INFO, **fields(settings.Settings)},

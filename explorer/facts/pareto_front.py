@@ -1,4 +1,4 @@
-"""Pareto front of a sweep: the tilings of which no other is better in every figure.
+"""Pareto front of a sweep: tilings, or number formats, of which no other is better in every figure.
 
 Beside the facts, since the engine marks the rows of a file and the screen those of the tilings that it has so
 far.
@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.facts.quantize import FormatRow
 from explorer.facts.sweep import OBJECTIVES, SweepRow
 
 
@@ -31,7 +32,7 @@ def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
         known = [name for name in OBJECTIVES if all(getattr(rows[at], name) is not None for at in group)]
         points = [tuple(getattr(rows[at], name) for name in known) for at in group]
         if known:
-            best = _front([(*point, 0, 0)[:3] for point in points])
+            best = nondominated([(*point, 0, 0)[:3] for point in points])
             marked.update(at for at, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best)
     return tuple(
         row if row.pareto == (at in marked) else replace(row, pareto=at in marked)
@@ -39,7 +40,31 @@ def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
     )
 
 
-def _front(points: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+def with_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
+    """The rows, each marked if it is on the front of its model, on the same samples.
+
+    BitOPs that are not known of every rival decide nothing; a row without SNR is no rival.
+    """
+    rivals: dict[tuple[str, ...], list[int]] = {}
+    for at, row in enumerate(rows):
+        if not row.error and row.snr_db is not None and row.weight_bytes is not None:
+            rivals.setdefault((row.model, row.fingerprint, row.opening, row.calibration), []).append(at)
+    marked: set[int] = set()
+    for group in rivals.values():
+        counted = all(rows[at].bitops is not None for at in group)
+        points = [
+            (rows[at].weight_bytes, rows[at].bitops if counted else 0, -(rows[at].snr_db or 0.0))
+            for at in group
+        ]
+        best = nondominated(points)
+        marked.update(at for at, point in zip(group, points, strict=True) if point in best)
+    return tuple(
+        row if row.pareto == (at in marked) else replace(row, pareto=at in marked)
+        for at, row in enumerate(rows)
+    )
+
+
+def nondominated(points: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
     """The points of which no other is at most as large in all three places.
 
     Whatever dominates a point comes before it in lexicographic order, so one pass is enough: of those passed,

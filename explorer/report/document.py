@@ -27,6 +27,7 @@ from explorer.facts import (
     to_json,
 )
 from explorer.facts.comparison import FIGURES, TABLE_FIGURES
+from explorer.facts.cost import Hardware
 from explorer.report.json_records import (
     Document,
     envelope,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.fx import FxGraph
     from explorer.facts.memory import Memory
-    from explorer.facts.quantize import Quantization
+    from explorer.facts.quantize import FormatSweep, Quantization
     from explorer.facts.roofline import Roofline
     from explorer.facts.sizes.curves import SizeCurves
     from explorer.facts.sizes.decode import Decode
@@ -69,6 +70,7 @@ __all__ = [
     "conversion",
     "decode",
     "diff",
+    "format_sweep",
     "fx_graph",
     "history",
     "info",
@@ -266,6 +268,21 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
         "output": fact.output or None,
         "rows": rows,
         **_compared(figures),
+    }
+
+
+def format_sweep(fact: FormatSweep, tool: str) -> Document:
+    """The document of `explorer sweep --quantize`: a row for every choice of number formats."""
+    return {
+        **envelope(tool),
+        "machine": record_of(Hardware()),
+        **picked(fact, ("made", "kept")),
+        "proved": 0,
+        **picked(fact, ("workers", "seconds", "notes")),
+        "output": fact.output or None,
+        "rows": [],
+        "choices": [record_of(row) for row in fact.rows],
+        **picked(fact, ("mixed",)),
     }
 
 

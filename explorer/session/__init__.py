@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         diff_files,
         evaluate_files,
         sweep_files,
+        sweep_formats,
         tree_diff_files,
         verify_files,
     )
@@ -39,6 +40,7 @@ __all__ = [
     "evaluate_files",
     "list_models",
     "sweep_files",
+    "sweep_formats",
     "tree_diff_files",
     "verify_files",
 ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import Comparison, TreeDiff
     from explorer.facts.cost import Hardware
     from explorer.facts.evaluate.evaluation import Evaluation, Task
+    from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
     from explorer.facts.verification import Tolerance
 
@@ -217,6 +218,22 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
         if len(several) > 1:
             _check_names(several)
         return sweep.sweep(list(zip(sessions, several, strict=True)), spec, reopen, **how)
+
+
+def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
+    """A row for every model and every choice of number formats.
+
+    Args:
+        sources: As for `Session`.
+        spec: What is tried.
+        options: Those of `Session.sweep_formats`, and those of `Session` for all models.
+    """
+    how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
+    with _opened(sources, options, strict=len(sources) == 1) as sessions:
+        several = [session._models for session in sessions]
+        if len(several) > 1:
+            _check_names(several)
+        return sweep.sweep_formats(list(zip(sessions, several, strict=True)), spec, reopen, **how)
 
 
 @contextlib.contextmanager

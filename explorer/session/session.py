@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline
     from explorer.facts.cost import Hardware
+    from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
 
 
@@ -206,6 +207,45 @@ class Session(
             scheduler=scheduler,
             workers=workers,
             layers=layers,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def sweep_formats(
+        self,
+        spec: FormatSweepSpec,
+        *,
+        output: str | None = None,
+        scheduler: str | None = None,
+        workers: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> FormatSweep:
+        """Tries number formats on the current model, layer by layer if that is asked for.
+
+        Args:
+            spec: Formats, samples, limits of a mixed precision.
+            output: A file that keeps the rows as they are made: what it holds already is not done again.
+            scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
+            workers: Processes on this machine; 1 is this one, None as many as there are processors where
+                that saves time.
+            on_progress: Told how many rows are done.
+            cancel: Asked now and then; True stops, and what is done is kept.
+
+        Raises:
+            Misuse: A format is not known, no layer takes one, or `output` is no file of results.
+            MissingExtra: `scheduler` needs Dask, which is not installed.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.session.sweep import sweep_formats
+
+        return sweep_formats(
+            [(self, self._models)],
+            spec,
+            reopen,
+            output=output,
+            scheduler=scheduler,
+            workers=workers,
             on_progress=on_progress,
             cancel=cancel,
         )

@@ -16,11 +16,14 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import sweep as engine
+from explorer.engine.sweep import formats
 from explorer.engine.sweep.fingerprint import files_of
 from explorer.facts.comparison import FigureTable, tilings_table
+from explorer.facts.quantize import FormatSweep, FormatSweepSpec
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.host import input_files
 from explorer.session.parts.models import Models, OnProgress
+from explorer.session.parts.quantize import Quantizer
 from explorer.settings.parse import opening_words, parse_tiles
 
 _MATTERS = ("dims", "input_shapes", "observe", "past")
@@ -59,6 +62,22 @@ def sweep(
     )
 
 
+def sweep_formats(
+    sessions: Sequence[tuple[engine.SweepSession, Models]],
+    spec: FormatSweepSpec,
+    reopen: Reopen,
+    *,
+    output: str | None = None,
+    on_progress: OnProgress = None,
+    **how: Any,
+) -> FormatSweep:
+    """A row for every choice of number formats and session, of its current model; as `sweep`."""
+    if output is not None:
+        engine.check_output(output, [models.source for _, models in sessions])
+    subjects = [_subject(session, models, reopen, on_progress) for session, models in sessions]
+    return formats.sweep_formats(subjects, spec, output=output, on_progress=on_progress, **how)
+
+
 def is_results(path: str) -> bool:
     """Whether this is a file that a sweep keeps its rows in."""
     return os.path.isfile(path) and engine.is_store(path)
@@ -67,6 +86,16 @@ def is_results(path: str) -> bool:
 def results(path: str) -> Sweep:
     """Everything that such a file holds."""
     return engine.kept(path)
+
+
+def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
+    """The rows of number formats that such a file holds: all, or those of some formats."""
+    return formats.kept_formats(path, names)
+
+
+def holds_formats_only(path: str) -> bool:
+    """Whether such a file holds rows of number formats, and no tilings."""
+    return not engine.kept(path).rows and bool(formats.kept_formats(path).rows)
 
 
 def sorted_by(fact: Sweep, by: str) -> Sweep:
@@ -108,6 +137,7 @@ def _subject(
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
         words=shlex.join(opening_words(options)),
+        command=lambda request: Quantizer(models).command(request, None),
     )
 
 

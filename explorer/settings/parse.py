@@ -86,6 +86,18 @@ def parse_sizes(text: str, where: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(parse_count(piece, where, 1) for piece in text.split(",")))
 
 
+def parse_words(text: str, where: str) -> tuple[str, ...]:
+    """Words between commas, each once.
+
+    Raises:
+        Misuse: There is none.
+    """
+    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not found:
+        raise Misuse("there is nothing", where=where)
+    return found
+
+
 def parse_choices(text: str, known: Sequence[str], where: str) -> tuple[str, ...]:
     """Some of a few words, between commas.
 

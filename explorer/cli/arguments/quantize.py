@@ -99,3 +99,32 @@ FIRST = (
     _CALIBRATE,
 )
 """Of a tiling: a quantization before it."""
+
+FORMAT_SWEEP = (
+    Option(
+        "--quantize",
+        "number formats to try in place of tiles, between commas: int8,fixed8.4,weight=int4+input=int8",
+        "FORMATS",
+        reads="words",
+        manual="number formats to try in place of tiles, between commas: `int8,fixed8.4,mxfp4`; parts are"
+        " joined by `+`: `weight=int4+input=int8`",
+    ),
+    Option("--per-layer", "each format also on each layer alone, and on all but one"),
+    Option(
+        "--bits",
+        "seek a mixed precision whose weights have at most so many bits, on average",
+        "BITS",
+        reads="limit",
+    ),
+    Option("--snr", "seek one whose outputs have at least so many dB", "DB", reads="limit"),
+    _CALIBRATE,
+    next(option for option in FORMATS if option.flag == "--granularity"),
+    Option(
+        "--take",
+        "write the number formats of a row, or of the one that was found, for quantize --config",
+        "ROW:FILE",
+        manual="write the number formats of a row by its number, or of the one that was `found` under"
+        " `--bits` and `--snr`, as a file for `quantize --config`: `7:formats.toml`, `found:formats.toml`",
+    ),
+)
+"""What number formats are tried on; of `explorer sweep`."""

@@ -189,15 +189,34 @@ def ranges_seen(
     Raises:
         Misuse: A value holds NaN, or the percentile is none.
     """
-    if not 50 < percentile <= 100:
-        raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
+    check_percentile(percentile)
     seen = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in wanted.values()}
     observe(lambda name, value: seen[name].add(value))
-    for name, distribution in seen.items():
-        if distribution.nan:
-            what = f"the value '{printable(name)}' has {distribution.nan:,} NaN"
-            raise Misuse(f"{what} with {text}: no range can be made")
-    return {key: seen[use.value].range(use, calibrator, percentile) for key, use in wanted.items()}
+    return {key: chosen(seen[use.value], use, text, calibrator, percentile) for key, use in wanted.items()}
+
+
+def check_percentile(percentile: float) -> None:
+    """Refuses one of which no range can be made.
+
+    Raises:
+        Misuse: It is such a one.
+    """
+    if not 50 < percentile <= 100:
+        raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
+
+
+def chosen(
+    seen: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
+) -> Range:
+    """The range of a value that was seen on samples.
+
+    Raises:
+        Misuse: It holds NaN.
+    """
+    if seen.nan:
+        what = f"the value '{printable(use.value)}' has {seen.nan:,} NaN"
+        raise Misuse(f"{what} with {text}: no range can be made")
+    return seen.range(use, calibrator, percentile)
 
 
 def infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:

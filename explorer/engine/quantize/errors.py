@@ -108,7 +108,7 @@ def run_errors(
             step(at * samples.count + number, len(parts) * samples.count)
             seen = observer.run(feeds)
             if not at:
-                _agree(outputs, seen, whole.run(feeds))
+                agree(outputs, seen, whole.run(feeds))
             made = quantized(seen)
             for choice in part:
                 errors = layers.setdefault(choice.layer.node.outputs[0], LayerErrors())
@@ -116,8 +116,8 @@ def run_errors(
     return layers, outputs
 
 
-def _agree(outputs: Mapping[str, Agreement], seen: Mapping[str, Any], made: Mapping[str, Any]) -> None:
-    """Outputs that are arrays of numbers, and of the same shape in both."""
+def agree(outputs: Mapping[str, Agreement], seen: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Takes in what one sample makes of the outputs that are arrays of numbers, original and quantized."""
     for name, agreement in outputs.items():
         old, new = seen[name], made.get(name)
         if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.dtype.kind in "biufV":

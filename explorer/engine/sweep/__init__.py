@@ -20,16 +20,27 @@ from explorer.base.units import bytes_text, rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
-from explorer.engine.sweep.measure import ProofSpec, SweepSession, Task, plan_row, prove_row
+from explorer.engine.sweep.measure import ProofSpec, Row, SweepSession, Task, TilingTask, plan_row, prove_row
 from explorer.engine.sweep.processes import cores, room
 from explorer.engine.sweep.store import Store, is_store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
+from explorer.facts.quantize import QuantizeRequest
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations
 from explorer.host.output_files import check_target
 
-__all__ = ["MOST", "SweepSession", "ProofSpec", "Subject", "check_output", "is_store", "kept", "sweep"]
+__all__ = [
+    "MOST",
+    "SweepSession",
+    "ProofSpec",
+    "Subject",
+    "check_output",
+    "complain",
+    "is_store",
+    "kept",
+    "sweep",
+]
 
 MOST = 100_000
 """Rows of one sweep."""
@@ -54,6 +65,7 @@ class Subject(Struct, frozen=True):
             that another process can be told of it.
         opening: The options that it is opened with, as far as figures depend on them.
         words: Those options as they are typed.
+        command: What quantizes the model at the command line; '' where no command can.
     """
 
     name: str
@@ -62,6 +74,7 @@ class Subject(Struct, frozen=True):
     opener: Callable[[Sequence[str]], Callable[[], SweepSession]]
     opening: Mapping[str, Any]
     words: str = ""
+    command: Callable[[QuantizeRequest], str] = lambda request: ""
 
 
 class _Work(Struct):
@@ -122,12 +135,12 @@ def sweep(
     _check_count(len(specs), len(subjects))
     machine = hardware or Hardware()
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(Store(output)) if output is not None else None
+        store = stack.enter_context(Store(SweepRow, output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
         works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
         count = run.spread(works, scheduler, workers)
         rows = with_front([row for work in works for row in work.rows])
-    _complain(rows)
+    complain(rows)
     return Sweep(
         rows=rows,
         hardware=machine,
@@ -157,7 +170,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
     """
     check_target(path, overwrite=True, models=models, weights=())
     if os.path.exists(path):
-        Store(path).close()
+        Store(SweepRow, path).close()
 
 
 def kept(path: str) -> Sweep:
@@ -166,7 +179,7 @@ def kept(path: str) -> Sweep:
     Raises:
         Misuse: It is no such file.
     """
-    with Store(path, changed=False) as store:
+    with Store(SweepRow, path, changed=False) as store:
         rows = with_front(list(store.rows()))
     return Sweep(rows=rows, hardware=Hardware(), kept=len(rows), output=path)
 
@@ -176,7 +189,7 @@ class _Run:
 
     def __init__(
         self,
-        store: Store | None,
+        store: Store[SweepRow] | None,
         specs: Sequence[TileSpec],
         hardware: Hardware,
         order: str,
@@ -251,14 +264,14 @@ class _Run:
                 return 0
         tasks, places = self._tasks(busy)
 
-        def done(task: Task, outcome: tuple[SweepRow, ...] | ExplorerError) -> None:
+        def done(task: Task, outcome: tuple[Row, ...] | ExplorerError) -> None:
             work, indices = places[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not kept: another worker, or another day, may do better
                 for at in indices:
                     work.rows[at] = replace(work.rows[at], error=str(outcome))
             else:
-                self._take(work, indices, outcome)
+                self._take(work, indices, [row for row in outcome if isinstance(row, SweepRow)])
             self._count(len(indices))
 
         report(self.on_progress, None, "starting workers")
@@ -319,10 +332,11 @@ class _Run:
             opener = work.subject.opener(work.files)
             for start in range(0, len(work.open), size):
                 indices = work.open[start : start + size]
-                task = Task(
+                task = TilingTask(
                     opener=opener,
                     files=work.files,
                     fingerprint=work.content,
+                    opening=work.subject.words,
                     rows=tuple(work.rows[at] for at in indices),
                     specs=tuple(self.specs[at] for at in indices),
                     hardware=self.hardware,
@@ -356,7 +370,7 @@ def _layers(work: _Work, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
         return
 
 
-def _complain(rows: Sequence[SweepRow]) -> None:
+def complain(rows: Sequence[Row]) -> None:
     """Raises what every row failed with, if it is the same."""
     errors = {row.error for row in rows}
     if len(errors) == 1 and (error := errors.pop()):

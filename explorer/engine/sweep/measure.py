@@ -21,8 +21,11 @@ from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.engine.tiling.cost import plan_cost
 from explorer.facts import History, Plan, TileResult, TileSpec
 from explorer.facts.cost import Hardware
+from explorer.facts.quantize import FormatRow, Quantization, QuantizeSpec
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
+
+Row = SweepRow | FormatRow
 
 
 class SweepSession(Protocol):
@@ -43,6 +46,21 @@ class SweepSession(Protocol):
     ) -> TileResult:
         """Tile, prove, write."""
 
+    def quantize_choice(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> Quantization:
+        """What `quantize_trial` would try."""
+
+    def quantize_trial(
+        self,
+        spec: QuantizeSpec,
+        *,
+        calibrate: str | None,
+        draws: int,
+        seed: int,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """Quantize and run, without a state."""
+
     def undo(self) -> History:
         """One step back."""
 
@@ -57,7 +75,7 @@ class ProofSpec(Struct, frozen=True):
     seed: int
 
 
-class Task(Struct, frozen=True):
+class Task(Struct, frozen=True, kw_only=True):
     """Rows that one worker makes in one go.
 
     Attributes:
@@ -65,24 +83,46 @@ class Task(Struct, frozen=True):
             import, with its arguments: it travels as their names.
         files: The model's files, to see that the worker has the same ones.
         fingerprint: Of their content.
-        rows: Without figures; `specs` are their tilings.
-        proof: None for the figures alone.
+        opening: The options that it is opened with, as they are typed.
         version: Of the program that asks.
     """
 
     opener: Callable[[], SweepSession]
     files: tuple[str, ...]
     fingerprint: str
+    opening: str = ""
+    version: str = __version__
+
+    def made(self, door: SweepSession) -> Iterator[Row]:
+        """The rows, one after the other."""
+        raise NotImplementedError
+
+    def __call__(self) -> tuple[Row, ...]:
+        """The rows, made in a worker's process."""
+        return measure(self)
+
+
+class TilingTask(Task, frozen=True, kw_only=True):
+    """Rows of tilings.
+
+    Attributes:
+        rows: Without figures; `specs` are their tilings.
+        proof: None for the figures alone.
+    """
+
     rows: tuple[SweepRow, ...]
     specs: tuple[TileSpec, ...]
     hardware: Hardware
     order: str
     proof: ProofSpec | None
-    version: str = __version__
 
-    def __call__(self) -> tuple[SweepRow, ...]:
-        """The rows, made in a worker's process."""
-        return measure(self)
+    def made(self, door: SweepSession) -> Iterator[SweepRow]:
+        """The rows, one after the other."""
+        for row, spec in zip(self.rows, self.specs, strict=True):
+            # a row that waits for its proof only has its figures
+            if row.products is None:
+                row = plan_row(door, row, spec, self.hardware, self.order)
+            yield row if self.proof is None else prove_row(door, row, spec, self.proof)
 
 
 def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
@@ -173,7 +213,7 @@ _ONE = threading.Lock()
 _open: tuple[str, SweepSession] | None = None
 
 
-def measure(task: Task) -> tuple[SweepRow, ...]:
+def measure(task: Task) -> tuple[Row, ...]:
     """The task's rows, made in a worker's process; the model stays open for the next task.
 
     Raises:
@@ -185,20 +225,12 @@ def measure(task: Task) -> tuple[SweepRow, ...]:
         what = f"the worker runs version {__version__}, this is {task.version}"
         raise Misuse(what, where="--scheduler", hint="install the same everywhere")
     with _ONE:
-        return tuple(_made(_opened(task), task))
-
-
-def _made(door: SweepSession, task: Task) -> Iterator[SweepRow]:
-    for row, spec in zip(task.rows, task.specs, strict=True):
-        # a row that waits for its proof only has its figures
-        if row.products is None:
-            row = plan_row(door, row, spec, task.hardware, task.order)
-        yield row if task.proof is None else prove_row(door, row, spec, task.proof)
+        return tuple(task.made(_opened(task)))
 
 
 def _opened(task: Task) -> SweepSession:
     global _open
-    mark = f"{task.fingerprint} {task.rows[0].opening} {task.files}"
+    mark = f"{task.fingerprint} {task.opening} {task.files}"
     if _open is None or _open[0] != mark:
         if _open is not None:
             _open[1].close()

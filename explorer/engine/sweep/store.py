@@ -12,11 +12,12 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.facts.quantize import FormatRow
 from explorer.facts.sweep import SweepRow
 
 _APPLICATION = 0x58505357
@@ -27,18 +28,62 @@ _BUSY = 30.0
 """Seconds that another sweep into the same file is waited for; it holds the file for a row at a time."""
 _LARGEST = 1 << 63
 
-_HINTS = get_type_hints(SweepRow)
-_NESTED = tuple(name for name, hint in _HINTS.items() if "tuple" in str(hint))
-_FLAGS = tuple(name for name, hint in _HINTS.items() if hint is bool or bool in get_args(hint))
-_FIELDS = tuple(name for name in SweepRow.__struct_fields__ if name != "pareto")
-"""Whether a row is on the front depends on its rivals, so it is not kept."""
+Row = TypeVar("Row", bound=msgspec.Struct)
 
-# no types: a column of a type of its own would make a float of an integer beyond SQLite's, written as text
-_COLUMNS = ", ".join(f"{name}{' TEXT PRIMARY KEY' if name == 'key' else ''}" for name in _FIELDS)
-_ADD = (
-    f"INSERT INTO rows ({', '.join(_FIELDS)}) VALUES ({', '.join('?' * len(_FIELDS))}) "
-    f"ON CONFLICT(key) DO UPDATE SET {', '.join(f'{name}=excluded.{name}' for name in _FIELDS)}"
-)
+_TABLES: dict[type, str] = {SweepRow: "rows", FormatRow: "formats"}
+
+
+class _Layout(Generic[Row]):
+    """How rows of one kind lie in a table: a column a field.
+
+    Whether a row is on the front depends on its rivals, so it is not kept.
+    """
+
+    def __init__(self, kind: type[Row]) -> None:
+        self.kind, table = kind, _TABLES[kind]
+        self.table = table
+        self.hints = get_type_hints(kind)
+        self.fields = tuple(name for name in kind.__struct_fields__ if name != "pareto")
+        self.nested = tuple(name for name, hint in self.hints.items() if "tuple" in str(hint))
+        self.flags = tuple(n for n, hint in self.hints.items() if hint is bool or bool in get_args(hint))
+        # no types: a column of a type of its own would make a float of an integer beyond SQLite's, written
+        # as text
+        columns = (f"{name}{' TEXT PRIMARY KEY' if name == 'key' else ''}" for name in self.fields)
+        self.create = f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})"
+        self.add = (
+            f"INSERT INTO {table} ({', '.join(self.fields)}) VALUES ({', '.join('?' * len(self.fields))}) "
+            f"ON CONFLICT(key) DO UPDATE SET {', '.join(f'{name}=excluded.{name}' for name in self.fields)}"
+        )
+        self.query = f"SELECT {', '.join(self.fields)} FROM {table}"
+
+    def values(self, row: Row) -> list[Any]:
+        """What is stored of a row."""
+        values = []
+        for name in self.fields:
+            value = getattr(row, name)
+            if name in self.nested:
+                value = msgspec.json.encode(value).decode()
+            elif isinstance(value, int) and abs(value) >= _LARGEST:
+                value = str(value)  # beyond SQLite's integers
+            values.append(value)
+        return values
+
+    def row(self, values: Sequence[Any]) -> Row:
+        """The row of what was stored.
+
+        Raises:
+            ValueError, TypeError, msgspec.ValidationError: It is no row.
+        """
+        record = dict(zip(self.fields, values, strict=True))
+        for name in self.nested:
+            record[name] = msgspec.json.decode(record[name])
+        for name in self.flags:
+            if name in record and record[name] is not None:
+                record[name] = bool(record[name])
+        for name, value in record.items():
+            if isinstance(value, str) and int in (self.hints[name], *get_args(self.hints[name])):
+                record[name] = int(value)
+        return msgspec.convert(record, self.kind)
 
 
 def is_store(path: str) -> bool:
@@ -51,10 +96,11 @@ def is_store(path: str) -> bool:
     return head[:16] == _MAGIC and head[68:72] == _APPLICATION.to_bytes(4, "big")
 
 
-class Store:
-    """Rows by key.
+class Store(Generic[Row]):
+    """Rows of one kind by key; tilings and number formats have a table each.
 
     Args:
+        kind: Of the rows.
         path: The file, which is made if it is not there; None keeps the rows in memory.
         changed: False for a file that is only looked into.
 
@@ -62,8 +108,9 @@ class Store:
         Misuse: The file is no sweep's, or cannot be read or written.
     """
 
-    def __init__(self, path: str | None, *, changed: bool = True) -> None:
+    def __init__(self, kind: type[Row], path: str | None, *, changed: bool = True) -> None:
         self.path = path
+        self._layout = _Layout(kind)
         if path is not None:
             _check(path, changed)
         with self._told():
@@ -81,7 +128,7 @@ class Store:
         run = self._file.execute
         run("PRAGMA synchronous=FULL")
         run("BEGIN IMMEDIATE")
-        run(f"CREATE TABLE IF NOT EXISTS rows ({_COLUMNS})")
+        run(self._layout.create)
         run(f"PRAGMA application_id={_APPLICATION}")
         run(f"PRAGMA user_version={_VERSION}")
         run("COMMIT")
@@ -90,13 +137,13 @@ class Store:
         """Lets go of the file."""
         self._file.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Store[Row]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, rows: Sequence[SweepRow]) -> None:
+    def add(self, rows: Sequence[Row]) -> None:
         """Keeps rows, all or none of them; a row whose key is there is replaced.
 
         Raises:
@@ -105,20 +152,22 @@ class Store:
         with self._told():
             self._file.execute("BEGIN IMMEDIATE")
             try:
-                self._file.executemany(_ADD, [_values(row) for row in rows])
+                self._file.executemany(self._layout.add, [self._layout.values(row) for row in rows])
             except BaseException:
                 self._file.execute("ROLLBACK")
                 raise
             self._file.execute("COMMIT")
 
-    def rows(self, keys: Iterable[str] | None = None) -> Iterator[SweepRow]:
+    def rows(self, keys: Iterable[str] | None = None) -> Iterator[Row]:
         """The rows with these keys that there are, in the order of the keys; None for all, oldest first.
 
         Raises:
             BadModel: The file holds what no sweep writes.
         """
-        query = f"SELECT {', '.join(_FIELDS)} FROM rows"
+        query, table = self._layout.query, (self._layout.table,)
         with self._told():
+            if not self._file.execute("SELECT 1 FROM sqlite_master WHERE name=?", table).fetchone():
+                return  # of a file that is only looked into
             if keys is None:
                 for values in self._file.execute(f"{query} ORDER BY rowid"):
                     yield self._row(values)
@@ -127,18 +176,9 @@ class Store:
                 for values in self._file.execute(f"{query} WHERE key=?", (key,)):
                     yield self._row(values)
 
-    def _row(self, values: Sequence[Any]) -> SweepRow:
-        record = dict(zip(_FIELDS, values, strict=True))
+    def _row(self, values: Sequence[Any]) -> Row:
         try:
-            for name in _NESTED:
-                record[name] = msgspec.json.decode(record[name])
-            for name in _FLAGS:
-                if name in record and record[name] is not None:
-                    record[name] = bool(record[name])
-            for name, value in record.items():
-                if isinstance(value, str) and int in (_HINTS[name], *get_args(_HINTS[name])):
-                    record[name] = int(value)
-            return msgspec.convert(record, SweepRow)
+            return self._layout.row(values)
         except (ValueError, TypeError, msgspec.ValidationError) as error:
             raise BadModel(f"a row cannot be read ({error})", where=self.path or "") from None
 
@@ -148,18 +188,6 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise _said(error, self.path or "") from error
-
-
-def _values(row: SweepRow) -> list[Any]:
-    values = []
-    for name in _FIELDS:
-        value = getattr(row, name)
-        if name in _NESTED:
-            value = msgspec.json.encode(value).decode()
-        elif isinstance(value, int) and abs(value) >= _LARGEST:
-            value = str(value)  # beyond SQLite's integers
-        values.append(value)
-    return values
 
 
 def _check(path: str, changed: bool) -> None:

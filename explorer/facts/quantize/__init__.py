@@ -21,6 +21,7 @@ from explorer.facts.quantize.spec import (
     QuantizeRule,
     QuantizeSpec,
 )
+from explorer.facts.quantize.sweep import FormatRow, FormatScope, FormatSweep, FormatSweepSpec, MixedPrecision
 
 __all__ = [
     "PARTS",
@@ -28,7 +29,12 @@ __all__ = [
     "BeforeAfter",
     "Bits",
     "Calibrator",
+    "FormatRow",
+    "FormatScope",
+    "FormatSweep",
+    "FormatSweepSpec",
     "Granularity",
+    "MixedPrecision",
     "OperatorCount",
     "OutputAgreement",
     "Quantization",

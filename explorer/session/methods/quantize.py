@@ -138,6 +138,39 @@ class QuantizeMethods(SessionParts):
             cancel=cancel,
         )
 
+    def quantize_trial(
+        self,
+        spec: QuantizeSpec,
+        *,
+        calibrate: str | None = None,
+        draws: int = 4,
+        seed: int = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Quantization:
+        """What `quantize` would lose at the outputs, and save, without making a state.
+
+        The errors of single layers are left out. Of many trials on the same samples the original is run in
+        the first one alone.
+
+        Args:
+            spec: See `quantize`.
+            calibrate: See `quantize`.
+            draws: See `quantize`.
+            seed: See `quantize`.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job.
+
+        Raises:
+            Misuse: See `quantize`.
+            BadModel: See `quantize`.
+            Cancelled: See `quantize`.
+        """
+        from explorer.facts.quantize import QuantizeRequest  # msgspec, which the parts bring anyway
+
+        request = QuantizeRequest(spec, calibrate or "", draws, seed)
+        return self._quantizer.trial(request, on_progress, cancel)
+
     def requantize(
         self,
         layer: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, wanted
 from explorer.engine.quantize.layers import Sizes, find_layers
+from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import quantized
 from explorer.engine.quantize.settings import in_force
 from explorer.engine.quantize.write.opset import least_opset, raised
@@ -33,7 +35,7 @@ from explorer.engine.tiling.products import find_products
 from explorer.facts import HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
-from explorer.host import output_files
+from explorer.host import output_files, scratch
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress, stem
@@ -61,6 +63,7 @@ class Quantizer:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self._original: tuple[object, OriginalRuns] | None = None
 
     def choice(self, spec: QuantizeSpec, state: int | None, on_progress: OnProgress) -> Quantization:
         """What `quantize` would do to a state."""
@@ -140,6 +143,36 @@ class Quantizer:
             )
         )
         return result
+
+    def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
+        """What `quantize` would lose at the outputs; the original is run for the first one alone."""
+        started, spec = time.perf_counter(), request.spec
+        chosen = self._chosen(spec, on_progress)
+        original = self._run_once(request, on_progress, cancel)
+        step = partial(report, on_progress, cancel, "calibrating")
+        uses = wanted(chosen.choices)
+        found = original.ranges(chosen.model, uses, spec.calibrator, spec.percentile, step)
+        grids = Grids(found)
+        made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
+        step = partial(report, on_progress, cancel, "comparing")
+        with scratch.folder() as folder:
+            path = os.path.join(folder, "trial.onnx")
+            writer.write(made, path, cancel=cancel)
+            outputs = original.agreement(validate(reader.read(path)), step)
+        answered = self._answer(chosen, grids, {"outputs": outputs}, request, None, weights=False)
+        seconds = time.perf_counter() - started
+        return replace(answered, calibration=original.samples.text, seconds=seconds)
+
+    def _run_once(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> OriginalRuns:
+        """What the current model computes on the samples of a request; kept for the next one."""
+        models, spec = self._models, request.spec
+        fine = spec.calibrator != "minmax"
+        key = models.current, _stamp(request.calibrate), request.draws, request.seed, fine
+        if self._original is None or self._original[0] != key:
+            model = models.graph(models.current, on_progress)
+            step = partial(report, on_progress, cancel, "calibrating")
+            self._original = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
+        return self._original[1]
 
     def _declared(self, chosen: Chosen) -> Mapping[str, TensorInfo]:
         """Shapes of the model's values, open where it leaves them open, whatever was bound for figures."""
@@ -242,6 +275,13 @@ class Quantizer:
         layers = find_layers(model, known, sizes)
         rows = partial(models.graph_analysis, models.current, None, None)
         return Chosen(model, known, choose(layers, spec, lambda: rows().layers))
+
+
+def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
+    """What tells that samples are still the same: of each file its name, its time and its size."""
+    names = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
+    seen = [(name, os.stat(name)) for name in sorted(names) if os.path.exists(name)]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
 
 
 def label(spec: QuantizeSpec) -> str:

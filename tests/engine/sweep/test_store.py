@@ -38,22 +38,22 @@ ROW = SweepRow(
 def test_a_row_comes_back_as_it_was_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "results.db")
     unknown = SweepRow("k2", "b", "", "", (1, 2, 3), "padded", "lab", "pack", error="no product")
-    with Store(path) as store:
+    with Store(SweepRow, path) as store:
         store.add([ROW, unknown])
-    with Store(path) as store:
+    with Store(SweepRow, path) as store:
         assert list(store.rows()) == [ROW, unknown]
         assert list(store.rows(["k2", "none", "k1"])) == [unknown, ROW]
 
 
 def test_a_row_that_is_made_again_replaces_the_one_before(tmp_path: Path) -> None:
-    with Store(str(tmp_path / "results.db")) as store:
+    with Store(SweepRow, str(tmp_path / "results.db")) as store:
         store.add([ROW])
         store.add([replace(ROW, cycles=7)])
         assert [row.cycles for row in store.rows()] == [7]
 
 
 def test_rows_are_kept_all_or_none(tmp_path: Path) -> None:
-    with Store(str(tmp_path / "results.db")) as store:
+    with Store(SweepRow, str(tmp_path / "results.db")) as store:
         with pytest.raises(Misuse):
             store.add([ROW, replace(ROW, key="k2", model=object())])  # type: ignore[arg-type]
         assert not list(store.rows())
@@ -61,7 +61,7 @@ def test_rows_are_kept_all_or_none(tmp_path: Path) -> None:
 
 def test_other_programs_read_the_file(tmp_path: Path) -> None:
     path = str(tmp_path / "results.db")
-    with Store(path) as store:
+    with Store(SweepRow, path) as store:
         store.add([ROW])
     found = sqlite3.connect(path)
     assert found.execute("select tile, products, verified from rows").fetchall() == [
@@ -87,24 +87,24 @@ def test_a_file_that_is_no_sweeps_is_left_alone(tmp_path: Path, kind: str) -> No
         path = tmp_path / "nowhere" / "results.db"
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(Misuse):
-        Store(str(path))
+        Store(SweepRow, str(path))
     assert (path.read_bytes() if path.is_file() else None) == before
     assert not is_store(str(path))
 
 
 def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
     path = str(tmp_path / "results.db")
-    with Store(path) as store:
+    with Store(SweepRow, path) as store:
         store.add([ROW])
     with contextlib.closing(sqlite3.connect(path)) as later:
         later.execute("PRAGMA user_version=2")
     with pytest.raises(Misuse, match="another version"):
-        Store(path)
+        Store(SweepRow, path)
 
 
 def test_two_sweeps_may_share_a_file(tmp_path: Path) -> None:
     path = str(tmp_path / "results.db")
-    with Store(path) as one, Store(path) as two:
+    with Store(SweepRow, path) as one, Store(SweepRow, path) as two:
         one.add([ROW])
         two.add([replace(ROW, key="k2")])
         assert [row.key for row in one.rows()] == ["k1", "k2"]

@@ -6,10 +6,11 @@ import os
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import BAD_INPUT, OF_VERDICT
+from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, DONE, OF_VERDICT
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.commands.compare import train
 from explorer.cli.output.answer import Answer, document, present, tool
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from explorer.facts.quantize import FormatSweep
     from explorer.facts.sweep import Sweep, SweepSpec
 
 
@@ -36,6 +38,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         return trained
     from explorer.session import sweep
 
+    formats = _formats(given, progress)
+    if formats is not None:
+        return formats
     if len(given.models) == 1 and sweep.is_results(given.models[0]):
         if idle := sorted(given.explicit - _OF_RESULTS):
             flag = "--" + idle[0].replace("_", "-")
@@ -84,7 +89,84 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _without(fact: Sweep, bad: Mapping[str, str]) -> str:
+def _formats(given: ParsedArgs, progress: ProgressLine) -> Answer | None:
+    """The answer where number formats are tried, or a file of results holds nothing else; else None."""
+    from explorer.session import sweep
+
+    shown = len(given.models) == 1 and sweep.is_results(given.models[0])
+    if given.quantize is None and not (shown and sweep.holds_formats_only(given.models[0])):
+        if idle := sorted(given.explicit & {option.key for option in FORMAT_SWEEP}):
+            flag = "--" + idle[0].replace("_", "-")
+            raise Misuse("says nothing of tilings", where=flag, hint="name formats: --quantize int8,fixed8.4")
+        return None
+    allowed = _OF_FORMAT_RESULTS if shown else None
+    unused = given.explicit & _OF_TILINGS if allowed is None else given.explicit - allowed
+    if unused:
+        flag = "--" + min(unused).replace("_", "-")
+        raise Misuse("says nothing of number formats", where=flag, hint="leave it out")
+    take = _taken(given)
+    fact = (
+        sweep.format_results(given.models[0], given.quantize or ())
+        if shown
+        else _swept_formats(given, progress)
+    )
+    written = _write_formats(fact, take, given) if take is not None else None
+    bad = fact.failed
+    return Answer(
+        BAD_INPUT if bad else DONE if all(one.met for one in fact.mixed) else DIFFERENT,
+        lambda: document().format_sweep(fact, tool()),
+        lambda: present("quantize.sweep").format_sweep(fact, written),
+        "choices",
+        warning=_without(fact, bad),
+    )
+
+
+def _taken(given: ParsedArgs) -> tuple[str, str] | None:
+    """Which row is written where."""
+    if given.take is None:
+        return None
+    row, _, path = given.take.partition(":")
+    if not path or not (row == "found" or row.isdigit()):
+        raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 7:formats.toml")
+    check_target(path, overwrite=given.force, models=given.models, weights=())
+    return row, path
+
+
+def _write_formats(fact: FormatSweep, take: tuple[str, str], given: ParsedArgs) -> str:
+    """Writes the formats of a row, and says where."""
+    number, path = take
+    keys = [one.row for one in fact.mixed if one.row]
+    found = [row for row in fact.rows if row.key in keys[:1]] if number == "found" else []
+    if number != "found" and 0 < int(number) <= len(fact.rows):
+        found = [fact.rows[int(number) - 1]]
+    if not found or found[0].error:
+        hint = f"there are {len(fact.rows):,}; found is that of --bits and --snr"
+        raise Misuse(f"there is no row {number} with figures", where="--take", hint=hint)
+    with atomic_write(path, overwrite=given.force) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(found[0].config or "[quantize]\n")
+    return path
+
+
+def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
+    from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
+
+    _say_what_is_kept(given)
+    spec = FormatSweepSpec(
+        given.quantize,
+        given.per_layer,
+        given.bits,
+        given.snr,
+        QuantizeSpec(granularity=given.granularity, sites=tuple(given.site)),
+        given.calibrate or "",
+        given.draws or 4,
+        given.seed,
+    )
+    how = {name: getattr(given, name) for name in ("output", "scheduler", "workers")}
+    return explorer.sweep_formats(*given.models, spec=spec, on_progress=progress, **how, **given.opening)
+
+
+def _without(fact: Sweep | FormatSweep, bad: Mapping[str, str]) -> str:
     """What there are no figures of: whole models, and why, and single tilings; '' if there are all."""
     said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
     single = sum(bool(row.error) and row.model not in bad for row in fact.rows)
@@ -95,15 +177,25 @@ def _without(fact: Sweep, bad: Mapping[str, str]) -> str:
 
 _OF_RESULTS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
 """Options that mean something for the rows of an earlier sweep."""
+_OF_FORMAT_RESULTS = {"quantize", "take", "force", "json", "csv", "quiet", "memory"}
+_OF_TILINGS = {
+    *("tile", "tile_m", "tile_k", "tile_n", "edges", "form", "grouped", "config", "machine", "order"),
+    *("verify", "sort", "beside", "scalesim", "markdown"),
+}
+"""Options that mean something for tilings alone."""
 
 
 def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:
     """A sweep; one that is stopped says what became of what was done."""
+    _say_what_is_kept(given)
+    return explorer.sweep_files(*given.models, on_progress=progress, **how)
+
+
+def _say_what_is_kept(given: ParsedArgs) -> None:
     kept = f"what was done is kept in {given.output}; the same command goes on from there"
     supervisor.if_stopped(
         f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
     )
-    return explorer.sweep_files(*given.models, on_progress=progress, **how)
 
 
 def _combined(given: ParsedArgs) -> SweepSpec:
@@ -123,7 +215,7 @@ def _combined(given: ParsedArgs) -> SweepSpec:
 
 COMMAND = Command(
     "sweep",
-    "many tilings side by side: cost, proof, Pareto front",
+    "many tilings, or number formats: cost, proof, Pareto front",
     ("MODEL", "..."),
     (
         Option(
@@ -158,6 +250,7 @@ COMMAND = Command(
         HARDWARE,
         "--order",
         Option("--verify", "tile, write and prove each; the tiled files do not stay"),
+        *FORMAT_SWEEP,
         "--draws",
         "--seed",
         Option(
@@ -194,7 +287,7 @@ COMMAND = Command(
             " as"
             " `FILE` with `_layout` in its name, the layout that version 3 asks for (`-l`)",
         ),
-        Option("--force", "overwrite FILE of --scalesim, or of --train's -o, if it exists"),
+        Option("--force", "overwrite FILE of --scalesim, of --take, or of --train's -o, if it exists"),
         *train.SWEPT,
         *OPENING,
         "--markdown",
@@ -206,11 +299,13 @@ COMMAND = Command(
         "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
         "explorer sweep results.db --beside 32,64,128 --markdown",
         "explorer sweep net.py:net --train lr=1e-4..1e-2,batch=64,256 --data train.npz -o best.ckpt",
+        "explorer sweep model.onnx --quantize int8,fixed8.4,mxfp4 --per-layer -o results.db",
+        "explorer sweep model.onnx --quantize int8,mxfp4 --bits 6 --snr 20 --take found:mixed.toml",
         "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
     ),
     _run,
     usage="sweep MODEL ... --tile 16,32,64 --machine npu.toml",
     manual="many tilings side by side: tile matmuls, utilization, traffic, buffer, cycles of each, with"
-    " `--verify` its proof, and their Pareto front; `-o FILE` keeps the rows and goes on where it was"
-    " stopped",
+    " `--verify` its proof, and their Pareto front; or with `--quantize` number formats, layer by layer, and"
+    " a mixed precision; `-o FILE` keeps the rows and goes on where it was stopped",
 )

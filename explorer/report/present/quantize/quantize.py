@@ -29,6 +29,7 @@ __all__ = [
     "around_layers",
     "brief",
     "by_operator",
+    "decibels",
     "layer_formats",
     "layer_summary",
     "layers",
@@ -157,13 +158,13 @@ def _row(layer: QuantizedLayer) -> tuple[Cell, ...]:
         _bits(layer),
         _error(layer.weight_max_error),
         _error(layer.weight_rms_error),
-        _decibels(layer.weight_snr_db),
-        _decibels(layer.input_snr_db),
+        decibels(layer.weight_snr_db),
+        decibels(layer.input_snr_db),
         _saturated(layer.saturated),
         _accumulator(layer.accumulator),
         count(layer.bitops),
         size(layer.weight_bytes) if layer.weight_bytes_before else "",
-        _decibels(layer.output_snr_db),
+        decibels(layer.output_snr_db),
     )
 
 
@@ -201,7 +202,7 @@ def _error(value: float | None) -> Cell:
     return Span("-", "quiet") if value is None else Span(f"{value:.1e}" if value else "0", value=value)
 
 
-def _decibels(value: float | None) -> Cell:
+def decibels(value: float | None) -> Cell:
     """A ratio in dB; where nothing is lost, 'exact'."""
     if value is None:
         return Span("-", "quiet")
@@ -306,7 +307,7 @@ def outputs(found: Sequence[OutputAgreement]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             printable(one.name),
-            _decibels(one.snr_db),
+            decibels(one.snr_db),
             "?" if one.cosine is None else f"{one.cosine:.6f}",
             *([_share_of(one.top1), _share_of(one.top5), plain(one.samples)] if ranked else []),
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from explorer.base.units import bytes_text, edges_text, printable, seconds_text
 from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
+from explorer.facts.quantize import FormatSweep
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.compare.figures import figures as figure_blocks
@@ -24,6 +25,7 @@ __all__ = [
     "sweep",
     "tile_text",
     "tiling_blocks",
+    "told",
 ]
 
 FRONT = "◆"
@@ -54,7 +56,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     beside = [] if figures is None else [Line(), *figure_blocks(figures)]
-    return [*blocks, *beside, Line(), Line(tuple(_told(fact)), 2)]
+    return [*blocks, *beside, Line(), Line(tuple(told(fact)), 2)]
 
 
 def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
@@ -78,11 +80,11 @@ def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
     return Counter(filter(None, said)).most_common(5)
 
 
-def _told(fact: Sweep) -> Iterator[str | Span]:
+def told(fact: Sweep | FormatSweep) -> Iterator[str | Span]:
     """What was done now, and where it is kept."""
     if fact.made or fact.seconds:
         how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""
-        proofs = f", {fact.proved:,} proved" if fact.proved else ""
+        proofs = f", {fact.proved:,} proved" if isinstance(fact, Sweep) and fact.proved else ""
         yield f"{fact.made:,} computed{proofs}{how} in {seconds_text(fact.seconds)}"
     if fact.output:
         yield Span(f"   {fact.kept:,} known before" if fact.seconds and fact.kept else "", "quiet")

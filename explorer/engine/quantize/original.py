@@ -1,0 +1,101 @@
+"""Original of many quantizations: what it computes on the samples, found out once for all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from explorer.engine import shapes
+from explorer.engine.graph.model import Model
+from explorer.engine.quantize import calibration
+from explorer.engine.quantize.calibration import Range, RangeUse, ValueDistribution
+from explorer.engine.quantize.errors import agree
+from explorer.engine.quantize.layers import find_layers
+from explorer.engine.runtime.observed import observe
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.samples import Samples
+from explorer.engine.values.agreement import Agreement
+from explorer.facts.quantize import Calibrator
+
+Step = Callable[[int, int], None]
+
+
+class OriginalRuns:
+    """A model and its samples: how its layers' inputs are distributed, and its outputs.
+
+    The ranges of what the original computes do not depend on the format that is tried, so the original runs
+    once on each sample. Its outputs are held.
+
+    Args:
+        model: It.
+        samples: What it is run on.
+        fine: Keep histograms, for calibrators that ask for more than the ends.
+        step: Called before each run, with how much is done and how much there is; raises `Cancelled` to stop.
+
+    Raises:
+        BadModel: It does not run on a sample.
+    """
+
+    def __init__(
+        self, model: Model, samples: Samples, *, fine: bool, step: Step = lambda done, total: None
+    ) -> None:
+        self.samples = samples
+        known = shapes.infer(model).values
+        read = {operand.value for layer in find_layers(model, known, {}) for operand in layer.of("input")}
+        self._seen = {name: ValueDistribution(fine=fine) for name in sorted(read)}
+        self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
+        looked = dict.fromkeys((*self._seen, *self._outputs))
+        found = {info.name: info for info in calibration.infos(model, looked, samples)}
+        for name in [name for name in self._seen if found[name].dtype != "float32"]:
+            del self._seen[name]
+        looked = dict.fromkeys((*self._seen, *self._outputs))
+        observe(model, [found[name] for name in looked], samples, self._take, step)
+
+    def _take(self, name: str, value: Any) -> None:
+        if name in self._seen:
+            self._seen[name].add(value)
+        if name in self._outputs:
+            self._outputs[name].append(value)
+
+    def ranges(
+        self,
+        model: Model,
+        wanted: Mapping[RangeUse, RangeUse],
+        calibrator: Calibrator,
+        percentile: float,
+        step: Step,
+    ) -> dict[RangeUse, Range]:
+        """Ranges of activations, as `calibration.ranges` finds them.
+
+        Args:
+            model: The original in the operator set of the formats, run for values that were not looked at.
+            wanted: Which.
+            calibrator: See there.
+            percentile: See there.
+            step: See there.
+
+        Raises:
+            Misuse: See there.
+            BadModel: See there.
+        """
+        calibration.check_percentile(percentile)
+        rest = {use: use for use in wanted if use.value not in self._seen}
+        found = calibration.ranges(model, rest, self.samples, calibrator, percentile, step) if rest else {}
+        for use in wanted:
+            if use.value in self._seen:
+                seen = self._seen[use.value]
+                found[use] = calibration.chosen(seen, use, self.samples.text, calibrator, percentile)
+        return found
+
+    def agreement(self, after: Model, step: Step) -> dict[str, Agreement]:
+        """How far the outputs of a quantized model agree with the original's.
+
+        Raises:
+            BadModel: It does not run on a sample.
+        """
+        session = RuntimeSession(after, what="the quantized model")
+        found = {name: Agreement() for name in self._outputs}
+        for at, feeds in enumerate(self.samples):
+            step(at, self.samples.count)
+            agree(found, {name: values[at] for name, values in self._outputs.items()}, session.run(feeds))
+        return found

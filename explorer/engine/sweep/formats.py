@@ -1,0 +1,508 @@
+"""Sweep of number formats: a row for every choice, kept as those of tilings are, and a mixed precision."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.base.version import __version__
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
+from explorer.engine.quantize.number_formats import format_of
+from explorer.engine.sweep import MOST, Subject, cluster, complain, processes
+from explorer.engine.sweep.fingerprint import fingerprint
+from explorer.engine.sweep.measure import Row, SweepSession, Task
+from explorer.engine.sweep.store import Store
+from explorer.facts import to_json
+from explorer.facts.pareto_front import with_format_front
+from explorer.facts.quantize import (
+    PARTS,
+    FormatRow,
+    FormatScope,
+    FormatSweep,
+    FormatSweepSpec,
+    MixedPrecision,
+    Quantization,
+    QuantizeRequest,
+    QuantizeRule,
+    QuantizeSpec,
+)
+from explorer.facts.quantize.sweep import noise
+from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_formats
+
+CONFIG = "formats.toml"
+"""What a command calls the file of a choice that options cannot say."""
+_TOGETHER = 8
+"""Rows that a worker makes in one go: the original runs once for all of them."""
+_WORTH, _TRIAL, _QUANTIZED = 8.0, 0.1, 5e7
+"""Seconds of work from which on other processes are worth their start; about what a trial takes, and one for
+so many bytes of the model."""
+
+
+class FormatTrial(Struct, frozen=True):
+    """A choice of formats that is tried."""
+
+    scope: FormatScope
+    format: str
+    layer: str
+    spec: QuantizeSpec
+
+
+class FormatTask(Task, frozen=True, kw_only=True):
+    """Rows of number formats.
+
+    Attributes:
+        rows: Without figures; `requests` are their choices.
+    """
+
+    rows: tuple[FormatRow, ...]
+    requests: tuple[QuantizeRequest, ...]
+
+    def made(self, door: SweepSession) -> Iterator[FormatRow]:
+        """The rows, one after the other."""
+        for row, request in zip(self.rows, self.requests, strict=True):
+            yield measured(door, row, request)
+
+
+def measured(
+    door: SweepSession,
+    row: FormatRow,
+    request: QuantizeRequest,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> FormatRow:
+    """The row with its figures; where there can be none, with the reason."""
+    try:
+        found = door.quantize_trial(
+            request.spec,
+            calibrate=request.calibrate or None,
+            draws=request.draws,
+            seed=request.seed,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+    except (Cancelled, MissingExtra):
+        raise
+    except ExplorerError as error:
+        return replace(row, error=str(error))
+    known = [one for one in found.outputs if one.snr_db is not None]
+    worst = min(known, key=lambda one: one.snr_db or 0.0) if known else None
+    return replace(
+        row,
+        changed=sum(not layer.reason for layer in found.layers),
+        layers=len(found.layers),
+        weight_bits=_weight_bits(found),
+        weight_bytes_before=found.totals.weight_bytes.before,
+        weight_bytes=found.totals.weight_bytes.after,
+        bitops_before=found.totals.bitops.before,
+        bitops=found.totals.bitops.after,
+        output=worst.name if worst else "",
+        snr_db=worst.snr_db if worst else None,
+        cosine=worst.cosine if worst else None,
+        top1=worst.top1 if worst else None,
+        top5=worst.top5 if worst else None,
+        calibration=found.calibration,
+        seconds=found.seconds,
+        error="",
+    )
+
+
+def _weight_bits(found: Quantization) -> float | None:
+    """Bits of a weight on average, over all layers that store weights."""
+    bits = count = 0.0
+    for layer in found.layers:
+        before, after = layer.bits_before.weight, layer.bits.weight
+        if layer.weight_bytes_before and before and after is not None:
+            many = layer.weight_bytes_before * 8 / before
+            bits, count = bits + many * after, count + many
+    return bits / count if count else None
+
+
+class _Work(Struct):
+    """A model on its way: the files that hold it, and its rows by what was tried."""
+
+    subject: Subject
+    files: tuple[str, ...] = ()
+    content: str = ""
+    trials: list[FormatTrial] = []
+    rows: list[FormatRow] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the model's files."""
+        return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
+
+
+def sweep_formats(
+    subjects: Sequence[Subject],
+    spec: FormatSweepSpec,
+    *,
+    output: str | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> FormatSweep:
+    """A row for every model and choice of number formats.
+
+    Args:
+        subjects: The models.
+        spec: What is tried.
+        output: As for `sweep`, and so are the rest.
+        scheduler: Of a Dask cluster.
+        workers: Processes; a search for a mixed precision goes step by step in this one.
+        on_progress: Told how many rows are done.
+        cancel: Asked now and then; True stops. What is done is kept.
+
+    Raises:
+        Misuse: A format is not known, there are too many rows, or every row fails with the same.
+        MissingExtra, Cancelled: As for `sweep`.
+    """
+    started = time.perf_counter()
+    wanted = {name: parts_of(name) for name in dict.fromkeys(spec.formats)}
+    if not wanted:
+        raise Misuse("there is no format", where="--quantize", hint="name some: --quantize int8,fixed8.4")
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store(FormatRow, output)) if output is not None else None
+        run = _Run(store, spec, wanted, scheduler, workers, on_progress, cancel)
+        works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
+        run.fill(works)
+        mixed = [run.mixed(work) for work in works if spec.bits is not None or spec.snr is not None]
+    rows = with_format_front([row for work in works for row in work.rows])
+    complain(rows)
+    return FormatSweep(
+        rows,
+        tuple(one for one in mixed if one is not None),
+        made=run.made,
+        kept=run.kept,
+        output=output or "",
+        workers=run.count,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def kept_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
+    """The rows of number formats that a file of results holds: all, or those of some formats."""
+    with Store(FormatRow, path, changed=False) as store:
+        found = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
+    return FormatSweep(with_format_front(found), kept=len(found), output=path)
+
+
+def parts_of(text: str) -> Mapping[str, str]:
+    """The formats of weight, input and bias: 'int8', 'weight=int4+input=int8'.
+
+    Raises:
+        Misuse: One is not known.
+    """
+    found = parse_formats(text.replace("+", ","), "--quantize")
+    for part in PARTS:
+        if found[part] != "auto":
+            format_of(found[part], "--quantize")
+    return found
+
+
+class _Run:
+    """One sweep on its way."""
+
+    def __init__(
+        self,
+        store: Store[FormatRow] | None,
+        spec: FormatSweepSpec,
+        wanted: Mapping[str, Mapping[str, str]],
+        scheduler: str | None,
+        workers: int | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> None:
+        self.store, self.spec, self.wanted = store, spec, wanted
+        self.scheduler, self.workers = scheduler, workers
+        self.on_progress, self.cancel = on_progress, cancel
+        self.samples = _content(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
+        self.made = self.kept = self.count = self.done = self.total = 0
+
+    def prepare(self, subject: Subject, *, alone: bool) -> _Work:
+        """What is tried on a model; one that cannot be opened has rows that say so."""
+        work = _Work(subject, trials=[], rows=[])
+        trials = [FormatTrial("all", name, "", self._as(name)) for name in self.wanted]
+        try:
+            work.files = subject.files()
+            report(self.on_progress, None, "reading the model")
+            work.content = fingerprint(work.files, self.cancel)
+            if self.spec.per_layer or self.spec.bits is not None or self.spec.snr is not None:
+                trials += self._by_layer(subject)
+        except Cancelled:
+            raise
+        except ExplorerError as error:
+            if alone:
+                raise
+            work.rows = [replace(self._blank(work, trial), error=str(error)) for trial in trials]
+            return work
+        if len(trials) > MOST:
+            raise Misuse(f"these are {len(trials):,} rows", where="sweep", hint=f"{MOST:,} are the most")
+        work.trials = trials
+        return work
+
+    def _as(self, name: str) -> QuantizeSpec:
+        return replace(self.spec.base, **self.wanted[name])
+
+    def _by_layer(self, subject: Subject) -> Iterator[FormatTrial]:
+        """Each layer alone in each format, and, where that is asked for, all but it."""
+        for name in self.wanted:
+            spec = self._as(name)
+            try:
+                found = subject.door.quantize_choice(spec, on_progress=self.on_progress).layers
+            except MissingExtra:
+                raise
+            except ExplorerError:
+                continue  # the row of all layers says why
+            layers = dict.fromkeys(layer.name for layer in found if not layer.reason)
+            for layer in layers:
+                yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
+            if self.spec.per_layer and len(layers) > 1:
+                yield from (FormatTrial("without", name, la, for_layer(spec, la, on=False)) for la in layers)
+
+    def _request(self, trial: FormatTrial) -> QuantizeRequest:
+        spec = self.spec
+        return QuantizeRequest(trial.spec, spec.calibrate, spec.draws, spec.seed)
+
+    def _blank(self, work: _Work, trial: FormatTrial) -> FormatRow:
+        subject, request = work.subject, self._request(trial)
+        typed = request
+        if trial.spec.rules:
+            typed = replace(request, spec=QuantizeSpec(rules=trial.spec.rules, config=CONFIG))
+        return FormatRow(
+            key=_key(work.content, subject.opening, trial.spec, self.samples),
+            model=subject.name,
+            fingerprint=work.content,
+            opening=subject.words,
+            scope=trial.scope,
+            format=trial.format,
+            layer=trial.layer,
+            config=as_toml(trial.spec),
+            command=subject.command(typed),
+        )
+
+    def fill(self, works: Sequence[_Work]) -> None:
+        """Makes the rows of all trials: those that are kept, and the others here or elsewhere."""
+        waiting: list[tuple[_Work, int]] = []
+        for work in works:
+            for at, trial in enumerate(work.trials):
+                row, known = self._known(self._blank(work, trial))
+                work.rows.append(row)
+                if not known:
+                    waiting.append((work, at))
+        self.total += len(waiting)
+        if not waiting:
+            return
+        workers = self.workers or (1 if self.scheduler else _suggested(waiting))
+        if self.scheduler is None and workers == 1:
+            for work, at in waiting:
+                work.rows[at] = self._measure(work, work.rows[at], work.trials[at])
+            return
+        self._spread(waiting, workers)
+
+    def _known(self, row: FormatRow) -> tuple[FormatRow, bool]:
+        """The row as it is kept, if it is; the same content may have another name now."""
+        kept = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
+        if kept is None or kept.error:
+            return row, False
+        self.kept += 1
+        named = {name: getattr(row, name) for name in ("model", "scope", "format", "layer", "command")}
+        return replace(kept, **named), True
+
+    def _measure(self, work: _Work, row: FormatRow, trial: FormatTrial) -> FormatRow:
+        stop_if(self.cancel)
+        made = measured(
+            work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=self._told
+        )
+        self._keep([made])
+        return made
+
+    def _told(self, *_: Any) -> None:
+        """What a trial tells of itself is too small to be shown."""
+
+    def _keep(self, rows: Sequence[FormatRow]) -> None:
+        if self.store is not None:
+            self.store.add(rows)
+        self.made += sum(not row.error for row in rows)
+        self.done += len(rows)
+        report(self.on_progress, None, "sweeping", self.done, self.total)
+
+    def _spread(self, waiting: Sequence[tuple[_Work, int]], workers: int) -> None:
+        """Makes rows in other processes, or on a cluster."""
+        tasks: list[Task] = []
+        places: dict[int, list[tuple[_Work, int]]] = {}
+        openers = {id(work): work.subject.opener(work.files) for work, _ in waiting}
+        for work in {id(work): work for work, _ in waiting}.values():
+            own = [at for other, at in waiting if other is work]
+            for start in range(0, len(own), _TOGETHER):
+                part = own[start : start + _TOGETHER]
+                task = FormatTask(
+                    opener=openers[id(work)],
+                    files=work.files,
+                    fingerprint=work.content,
+                    opening=work.subject.words,
+                    rows=tuple(work.rows[at] for at in part),
+                    requests=tuple(self._elsewhere(work.trials[at]) for at in part),
+                )
+                tasks.append(task)
+                places[id(task)] = [(work, at) for at in part]
+
+        def done(task: Task, outcome: tuple[Row, ...] | ExplorerError) -> None:
+            where = places[id(task)]
+            if isinstance(outcome, ExplorerError):
+                # not kept: another worker, or another day, may do better
+                for work, at in where:
+                    work.rows[at] = replace(work.rows[at], error=str(outcome))
+                return
+            rows = [row for row in outcome if isinstance(row, FormatRow)]
+            for (work, at), row in zip(where, rows, strict=True):
+                work.rows[at] = row
+            self._keep(rows)
+
+        report(self.on_progress, None, "starting workers")
+        if self.scheduler is None:
+            self.count = processes.run(tasks, done, workers=workers, cancel=self.cancel)
+            return
+        self.count = cluster.run(tasks, done, scheduler=self.scheduler, cancel=self.cancel)
+
+    def _elsewhere(self, trial: FormatTrial) -> QuantizeRequest:
+        request = self._request(trial)
+        return (
+            replace(request, calibrate=os.path.abspath(request.calibrate)) if request.calibrate else request
+        )
+
+    # mixed precision
+
+    def mixed(self, work: _Work) -> MixedPrecision | None:
+        """Searches a mixed precision: layer by layer what adds the least noise for a byte that it saves.
+
+        The noise of each layer alone says in which order layers and formats are tried; every step is run,
+        and one that falls below the least SNR is not taken.
+        """
+        alone = {(row.layer, row.format): row for row in work.rows if row.scope == "only" and not row.error}
+        if not alone:
+            return None
+        taken: dict[str, str] = {}
+        refused: set[tuple[str, str]] = set()
+        while (move := _next(alone, taken, refused)) is not None:
+            layer, name = move
+            trial = self._mixed(alone, {**taken, layer: name}, layer)
+            row, known = self._known(self._blank(work, trial))
+            if not known:
+                self.total += 1
+                row = self._measure(work, row, trial)
+            work.rows.append(row)
+            if row.error or (self.spec.snr is not None and _snr(row) < self.spec.snr):
+                refused.add(move)
+                continue
+            taken[layer] = name
+            if self.spec.bits is not None and _bits(row) <= self.spec.bits:
+                break
+        return _outcome(work.subject.name, work.rows, self.spec)
+
+    def _mixed(
+        self, alone: Mapping[tuple[str, str], FormatRow], taken: Mapping[str, str], last: str
+    ) -> FormatTrial:
+        rules = []
+        for layer in dict.fromkeys(layer for layer, _ in alone):
+            site = glob.escape(layer)
+            if layer in taken:
+                rule = QuantizeRule(site=site, origin=BY_HAND)
+                rules.append(replace(rule, **self.wanted[taken[layer]]))
+            else:
+                rules.append(QuantizeRule(site=site, on=False, origin=BY_HAND))
+        used = ",".join(name for name in self.wanted if name in taken.values())
+        spec = replace(self.spec.base, rules=(*rules, *self.spec.base.rules))
+        return FormatTrial("mixed", used, last, spec)
+
+
+def _next(
+    alone: Mapping[tuple[str, str], FormatRow], taken: Mapping[str, str], refused: set[tuple[str, str]]
+) -> tuple[str, str] | None:
+    """The layer and format that add the least noise for a byte; None where nothing saves any more."""
+    best: tuple[float, tuple[str, str]] | None = None
+    for (layer, name), row in alone.items():
+        now = alone[layer, taken[layer]] if layer in taken else None
+        saved = _saved(row) - (_saved(now) if now else 0)
+        added = noise(row) - (noise(now) if now else 0.0)
+        if (layer, name) in refused or saved <= 0 or not math.isfinite(added):
+            continue
+        if best is None or added / saved < best[0]:
+            best = added / saved, (layer, name)
+    return best[1] if best else None
+
+
+def _saved(row: FormatRow) -> int:
+    return (row.weight_bytes_before or 0) - (row.weight_bytes or 0)
+
+
+def _snr(row: FormatRow) -> float:
+    return -math.inf if row.snr_db is None else row.snr_db
+
+
+def _bits(row: FormatRow) -> float:
+    return math.inf if row.weight_bits is None else row.weight_bits
+
+
+def _outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
+    """The row that holds the limits best, of all; where none does, the one that comes nearest."""
+    bits, snr = (math.inf if spec.bits is None else spec.bits), (-math.inf if spec.snr is None else spec.snr)
+    known = [row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None]
+    sound = [row for row in known if _snr(row) >= snr]
+    good = [row for row in sound if _bits(row) <= bits]
+    asked = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
+    asked += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
+    if good:
+        small = spec.snr is not None
+        best = min(
+            good, key=lambda row: (row.weight_bytes, -_snr(row)) if small else (-_snr(row), _bits(row))
+        )
+        told = f"{' and '.join(asked)}: {_figures(best)}"
+        return MixedPrecision(model, spec.bits, spec.snr, True, best.key, told)
+    nearest = min(sound, key=_bits, default=max(known, key=_snr, default=None))
+    told = f"no choice that was tried has {' and '.join(asked)}"
+    if nearest is not None:
+        told += f"; the nearest has {_figures(nearest)}"
+    return MixedPrecision(model, spec.bits, spec.snr, False, nearest.key if nearest else "", told)
+
+
+def _figures(row: FormatRow) -> str:
+    return f"{_bits(row):.4g} bits on average and {_snr(row):.1f} dB"
+
+
+def _suggested(waiting: Sequence[tuple[_Work, int]]) -> int:
+    """How many processes are worth it here."""
+    seconds = sum(_TRIAL + work.nbytes / _QUANTIZED for work, _ in waiting)
+    most = processes.room(max(work.nbytes for work, _ in waiting))
+    return 1 if seconds < _WORTH else min(len(waiting), processes.cores(), most)
+
+
+def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: str) -> str:
+    """Digest of what a row's figures depend on; who asked for what changes nothing."""
+    choice = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
+    for rule in choice["rules"]:
+        rule.pop("origin", None)
+    said = {"version": __version__, "model": model, "opening": opening, "formats": choice, "samples": samples}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _content(path: str) -> str:
+    """Digest of the samples: a file, or all of a folder in the order of their names."""
+    if not os.path.exists(path):
+        raise Misuse("there is no such file", where=path)
+    names = sorted(os.path.join(path, name) for name in os.listdir(path)) if os.path.isdir(path) else [path]
+    try:
+        return fingerprint([name for name in names if os.path.isfile(name)])
+    except BadModel as error:
+        raise Misuse(error.what, where=path) from None

@@ -1,0 +1,270 @@
+"""`explorer sweep --quantize`: number formats side by side, layer by layer, and a mixed precision."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer import Session, sweep_formats
+from explorer.base.errors import Cancelled, Misuse
+from explorer.cli import main
+from explorer.engine.runtime.observed import observe
+from explorer.facts.pareto_front import with_format_front
+from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
+from tests import documents
+
+Sample = Callable[[str], Path]
+Run = Callable[..., str]
+FORMATS = ("int8", "fixed8.4", "mxfp4")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in the test's folder: standard output, or for bad input what is complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*typed: object, code: int = 0) -> str:
+        assert main.main([*map(str, typed), "--quiet"]) == code
+        said = capsys.readouterr()
+        return said.err if code == 2 else said.out
+
+    return call
+
+
+@pytest.fixture
+def calib(tmp_path: Path) -> Path:
+    """Five pictures."""
+    path = tmp_path / "calib.npz"
+    np.savez(path, np.random.default_rng(3).standard_normal((5, 1, 1, 28, 28)).astype(np.float32))
+    return path
+
+
+def outputs(model: Path, pictures: Path) -> Any:
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    with np.load(pictures) as file:
+        return np.concatenate([session.run(None, {"input": x})[0] for x in file["arr_0"]]).astype(np.float64)
+
+
+def test_each_row_is_what_its_file_computes(sample: Sample, calib: Path, tmp_path: Path, run: Run) -> None:
+    """The signal to noise by onnxruntime and numpy, on the model that `quantize` writes for a row."""
+    model = sample("lenet")
+    asked = ("sweep", model, "--quantize", "int8,weight=int4+input=int8", "--per-layer", "--calibrate", calib)
+    rows = json.loads(run(*asked, "-o", "r.db", "--json"))["choices"]
+    scopes = [(row["scope"], row["format"]) for row in rows]
+    for name in ("int8", "weight=int4+input=int8"):
+        assert [scopes.count((scope, name)) for scope in ("all", "only", "without")] == [1, 5, 5]
+    plain = outputs(model, calib)
+    for at in (1, 4, 9, 21):
+        row = rows[at - 1]
+        run(*asked, "-o", "r.db", "--take", f"{at}:{at}.toml", "--json")
+        made = tmp_path / f"{at}.onnx"
+        told = json.loads(
+            run("quantize", model, "-o", made, "--config", f"{at}.toml", "--calibrate", calib, "--json")
+        )
+        gap = outputs(made, calib) - plain
+        snr = 10 * math.log10((plain**2).sum() / (gap**2).sum())
+        assert row["snr_db"] == pytest.approx(snr, abs=1e-3)
+        assert row["weight_bytes"] == told["totals"]["weight_bytes"]["after"]
+        assert row["bitops"] == told["totals"]["bitops"]["after"]
+        assert row["changed"] == sum(not layer["reason"] for layer in told["layers"])
+
+
+def test_the_command_of_a_row_makes_it(sample: Sample, run: Run) -> None:
+    model = sample("lenet")
+    rows = json.loads(run("sweep", model, "--quantize", "fixed8.4", "--per-layer", "--json"))["choices"]
+    for row in (rows[0], rows[2]):
+        assert row["command"].startswith("explorer quantize ")
+        told = json.loads(run(*row["command"].split()[1:], "--force", "--json"))
+        assert told["outputs"][0]["snr_db"] == row["snr_db"]
+
+
+def test_bits_of_weights_are_their_mean(sample: Sample) -> None:
+    """LeNet has 61,470 weights, 30,720 of them in fc1; an MX block of 32 shares 8 bits."""
+    with Session(str(sample("lenet"))) as session:
+        found = session.sweep_formats(FormatSweepSpec(("int8", "mxfp4"), per_layer=True))
+        sizes = {
+            layer.name: layer.weight_bytes_before // 4
+            for layer in session.quantize_choice(QuantizeSpec()).layers
+        }
+    bits = {(row.scope, row.format, row.layer): row.weight_bits for row in found.rows}
+    total = sum(sizes.values())
+    assert bits["all", "int8", ""] == 8
+    assert bits["all", "mxfp4", ""] == 4 + 8 / 32
+    for layer, own in sizes.items():
+        assert bits["only", "int8", layer] == pytest.approx((8 * own + 32 * (total - own)) / total)
+        assert bits["without", "int8", layer] == pytest.approx((32 * own + 8 * (total - own)) / total)
+
+
+def test_the_original_runs_once_for_all_formats(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+
+    def observed(*given: Any) -> None:
+        runs.append(given)
+        observe(*given)
+
+    monkeypatch.setattr("explorer.engine.quantize.original.observe", observed)
+    sweep_formats(sample("lenet"), spec=FormatSweepSpec(FORMATS, per_layer=True), workers=1)
+    assert len(runs) == 1
+
+
+def test_a_second_run_makes_only_what_is_missing(sample: Sample, calib: Path, tmp_path: Path) -> None:
+    kept, model = str(tmp_path / "r.db"), sample("lenet")
+    first = sweep_formats(model, spec=FormatSweepSpec(("int8",)), output=kept)
+    more = sweep_formats(model, spec=FormatSweepSpec(("int8", "fixed8.4")), output=kept)
+    assert (first.made, first.kept, more.made, more.kept) == (1, 0, 1, 1)
+    assert more.rows[0].snr_db == first.rows[0].snr_db
+    # other samples give other figures
+    other = sweep_formats(model, spec=FormatSweepSpec(("int8",), calibrate=str(calib)), output=kept)
+    assert (other.made, other.kept) == (1, 0)
+    np.savez(calib, np.ones((2, 1, 1, 28, 28), np.float32))
+    again = sweep_formats(model, spec=FormatSweepSpec(("int8",), calibrate=str(calib)), output=kept)
+    assert (again.made, again.rows[0].calibration) == (1, "calib.npz, 2 samples")
+
+
+def test_one_that_is_stopped_goes_on(sample: Sample, tmp_path: Path) -> None:
+    kept, spec, steps = str(tmp_path / "r.db"), FormatSweepSpec(("int8",), per_layer=True), count()
+    with Session(str(sample("lenet"))) as session:
+        with pytest.raises(Cancelled):
+            session.sweep_formats(spec, output=kept, workers=1, cancel=lambda: next(steps) > 60)
+        rest = session.sweep_formats(spec, output=kept)
+    assert len(rest.rows) == 11
+    assert rest.made + rest.kept == 11
+    assert 0 < rest.kept < 11
+
+
+def test_a_mixed_precision_holds_its_limits(sample: Sample, run: Run, calib: Path, tmp_path: Path) -> None:
+    model = sample("lenet")
+    limits = ("--bits", 7.5, "--snr", 17, "--calibrate", calib)
+    asked = ("sweep", model, "--quantize", "int8,mxfp4", *limits, "-o", "r.db")
+    told = json.loads(run(*asked, "--take", "found:mixed.toml", "--json"))
+    jsonschema.validate(told, documents.schema("sweep"))
+    (one,) = told["mixed"]
+    row = next(row for row in told["choices"] if row["key"] == one["row"])
+    assert one["met"]
+    assert row["weight_bits"] <= 7.5
+    assert row["snr_db"] >= 17
+    assert row["format"] == "int8,mxfp4"
+    run("quantize", model, "-o", "mixed.onnx", "--config", "mixed.toml", "--calibrate", calib)
+    plain = outputs(model, calib)
+    gap = outputs(tmp_path / "mixed.onnx", calib) - plain
+    assert 10 * math.log10((plain**2).sum() / (gap**2).sum()) == pytest.approx(row["snr_db"], abs=1e-3)
+    again = json.loads(run(*asked, "--json"))
+    assert again["made"] == 0
+    assert again["mixed"] == told["mixed"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (("--bits", 3), "at most 3 bits"),
+        (("--bits", 5, "--snr", 40), "at most 5 bits a weight and at least 40 dB"),
+    ],
+)
+def test_a_limit_that_cannot_be_held_is_said(sample: Sample, run: Run, limits: Any, said: str) -> None:
+    asked = ("sweep", sample("lenet"), "--quantize", "int8,mxfp4", *limits)
+    text = run(*asked, code=1)
+    assert f"no choice that was tried has {said}" in " ".join(text.split())
+    (one,) = json.loads(run(*asked, "--json", code=1))["mixed"]
+    assert not one["met"]
+    assert one["row"]
+
+
+def test_the_least_snr_alone_saves_bytes(sample: Sample) -> None:
+    """Nothing among the rows that hold it has fewer bytes; without a row that does none is named as one."""
+    found = sweep_formats(sample("lenet"), spec=FormatSweepSpec(("int8", "mxfp4"), snr=30.0))
+    (one,) = found.mixed
+    best = next(row for row in found.rows if row.key == one.row)
+    good = [row for row in found.rows if (row.snr_db or 0) >= 30]
+    assert one.met
+    assert best.weight_bytes == min(row.weight_bytes or 0 for row in good)
+    assert (best.weight_bytes or 0) <= (found.rows[0].weight_bytes or 0)  # int8 throughout holds it
+
+
+POINTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)), max_size=25)
+
+
+@given(POINTS)
+def test_the_front_is_what_nothing_else_beats(points: list[tuple[int, int, int]]) -> None:
+    rows = with_format_front(
+        [
+            FormatRow(f"k{at}", "m", "f", "", "all", "int8", weight_bytes=a, bitops=b, snr_db=float(c))
+            for at, (a, b, c) in enumerate(points)
+        ]
+    )
+    for row, (a, b, c) in zip(rows, points, strict=True):
+        better = [(x, y, z) for x, y, z in points if x <= a and y <= b and z >= c and (x, y, z) != (a, b, c)]
+        assert row.pareto is not bool(better)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--quantize", "int9000"), "--quantize: there is no number format 'int9000'"),
+        (("--quantize", "weights=int8"), "--quantize: 'weights=int8' is no format of a part"),
+        (("--quantize", ","), "--quantize: there is nothing"),
+        (("--quantize", "int8", "--tile", "16"), "--tile: says nothing of number formats"),
+        (("--bits", "4"), "--bits: says nothing of tilings"),
+        (("--quantize", "int8", "--take", "int8.toml"), "--take: 'int8.toml' is no row and file"),
+        (("--quantize", "int8", "--take", "9:x.toml"), "--take: there is no row 9"),
+        (("--quantize", "int8", "--take", "found:x.toml"), "--take: there is no row found"),
+        (("--quantize", "int8", "--calibrate", "none.npz"), "none.npz: there is no such file"),
+        (("--quantize", "int8", "--site", "nothing"), "--site: no layer is called 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_line(sample: Sample, run: Run, tmp_path: Path, words: Any, said: str) -> None:
+    error = run("sweep", sample("lenet"), *words, code=2)
+    assert error.startswith(f"explorer: {said}")
+    assert error.count("\n") == 1
+    assert not [*tmp_path.glob("*.toml")]
+
+
+def test_a_file_of_results_shows_number_formats_too(sample: Sample, run: Run) -> None:
+    model = sample("lenet")
+    run("sweep", model, "--quantize", "int8,fixed8.4", "-o", "r.db")
+    assert len([*csv.DictReader(io.StringIO(run("sweep", "r.db", "--csv")))]) == 2
+    run("sweep", model, "--tile", "16,32,64", "-o", "r.db")
+    assert len(json.loads(run("sweep", "r.db", "--json"))["rows"]) == 3
+    rows = json.loads(run("sweep", "r.db", "--quantize", "int8", "--json"))["choices"]
+    assert [row["format"] for row in rows] == ["int8"]
+
+
+def test_a_model_that_cannot_be_opened_does_not_keep_others_from_it(sample: Sample, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    found = sweep_formats(sample("lenet"), broken, spec=FormatSweepSpec(("int8",), bits=9))
+    assert [bool(row.error) for row in found.rows if row.scope == "all"] == [False, True]
+    assert [*found.failed] == [str(broken)]
+    assert [one.met for one in found.mixed] == [True]
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_rows(sample: Sample) -> None:
+    spec = FormatSweepSpec(FORMATS, per_layer=True)
+    here, there = (sweep_formats(sample("lenet"), spec=spec, workers=many) for many in (1, 2))
+    assert there.workers == 2
+    assert [(row.key, row.snr_db, row.pareto) for row in here.rows] == [
+        (row.key, row.snr_db, row.pareto) for row in there.rows
+    ]
+
+
+def test_a_format_that_no_layer_takes_is_a_row_that_says_so(sample: Sample) -> None:
+    base = QuantizeSpec(form="qdq")
+    found = sweep_formats(sample("lenet"), spec=FormatSweepSpec(("int8", "mxfp4"), per_layer=True, base=base))
+    (odd,) = [row for row in found.rows if row.error]
+    assert odd.format == "mxfp4"
+    assert "only a function says it" in odd.error
+    with pytest.raises(Misuse, match="only a function says it"):
+        sweep_formats(sample("lenet"), spec=FormatSweepSpec(("mxfp4",), base=base))
