@@ -106,6 +106,10 @@ def choose(
             formats[name, where] = BIAS if name == BIAS.name else format_of(name, where)
         return formats[name, where]
 
+    for rule in spec.rules:  # those that mean no layer, too
+        for name in (rule.weight, rule.input, rule.bias):
+            if name not in (None, "auto"):
+                known(name, _where(rule.origin, "--to"))
     choices = tuple(_choice(layer, spec, rules, meant, known) for layer in layers)
     if all(choice.reason for choice in choices):
         reasons = "; ".join(dict.fromkeys(choice.reason for choice in choices))

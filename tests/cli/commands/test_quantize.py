@@ -86,6 +86,9 @@ def test_a_file_decides_layer_by_layer_below_what_is_typed(
     assert found["layers"][-1]["reason"] == "switched off by npu.toml:8"
     typed = ask(sample("lenet"), "--config", file, "--to", "weight=int16")
     assert [layer["weight"] for layer in typed["layers"]] == ["int16"] * 4 + ["float32"]
+    file.write_text('[[quantize.site]]\nop = "LSTM"\nweight = "int9"\n')
+    wrong = ask(sample("lenet"), "--config", file)
+    assert "npu.toml:1: there is no number format 'int9'" in wrong  # though it means no layer
 
 
 def test_a_quantized_model_is_a_state_that_can_be_undone(sample: Sample, tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
         more = f", and {len(others) - 1:,} more differ" if len(others) > 1 else ""
         raise Misuse(what + more, where=path, hint=_HINT)
     for name, target, numbers in pairs:
+        if numbers.dtype.startswith("complex") and not target.is_complex():
+            what = f"'{printable(name)}' is {numbers.dtype} there and {target.dtype} in the model"
+            raise Misuse(what.replace("torch.", ""), where=path, hint=_HINT)
+    for name, target, numbers in pairs:
         _copy(module, name, target, numbers, path)
     return _origin(fit, pairs, path), list(_said(fit, pairs, path))
 

@@ -183,6 +183,10 @@ def test_nothing_in_the_file_runs(here):
     [
         ({"1.weight": torch.zeros(3, 7)}, "'1.weight' is [3, 7] there and [3, 6] in the model"),
         ({"1.weight": torch.zeros(3)}, "'1.weight' is [3] there"),
+        (
+            {"1.weight": torch.zeros(3, 6, dtype=torch.complex64)},
+            "'1.weight' is complex64 there and float32 in the model",
+        ),
         (None, "none of its tensors is the model's: 'other' there"),
     ],
 )
