@@ -147,6 +147,9 @@ class _Archive:
         byname = headers(path)
         if len(specs) == 1 and len(byname) == 1:
             byname = {specs[0].name: next(iter(byname.values()))}
+        if all(spec.name in byname for spec in specs):
+            # what a data set has besides, labels say, is no input
+            byname = {spec.name: byname[spec.name] for spec in specs}
         cut = {s.name: _cut(byname[s.name], s.shape) for s in specs if s.name in byname}
         # an array without memory of its own says what does not fit, in the words of every input file
         like = {

@@ -189,3 +189,19 @@ def test_blocks_meet_inputs_of_integers(sample: Sample, tmp_path: Path, ask: Cal
     found = ask(sample("lenet"), "-o", target, "--to", "weight=int4,input=int8", "--block", "16")
     assert {layer["bias"] for layer in found["layers"]} == {"float32"}
     assert found["outputs"][0]["snr_db"] > 10
+
+
+def test_a_data_set_calibrates_with_its_labels_beside(
+    sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    """What is no input is left alone where all inputs are there; where one is missing it is named."""
+    data = np.load(sample("jsc_tiny").parent / "jets_train.npz")
+    name = onnx.load(sample("jsc_tiny")).graph.input[0].name
+    np.savez(tmp_path / "both.npz", **{name: data["x"][:50], "labels": data["y"][:50]})
+    np.savez(tmp_path / "other.npz", **{f"{name}s": data["x"][:50], "labels": data["y"][:50]})
+    target = tmp_path / "q.onnx"
+    assert ask(sample("jsc_tiny"), "-o", target, "--calibrate", tmp_path / "both.npz")["calibration"] == (
+        "both.npz, 50 samples"
+    )
+    said = ask(sample("jsc_tiny"), "-o", target, "--force", "--calibrate", tmp_path / "other.npz")
+    assert "the model has no input" in said
