@@ -64,6 +64,7 @@ def tree_diff(
         links = row_links(first, second, (rows, others), tell)
     tell("aligning both trees", 0, 0)
     merged = _Merge(one, other, links, cancel)
+    merged.pair_unfolded()
     merged.pair_groups()
     merged.pair_rest()
     pairs = merged.rows()
@@ -127,6 +128,20 @@ class _Merge:
         """Two rows belong together."""
         self.partner[a] = b
         self.back[b] = a
+
+    def pair_unfolded(self) -> None:
+        """Pairs up a quantized layer with the group that it became: it and what dequantizes its weights."""
+        one, other = self.before, self.after
+        for a, b in list(self.partner.items()):
+            above = other.parent[b]
+            if self._status(a) != "quantized" or above < 0 or one.sides[a].name != other.sides[above].name:
+                continue
+            if not any(row in self.back for row in range(above, other.end[above]) if row != b):
+                del self.back[b]
+                self.join(a, above)
+
+    def _status(self, a: int) -> str:
+        return self.links.said.get(a, ("", ""))[0]
 
     def pair_groups(self) -> None:
         """Pairs up groups by what is in them, the innermost first."""
@@ -242,11 +257,12 @@ class _Merge:
         """The rows with their states: from the last to the first, so that a group knows what is in it."""
         states = [self._state(a, b) for a, b, _ in order]
         open_until = 0  # the depth of the row around that is made of tiles, plus one
-        for at, (a, _, depth) in enumerate(order):
+        for at, (a, b, depth) in enumerate(order):
             if open_until and depth >= open_until:
                 states[at] = "part", states[at][1]
             else:
                 whole = states[at][0] in ("tiled", "merged") or (a is not None and a in self.links.sites)
+                whole = whole or (states[at][0] == "quantized" and b is not None and self.after.group[b])
                 open_until = depth + 1 if whole else 0
         rows: list[RowPair] = []
         ends: dict[int, int] = {}  # by depth: behind the last row that lies deeper

@@ -11,6 +11,7 @@ import pytest
 
 from explorer import Misuse, Session, TileSpec, tree_diff_files
 from explorer.facts.comparison import FIGURES, RowPair, TreeDiff
+from explorer.facts.quantize import QuantizeSpec
 
 Sample = Callable[[str], Path]
 Build = Callable[[list[str], str], Path]
@@ -111,6 +112,25 @@ def test_an_operator_that_was_taken_apart_is_one_row_and_so_is_one_tiled_otherwi
     fact = tree_diff_files(tmp_path / "scan.onnx", tmp_path / "lab.onnx")
     assert dict(fact.counts) == {"same": 11, "changed": 1}
     assert {row.status for row in fact.rows} == {"same", "changed", "part"}
+
+
+def test_a_quantized_layer_stands_beside_its_group_and_costs_what_it_did(
+    sample: Sample, tmp_path: Path
+) -> None:
+    made = tmp_path / "q.onnx"
+    with Session(str(sample("lenet"))) as session:
+        session.quantize(QuantizeSpec(), output=str(made), report=False)
+    fact = tree_diff_files(sample("lenet"), made)
+    with Session(str(sample("lenet"))) as before, Session(str(made)) as after:
+        is_whole(fact, before, after)
+    found = [row for row in fact.rows if row.status == "quantized"]
+    assert len(found) == 5
+    for row in found:
+        assert row.before is not None
+        assert row.after is not None
+        assert (row.before.name, row.before.macs) == (row.after.name, row.after.macs)
+        assert row.inside == 0
+    assert not any(row.after.macs for row in fact.rows if row.status == "added" and row.after)
 
 
 def test_models_with_nothing_in_common_stand_one_below_the_other(sample: Sample) -> None:
