@@ -275,7 +275,7 @@ def _node_rows(
         placed.append(((min(site.before), 0, 0), site.row))
         for i in site.before:
             tally.add(before.nodes[i].op, "changed")
-    idle = folded(before, matching.before, closed[0])
+    idle = folded(before, matching.before, closed[0]) if sites else set()
     total = len(before.nodes)
     for a, b in enumerate(matching.before):
         if a % _STEP == 0:
@@ -291,7 +291,7 @@ def _node_rows(
             row = _one_sided(node.op, node.label, what, removed=True)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
-    unfolded = folded(after, matching.after, closed[1])
+    unfolded = folded(after, matching.after, closed[1]) if sites else set()
     # the furthest partner so far, so that one moved node does not drag the added ones about
     partner_of_site = {i: min(site.before) for site in sites for i in site.after}
     behind = -1

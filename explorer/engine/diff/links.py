@@ -123,7 +123,7 @@ def _link(
             links.join(row_of[0](a), row_of[1](b), *((row.status, row.what) if row else ("same", "")))
     partners = found.matching.before, found.matching.after
     for side, graph in enumerate((found.before, found.after)):
-        idle = folded(graph, partners[side], found.closed[side])
+        idle = folded(graph, partners[side], found.closed[side]) if found.sites else set()
         for i, partner in enumerate(partners[side]):
             place = row_of[side](i)
             if partner is None and i not in found.closed[side] and place is not None:

@@ -71,6 +71,11 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
     matching = match(
         one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
     )
+    if rounded is not None:  # what is like nothing of the original is called by its own name
+        partners = matching.after if rounded.side is other else matching.before
+        own = rounded.side.model.graph.nodes
+        nodes = zip(rounded.side.nodes, own, partners, strict=True)
+        rounded.side.nodes = [node if found is not None else it for node, it, found in nodes]
     describer = Describer(one, other, forms, matching, set(joined), rounded)
     return NodePairing(one, other, forms, sites, closed, inputs, outputs, matching, describer)
 

@@ -24,11 +24,22 @@ QUANTIZERS = frozenset({"qonnx.custom_op.general", "explorer.mx"})
 BLOCKED = "MatMulNBits"
 """A MatMul, or a Gemm with its bias last, whose weight is stored in blocks of a few bits."""
 
+_INTEGER = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
+"""QOperator's layers, which compute with integers from end to end, and what each stands for."""
+
+_PLACES: Mapping[str, tuple[int, ...]] = {
+    BLOCKED: (0, 1, 5),
+    "QLinearConv": (0, 3, 8),
+    "QLinearMatMul": (0, 3),
+    "QGemm": (0, 3, 6),
+}
+"""At which inputs of a quantized operator those of the float one stand; scale and zero point follow."""
+
 _NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
 
 _MULTIPLYING = frozenset((
     "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
-    "MultiHeadAttention", "RNN",
+    "MultiHeadAttention", "RNN", *_INTEGER,
 ))  # fmt: skip
 """Layers that a rounding of their inputs belongs to; elsewhere it belongs to who makes the value."""
 
@@ -84,14 +95,16 @@ def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
     Where both round values, how they do it is what may differ, and nothing is folded.
     """
     found = [_roundings(side) for side in (one, other)]
-    blocks = [_blocks(side) for side in (one, other)]
+    blocks = [_blocks(side) | _integers(side) for side in (one, other)]
     quantized = [bool(found[at] or blocks[at]) for at in (0, 1)]
     if quantized[0] == quantized[1]:
         return None
     at = quantized.index(True)
     side, rounded, taken = (one, other)[at], found[at], blocks[at]
     for i in taken:
-        side.takes[i] = (*side.takes[i][:2], *side.takes[i][5:6])
+        takes = side.takes[i]
+        side.takes[i] = tuple(takes[at] for at in _PLACES[side.nodes[i].op] if at < len(takes))
+    side.nodes = [_as_float(node) for node in side.nodes]
     for i, takes in enumerate(side.takes):
         for slot, name in enumerate(takes):
             rounding = rounded.get(name)
@@ -138,6 +151,46 @@ def _blocks(side: Side) -> dict[int, RoundedNode]:
     return found
 
 
+def _integers(side: Side) -> dict[int, RoundedNode]:
+    """Layers that compute with integers from end to end, with their codes and what they make."""
+    found: dict[int, RoundedNode] = {}
+    for i, node in enumerate(side.nodes):
+        if node.op not in _INTEGER:
+            continue
+        layer = found[i] = RoundedNode()
+        axis = 0 if node.op == "QLinearConv" or node.attributes.get("transB") else 1
+        for slot, at in enumerate(_PLACES[node.op]):
+            codes = _input(node, at)
+            if slot == 2 and codes in side.stored:  # a bias has the scales of both
+                layer.inputs[slot] = Rounding(codes, side.stored[codes].dtype, ())
+            elif slot < 2 and codes:
+                scale, zero = _input(node, at + 1), _input(node, at + 2)
+                layer.inputs[slot] = Rounding(codes, _codes(side, zero), (), scale, zero, axis)
+        made = _input(node, 8 if node.op == "QGemm" else 7)
+        if made:
+            layer.output = _codes(side, made)
+    return found
+
+
+def _as_float(node: Node) -> Node:
+    """A layer of QOperator as the float operator that it stands for; any other as it is."""
+    if node.op not in _INTEGER:
+        return node
+    one = {"beta": 1.0} if node.op == "QGemm" else {}
+    attributes = {**one, **node.attributes}
+    op, ends = _INTEGER[node.op], (node.inputs, node.outputs)
+    return Node(op, *ends, name=node.name, attributes=attributes, metadata=node.metadata)
+
+
+def _input(node: Node, at: int) -> str:
+    return node.inputs[at] if at < len(node.inputs) else ""
+
+
+def _codes(side: Side, zero: str) -> str:
+    """The type of codes, which their zero point has; without one it is uint8."""
+    return side.stored[zero].dtype if zero in side.stored else "uint8"
+
+
 def _roundings(side: Side) -> dict[str, Rounding]:
     """By the rounded value, through rounding after rounding."""
     found: dict[str, Rounding] = {}
@@ -176,6 +229,12 @@ def _rounding(side: Side, i: int, node: Node) -> Rounding | None:
         if maker is not None and before is not None and maker.op == "QuantizeLinear":
             kind = side.stored[maker.inputs[2]].dtype if _zero(side, maker) else _code(maker, "output_dtype")
             return Rounding(maker.inputs[0], kind or "uint8", (before[0], i))
+        if maker is not None and maker.op in _INTEGER:
+            return Rounding(source, _codes(side, zero), (i,))
+    if node.op == "QuantizeLinear":
+        users = side.users.get(node.outputs[0], ())
+        if any(side.nodes[user].op in _INTEGER for user, _ in users):
+            return Rounding(source, _codes(side, _input(node, 2)), (i,))
     if node.op == "Cast" and not node.domain and _code(node, "to") == "float32":
         if source in side.stored and side.stored[source].dtype.startswith(_NARROW):
             return Rounding(source, side.stored[source].dtype, (i,))

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
-from explorer import diff_files
+from explorer import Session, diff_files
 from explorer.facts import Diff
+from explorer.facts.quantize import QuantizeSpec
 
 W = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
 
@@ -193,3 +194,43 @@ def test_what_onnxruntime_s_quantizer_made_reads_alike(sample: Any, tmp_path: Pa
     back = {row.before: row.what for row in diff_files(after, before).nodes if row.before == "/fc2/Gemm"}
     assert back["/fc2/Gemm"].startswith("int8, per channel, 4")
     assert back["/fc2/Gemm"].partition(" -> ")[2].startswith("Gemm")
+
+
+def test_layers_that_compute_with_integers_read_like_those_between_rounding(
+    sample: Any, tmp_path: Path
+) -> None:
+    """QLinearConv and QGemm are the same rows as QDQ, with the same figures; another stride is told."""
+    before, told = str(sample("lenet")), {}
+    for form in ("qdq", "qoperator"):
+        after = str(tmp_path / f"{form}.onnx")
+        with Session(before) as session:
+            session.quantize(QuantizeSpec("int8", "int8", "auto", form=form), output=after, report=False)
+        found = diff_files(before, after)
+        told[form] = {
+            r.before: r.what.replace("output int8, ", "") for r in found.nodes if r.op_before != "Opset"
+        }
+        assert {row.status for row in found.nodes if row.before} == {"quantized"}
+        assert not {"QuantizeLinear", "DequantizeLinear"} & {row.op for row in found.summary}
+        if form == "qoperator":
+            assert {row.op_after for row in found.nodes} >= {"QLinearConv", "QGemm"}
+            model = onnx.load(after)
+            made = next(n for n in model.graph.node if n.op_type == "QLinearConv")
+            kept = [a for a in made.attribute if a.name != "strides"]
+            del made.attribute[:]
+            made.attribute.extend([*kept, helper.make_attribute("strides", [2, 2])])
+            onnx.save(model, after)
+            changed = [row for row in diff_files(before, after).nodes if row.status == "changed"]
+            assert [row.what.rpartition("; ")[2] for row in changed] == ["attribute strides [1, 1] -> [2, 2]"]
+    assert told["qoperator"].pop(None, "") in ("", "opset none -> 1")
+    assert told["qoperator"] == told["qdq"]
+
+
+def test_integers_by_onnxruntime_s_quantizer_are_no_part_of_a_tiling(sample: Any, tmp_path: Path) -> None:
+    before, after = str(sample("lenet")), str(tmp_path / "q.onnx")
+    quantize_static(before, after, _Reader(), per_channel=True, quant_format=QuantFormat.QOperator)
+    found: Diff = diff_files(before, after)
+    assert not any("tiled" in row.what for row in found.nodes)
+    convolutions = [row for row in found.nodes if row.op_before == "Conv"]
+    assert [row.status for row in convolutions] == ["quantized"] * 2
+    assert all(row.op_after == "QLinearConv" for row in convolutions)
+    assert all(row.what.startswith("Conv -> int8, output int8, per channel, 4") for row in convolutions)
