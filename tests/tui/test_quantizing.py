@@ -170,6 +170,13 @@ async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):
         await hands.press("escape")
         assert top(hands).query_one("#calibrate").value == "nowhere.npz"
         assert session.history().current == 0
+        # a number is that of random inputs
+        top(hands).query_one("#calibrate").focus()
+        await hands.burst("ctrl+u", "6", "enter")
+        await hands.rest()
+        entry = session.history().entries[-1]
+        assert (entry.quantize.draws, entry.quantize.calibrate) == (6, "")
+        assert "seeds 0 to 5" in entry.quantization.calibration
 
 
 @pytest.mark.parametrize("part", ["weight", "input", "bias"])

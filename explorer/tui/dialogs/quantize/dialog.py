@@ -54,6 +54,8 @@ _BLOCKS = ("none", "16", "32", "64", "128")
 _WIDTHS = ("none", "16", "20", "24", "32", "48")
 _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
+_DRAWS = 4
+"""Random inputs, where nothing is typed."""
 _PAUSE = 0.15
 """Seconds without a key before the choice is asked for again."""
 _SECOND = 9
@@ -116,12 +118,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
         with Horizontal(classes="form-row"):
             yield Static("calibrate", classes="form-label", markup=False)
-            yield text_input(
-                self._asked.calibrate,
-                placeholder="random, or .npz, folder",
-                blink=self._blink,
-                id="calibrate",
-            )
+            asked, hint = self._asked, f"{_DRAWS} random inputs; another number, an .npz, a folder"
+            typed = asked.calibrate or (str(asked.draws) if asked.draws != _DRAWS else "")
+            yield text_input(typed, placeholder=hint, blink=self._blink, id="calibrate")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
@@ -232,8 +231,10 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             sites=sites,
             **_calibrator(ranges),
         )
-        path = self.query_one("#calibrate", Input).value.strip()
-        return replace(self._asked, spec=spec, calibrate=os.path.expanduser(path))
+        typed = self.query_one("#calibrate", Input).value.strip()
+        if not typed or typed.isdecimal():
+            return replace(self._asked, spec=spec, calibrate="", draws=max(1, int(typed or _DRAWS)))
+        return replace(self._asked, spec=spec, calibrate=os.path.expanduser(typed))
 
     def _number(self, id: str) -> int:
         said = self._value(f"quantize-{id}")
@@ -263,8 +264,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def action_apply(self) -> None:
         """Do it, if the choice on show is that of what the fields say."""
         if self._request is not None:
-            # the file is not looked at before: a path that is typed would be read letter by letter
-            self.dismiss(replace(self._request, calibrate=self.request().calibrate))
+            self.dismiss(self.request())  # samples change no choice: nothing was asked anew for them
         else:
             self.app.bell()
 
