@@ -203,6 +203,15 @@ def parse_setting(key: str, value: Any, where: str = "") -> Any:
     return _SETTINGS[key](value, where or key)
 
 
+def with_buffer(machine: Hardware | None, text: str, where: str) -> Hardware:
+    """A machine with another buffer; without a machine one of which nothing else is known.
+
+    Raises:
+        Misuse: That is no size.
+    """
+    return replace(machine or Hardware(), buffer=parse_setting("buffer", text, where))
+
+
 def complete(machine: Hardware) -> Hardware:
     """A machine with all that follows from what is said of it.
 

@@ -566,3 +566,22 @@ def test_ctrl_c_says_what_became_of_what_was_done(sample: Sample, tmp_path: Path
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1].startswith("explorer: stopped; what was done is kept in")
     assert "Traceback" not in err
+
+
+def test_a_buffer_without_a_machine_says_which_tiles_fit(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", str(sample("lenet")), "--tile", "16,32,64", "--quiet"]
+    assert main.main([*words, "--buffer", "20KiB", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert (
+        [row["fits"] for row in rows] == [row["buffer"] <= 20 * 1024 for row in rows] == [True, True, False]
+    )
+    assert main.main([*words, "--buffer", "20KiB"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 of 3 tilings fit the buffer; of them 32x32x32 has the least traffic" in said
+    # in place of a machine's own
+    assert main.main([*words, "--buffer", "1KiB", "--machine", "array-64"]) == 0
+    assert "0 of 3 tilings fit the buffer." in " ".join(capsys.readouterr().out.split())
+    assert main.main([*words, "--buffer", "much"]) == 2
+    assert "--buffer: 'much' is not a size" in capsys.readouterr().err

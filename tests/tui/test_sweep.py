@@ -152,6 +152,24 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         assert "traffic over buffer" in page(hands, "#sweep-plot")
 
 
+async def test_a_buffer_alone_says_which_tiles_fit() -> None:
+    async with screen(SweepEngine(), size=(140, 40)) as hands:
+        await hands.press("S")
+        hands.pilot.app.screen.query_one("#sweep-buffer", Input).value = "a lot"
+        await hands.press("enter")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
+        await hands.press("escape")
+        await begin(hands, tiles="16,32,64", buffer="30 KiB")
+        (asked,) = [how["hardware"] for name, _, how in hands.engine.asked if name == "sweep"]
+        assert asked == Hardware(buffer=30 * 1024)
+        assert sweep_screen(hands).verb_words("m.onnx")[-2:] == ["--buffer", "30KiB"]
+        # it is asked for again as it was typed, and other dialogs have no machine of it
+        await hands.press("n")
+        assert hands.pilot.app.screen.query_one("#sweep-buffer", Input).value == "30 KiB"
+        await hands.press("escape", "escape")
+        assert hands.main.store.hardware is None
+
+
 async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="64,16,32")
@@ -293,7 +311,7 @@ async def test_proofs_come_one_by_one_and_esc_keeps_what_is_there(tmp_path: Path
         await hands.press("S")
         hands.pilot.app.screen.query_one("#sweep-tiles", Input).value = "16,32,64"
         hands.pilot.app.screen.query_one("#sweep-kept", Input).value = "results.db"
-        await hands.press("down", "down", "down", "down", "down", "down", "down", "right", "enter")
+        await hands.press(*["down"] * 8, "right", "enter")
         how = [(args[0].tiles, kwargs) for name, args, kwargs in engine.asked if name == "sweep"]
         assert [given for given, _ in how] == [((16, 16, 16),), ((32, 32, 32),), ((64, 64, 64),)]
         assert all(kwargs["verify"] and kwargs["output"] == "results.db" for _, kwargs in how)

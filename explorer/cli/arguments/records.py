@@ -89,4 +89,6 @@ def hardware(given: ParsedArgs) -> Hardware | None:
     """The machine by what it does in a cycle, if one was named."""
     from explorer.settings import machines
 
-    return None if given.machine is None else machines.hardware(given.machine)
+    machine = None if given.machine is None else machines.hardware(given.machine)
+    buffer = getattr(given, "buffer", None)
+    return machine if buffer is None else machines.with_buffer(machine, buffer, "--buffer")

@@ -13,6 +13,7 @@ from explorer.base.errors import ExplorerError
 from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
+from explorer.settings.machines import with_buffer
 from explorer.settings.parse import parse_sizes, parse_tiles
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.machine import MachineDialog
@@ -27,6 +28,8 @@ class SweepRequest(Struct, frozen=True):
     """What is to be swept, as it was typed, and as it was read.
 
     Attributes:
+        machine: The one that was chosen; `hardware` has the buffer that was typed.
+        buffer: As it was typed; '' for the machine's own.
         output: A file that keeps the rows; '' for none.
         typed: What stood in the fields, for the next time.
     """
@@ -36,6 +39,8 @@ class SweepRequest(Struct, frozen=True):
     verify: bool = False
     output: str = ""
     typed: tuple[str, ...] = ()
+    machine: Hardware | None = None
+    buffer: str = ""
 
 
 class SweepDialog(FormDialog[SweepRequest]):
@@ -81,6 +86,10 @@ class SweepDialog(FormDialog[SweepRequest]):
         ):
             yield from self.entry(label, value, hint, f"sweep-{name}")
         yield self._machines
+        buffer = self._asked.buffer if self._asked is not None else ""
+        yield from self.entry(
+            "buffer", buffer, "512KiB, in place of the machine's or without one", "sweep-buffer"
+        )
         edges = OptionField("edges", ("partial (ragged)", "padded", "both"), id="sweep-edges")
         prove = OptionField("prove", ("no", "each"), id="sweep-prove")
         if self._asked is not None:
@@ -104,12 +113,15 @@ class SweepDialog(FormDialog[SweepRequest]):
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
         tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).index]
+        machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
         return SweepRequest(
             spec=SweepSpec(tiles, edges, base=self._base),
-            hardware=self._machines.hardware,
+            hardware=with_buffer(machine, buffer, "buffer") if buffer else machine,
             verify=self.query_one("#sweep-prove", OptionField).index == 1,
             output=os.path.expanduser(kept),
             typed=typed,
+            machine=machine,
+            buffer=buffer,
         )
 
     def action_machine(self) -> None:

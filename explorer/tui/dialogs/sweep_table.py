@@ -244,12 +244,13 @@ class SweepScreen(SubScreen[TileSpec]):
     def verb_words(self, source: str) -> list[str]:
         """The same sweep; a machine without a name cannot be told to a verb."""
         asked = self._found.request
-        if asked is None or (asked.hardware is not None and not asked.hardware.name):
+        if asked is None or (asked.machine is not None and not asked.machine.name):
             return []
         spec = asked.spec
         words = ["sweep", source, "--tile", ",".join("x".join(map(str, tile)) for tile in spec.tiles)]
         words += ["--edges", ",".join(spec.edges), "--form", spec.base.form]
-        words += ["--machine", asked.hardware.name] if asked.hardware is not None else []
+        words += ["--machine", asked.machine.name] if asked.machine is not None else []
+        words += ["--buffer", asked.buffer.replace(" ", "")] if asked.buffer else []
         words += ["--verify"] if asked.verify else []
         return [*words, *(["-o", path_word(asked.output)] if asked.output else [])]
 
@@ -291,7 +292,7 @@ class SweepScreen(SubScreen[TileSpec]):
 
     def _begin(self, asked: SweepRequest | None) -> None:
         if asked is not None:
-            self.hardware = asked.hardware
+            self.hardware = asked.machine
             self.run_worker(self._sweep(asked), group="sweep", exclusive=True, exit_on_error=False)
         elif self._found.request is None:
             self.dismiss(None)

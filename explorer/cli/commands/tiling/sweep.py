@@ -248,6 +248,11 @@ COMMAND = Command(
         "--grouped",
         "--config",
         HARDWARE,
+        Option(
+            "--buffer",
+            "bytes for the tiles that are worked on, such as 512KiB: the machine's, or of none",
+            "SIZE",
+        ),
         "--order",
         Option("--verify", "tile, write and prove each; the tiled files do not stay"),
         *FORMAT_SWEEP,

@@ -51,6 +51,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     blocks.append(Line())
     if not all(row.error for row in rows):
         blocks.append(Paragraph(_legend(rows), "quiet"))
+    blocks += _fitting(rows)
     if not machines:
         blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
@@ -73,6 +74,21 @@ def _legend(rows: Sequence[SweepRow]) -> str:
         "utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of the "
         f"bytes that fills tiles up.{ragged}"
     )
+
+
+def _fitting(rows: Sequence[SweepRow]) -> list[Block]:
+    """How many tilings fit the buffer, and the best of those of one model; nothing without a buffer."""
+    known = [row for row in rows if row.fits is not None]
+    fitting = [row for row in known if row.fits]
+    if not known:
+        return []
+    said = f"{len(fitting):,} of {len(known):,} tilings fit the buffer"
+    for objective in ("cycles", "traffic"):
+        having = [row for row in fitting if getattr(row, objective) is not None]
+        if having and len({(row.model, row.opening, row.hardware) for row in rows}) == 1:
+            best = min(having, key=lambda row: getattr(row, objective))
+            return [Paragraph(f"{said}; of them {tile_text(best)} has the least {objective}.", "quiet")]
+    return [Paragraph(f"{said}.", "quiet")]
 
 
 def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
