@@ -1,4 +1,4 @@
-"""What is in force for every site of a model, or every layer that takes a number format, and who said so."""
+"""Settings in force for every site of a model, or every layer that takes a number format, and who said so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile spec and machine that options ask for; with them come msgspec and a reader of TOML."""
+"""Tiling, number formats and machine that options ask for; with them come msgspec and a reader of TOML."""
 
 from __future__ import annotations
 

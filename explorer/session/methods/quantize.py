@@ -123,8 +123,6 @@ class QuantizeMethods(SessionParts):
             BadModel: A weight holds NaN, or the module cannot be run or written.
             Cancelled: `cancel` said so.
         """
-        from explorer.facts.quantize import QuantizeRequest
-
         self._tiler.check_module(on_progress)
         request = QuantizeRequest(spec, calibrate or "", draws, seed)
         return self._module_maker.quantize(
@@ -166,8 +164,6 @@ class QuantizeMethods(SessionParts):
             BadModel: See `quantize`.
             Cancelled: See `quantize`.
         """
-        from explorer.facts.quantize import QuantizeRequest  # msgspec, which the parts bring anyway
-
         request = QuantizeRequest(spec, calibrate or "", draws, seed)
         return self._quantizer.trial(request, on_progress, cancel)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.evaluate import data_file
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import processes
+from explorer.engine.sweep import cluster, processes
 from explorer.facts.evaluate.training_run import TrainingRun, TrainingSweep, TrainingTrial
 from explorer.host import scratch
 from explorer.host.optional_packages import require, silence
@@ -170,8 +170,6 @@ def _spread(
     if scheduler is None:
         most = workers or min(processes.cores(), processes.room(os.path.getsize(data)))
         return processes.run(tasks, told, workers=most, cancel=cancel)
-    from explorer.engine.sweep import cluster
-
     return cluster.run(tasks, told, scheduler=scheduler, cancel=cancel)
 
 

@@ -1,1 +1,1 @@
-"""The numbers of a tensor on the screen: a map of them, and what is far out in it."""
+"""Heat map on the screen: the numbers of a tensor, and what is far out in it."""

@@ -1,4 +1,4 @@
-"""Terms: what codes stand for, opened until only products, given values and numbers are left."""
+"""Addends: what codes stand for, opened until only products, given values and numbers are left."""
 
 from __future__ import annotations
 

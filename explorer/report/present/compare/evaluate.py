@@ -1,4 +1,4 @@
-"""Models side by side on a data file: `explorer evaluate`."""
+"""Evaluation in text, models side by side on a data file: `explorer evaluate`."""
 
 from __future__ import annotations
 

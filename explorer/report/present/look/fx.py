@@ -1,4 +1,4 @@
-"""Nodes of a module as torch.fx has them: `explorer ops --fx`."""
+"""torch.fx nodes of a module in text: `explorer ops --fx`."""
 
 from __future__ import annotations
 

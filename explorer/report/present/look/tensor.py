@@ -1,4 +1,4 @@
-"""The numbers of one tensor in text: `explorer values`, as a table or drawn small."""
+"""Tensor values in text: `explorer values`, as a table or drawn small."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Words about number formats: what was chosen for each layer, what it costs and what it saves."""
+"""Number formats in words: what was chosen for each layer, what it costs and what it saves."""

@@ -1,4 +1,4 @@
-"""What a quantization did, in text: `explorer quantize`."""
+"""Quantization in text, what it did: `explorer quantize`."""
 
 from __future__ import annotations
 

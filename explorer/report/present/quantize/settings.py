@@ -1,4 +1,4 @@
-"""Which number formats are asked of every layer, and who said so, in text: `explorer settings --formats`."""
+"""Quantization settings in text, of every layer, and who said so: `explorer settings --formats`."""
 
 from __future__ import annotations
 
