@@ -26,8 +26,9 @@ from explorer.base.errors import Cancelled, EngineDied, Misuse
 from explorer.engine import sweep
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.measure import Task
+from explorer.facts.quantize import FormatSweepSpec
 from explorer.facts.sweep import SweepSpec
-from explorer.session import sweep_files
+from explorer.session import sweep_files, sweep_formats
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TILES = tuple((m, k, 32) for m in (8, 16) for k in (8, 16, 32))
@@ -105,6 +106,22 @@ def test_a_worker_that_is_killed_half_way_costs_nothing(
     with pytest.raises(EngineDied, match="the scheduler ended"):
         sweep_files(sample("lenet"), **asked, first_seed=7, on_progress=kill_the_scheduler)
     assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+def test_number_formats_on_a_cluster_say_what_one_process_says(
+    spawn: Callable[..., subprocess.Popen[str]], sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    address = address_of(spawn("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"))
+    spawn("worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
+    spec, kept = FormatSweepSpec(("int8", "mxfp4"), per_layer=True), str(tmp_path / "results.db")
+    there = sweep_formats(sample("lenet"), spec=spec, scheduler=address, output=kept)
+    assert (there.workers, there.made) == (1, 22)
+    here = sweep_formats(sample("lenet"), spec=spec, workers=1)
+    assert [(r.key, r.snr_db, r.bitops) for r in there.rows] == [
+        (r.key, r.snr_db, r.bitops) for r in here.rows
+    ]
+    assert sweep_formats(sample("lenet"), spec=spec, output=kept).made == 0
 
 
 def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
