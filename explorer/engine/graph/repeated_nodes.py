@@ -12,7 +12,7 @@ from typing import overload
 
 from msgspec import Struct
 
-from explorer.engine.graph.model import Node, Tensor
+from explorer.engine.graph.model import Graph, Node, Tensor, subgraphs
 
 
 class NodeRun(Node):
@@ -103,6 +103,17 @@ def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
 def held(nodes: Sequence[Node]) -> Sequence[Node]:
     """The nodes of a graph as they are held, runs as they are."""
     return nodes.held if isinstance(nodes, Nodes) else nodes
+
+
+def value_names(graph: Graph) -> Iterator[str]:
+    """Every value name in a graph and the graphs inside it."""
+    yield from graph.initializers
+    for value in (*graph.inputs, *graph.outputs, *graph.values):
+        yield value.name
+    for node in held(graph.nodes):
+        yield from node.outputs
+        for _, inner in subgraphs(node):
+            yield from value_names(inner)
 
 
 class WeightBundle(Struct, frozen=True):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
-from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, held
+from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, held, value_names
 from explorer.engine.graph.tile_metadata import DOMAIN, with_plan
 from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
@@ -35,7 +35,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
         for node in _inner(nodes)
     )
-    emission = Emission(opset=model.opset, taken=set(_names(model.graph)), quantized=quantized)
+    emission = Emission(opset=model.opset, taken=set(value_names(model.graph)), quantized=quantized)
     # functions of an earlier tiling stay; the same name stands for the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
@@ -174,17 +174,6 @@ def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
         yield node
         for _, body in subgraphs(node):
             yield from _inner(body.nodes)
-
-
-def _names(graph: Graph) -> Iterator[str]:
-    """Every value name in a graph and the graphs inside it."""
-    yield from graph.initializers
-    for value in (*graph.inputs, *graph.outputs, *graph.values):
-        yield value.name
-    for node in held(graph.nodes):
-        yield from node.outputs
-        for _, inner in subgraphs(node):
-            yield from _names(inner)
 
 
 def _uses(graph: Graph) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
-from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
+from explorer.engine.graph.repeated_nodes import held, value_names
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
 from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.weights import stored
@@ -38,7 +38,7 @@ class Additions:
         self.opsets: dict[str, int] = {}
         self.values: list[Value] = []
         self._shapes = shapes
-        self._taken = set(_names(model.graph))
+        self._taken = set(value_names(model.graph))
         self._made: dict[Hashable, str] = {}
 
     def unique(self, wanted: str) -> str:
@@ -139,14 +139,3 @@ class Additions:
         return self.number(f"{base}_scale", grid.scale), self.number(
             f"{base}_zero_point", zero, fmt.element_type
         )
-
-
-def _names(graph: Graph) -> Iterator[str]:
-    """Every value name in a graph and the graphs inside it."""
-    yield from graph.initializers
-    for value in (*graph.inputs, *graph.outputs, *graph.values):
-        yield value.name
-    for node in held(graph.nodes):
-        yield from node.outputs
-        for _, inner in subgraphs(node):
-            yield from _names(inner)
