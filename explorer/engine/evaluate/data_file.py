@@ -23,8 +23,6 @@ from explorer.engine.runtime import samples
 from explorer.engine.runtime.input_files import Array, InputSpec
 from explorer.host import confinement
 
-_LABELS = ("labels", "label", "y", "targets", "target")
-"""What arrays of labels are called, where nobody says it."""
 _CELLS = 1 << 28
 """Cells of a table at most: 2 GiB as numbers. What is larger belongs into an .npz."""
 TABLE = "the table"
@@ -182,7 +180,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     parts = {
         name: Part(entry.dtype, entry.whole[1:], _reader(path, entry)) for name, entry in entries.items()
     }
-    chosen = labels or next((name for name in _LABELS if name in parts and len(parts) > 1), "")
+    chosen = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
     return DataFile(path, most, parts, chosen)
 
 

@@ -120,6 +120,10 @@ def _files(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
+LABELS = ("labels", "label", "y", "targets", "target")
+"""What arrays of labels are called, where nobody says it: in a file of samples they are no input."""
+
+
 class ArrayEntry(Struct, frozen=True):
     """An array of a file: its header, and how it is cut into samples.
 
@@ -145,6 +149,8 @@ class _Archive:
     def __init__(self, path: str, specs: Sequence[InputSpec]) -> None:
         self.path = path
         byname = headers(path)
+        taken = {spec.name for spec in specs}
+        byname = {n: entry for n, entry in byname.items() if n in taken or n not in LABELS} or byname
         if len(specs) == 1 and len(byname) == 1:
             byname = {specs[0].name: next(iter(byname.values()))}
         if all(spec.name in byname for spec in specs):

@@ -92,6 +92,19 @@ def test_a_folder_of_samples_calibrates(sample: Sample, tmp_path: Path, run: Cal
     assert "worst" in text
 
 
+def test_a_file_with_labels_calibrates(sample: Sample, tmp_path: Path, run: Callable[..., str]) -> None:
+    """What trains and evaluates a model gives its ranges, too: labels are no input."""
+    inputs = np.random.default_rng(0).normal(size=(5, 16)).astype(np.float32)
+    np.savez(tmp_path / "both.npz", x=inputs, y=np.arange(5))
+    np.savez(tmp_path / "alone.npz", x=inputs)
+    found = [
+        json.loads(run("quantize", sample("jsc_tiny"), "-o", tmp_path / f"{name}.onnx", "--calibrate",
+                       tmp_path / f"{name}.npz", "--json"))["layers"]
+        for name in ("both", "alone")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
