@@ -22,7 +22,7 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
     Args:
         path: Where somebody wants to write.
         overwrite: Whether an existing file may be replaced.
-        models: Files that are being worked on.
+        models: Files that are being worked on, and names of what is made by one: net.py:net, package.net:net.
         weights: Files that hold the weights of those.
 
     Raises:
@@ -40,12 +40,18 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
     if os.path.exists(path) and not os.path.isfile(path):
         # replacing a device node or a pipe would take it away from everybody
         raise Misuse("is not a regular file", where=path, hint="name a file to write")
-    if any(_same_file(model, path) for model in models):
+    if any(_same_file(file, path) for model in models for file in _files(model)):
         raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
     if any(_same_file(file, path) for file in weights):
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
     if not overwrite:
         raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+def _files(model: str) -> tuple[str, ...]:
+    """Where a model may lie, its source too."""
+    source = model.rpartition(":")[0]
+    return (model, source, f"{source.replace('.', os.sep)}.py") if source else (model,)
 
 
 def _check_confined(path: str) -> None:

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
+from explorer.facts.quantize import QuantizeSpec
 from explorer.host import scratch
 from explorer.host.output_files import atomic_write, check_target
 from explorer.process import saved_sessions
@@ -36,6 +38,24 @@ def test_a_file_that_comes_with_a_result_replaces_nothing_unasked(tmp_path: Path
         Path(staged).write_text("model")
         Path(f"{staged}.data").write_text("weights")
     assert (out.read_text(), beside.read_text()) == ("model", "weights")
+
+
+@pytest.mark.parametrize("name", ["net.py:net", "net:net"])
+def test_the_source_of_a_module_is_kept_even_when_forced(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("source")
+    with pytest.raises(Misuse, match="this is the model itself"):
+        check_target("net.py", overwrite=True, models=[name], weights=())
+
+
+def test_samples_that_ranges_come_from_are_kept_even_when_forced(sample: Sample, tmp_path: Path) -> None:
+    data = tmp_path / "samples.npz"
+    np.savez(data, x=np.zeros((1, 16), np.float32))
+    with Session(sample("jsc_tiny")) as session, pytest.raises(Misuse, match="choose another name"):
+        session.quantize(QuantizeSpec(), calibrate=str(data), output=str(data), overwrite=True)
+    assert np.load(data)["x"].shape == (1, 16)
 
 
 def test_weights_that_would_be_written_over_are_kept_even_when_forced(tmp_path: Path) -> None:
