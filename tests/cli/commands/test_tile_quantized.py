@@ -56,3 +56,14 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert said in told
     assert told.count("\n") == 1
     assert not output.exists()
+
+
+def test_samples_that_ranges_come_from_are_not_written_over(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "samples.npy"
+    data.write_bytes(b"samples")
+    words = ["--quantize", "int8", "--calibrate", str(data), "-o", str(data), "--force", "--quiet"]
+    assert main.main(["tile", str(sample("jsc_tiny")), *words]) == 2
+    assert "choose another name" in capsys.readouterr().err
+    assert data.read_bytes() == b"samples"
