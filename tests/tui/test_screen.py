@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual.events import Key, Paste
-from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from explorer.base.errors import BadModel
@@ -280,18 +280,24 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with screen() as hands:
-        left: dict[str, int] = {}
-        push = hands.pilot.app.push_screen
+        seen: list[str] = []
 
-        def watched(dialog: Screen[object], *args: object, **more: object) -> object:
-            left[type(dialog).__name__] = len(hands.main._dirty_widgets)
-            return push(dialog, *args, **more)  # type: ignore[call-overload]
+        def noted(owner: object, name: str, word: Callable[..., str]) -> None:
+            plain = getattr(owner, name)
 
-        monkeypatch.setattr(hands.pilot.app, "push_screen", watched)
+            def watched(*args: object, **more: object) -> object:
+                seen.append(word(*args))
+                return plain(*args, **more)
+
+            monkeypatch.setattr(owner, name, watched)
+
+        noted(hands.main.store, "say", lambda text, *more: "tiled" if more and not text else "")
+        noted(hands.main, "_compositor_refresh", lambda: "painted")
+        noted(hands.pilot.app, "push_screen", lambda dialog, *more: type(dialog).__name__)
         monkeypatch.setattr(slices, "PAINTED", 20.0)  # a machine with other work paints later
         await hands.press("t")
         await hands.press("enter")
-        assert left["TilingResultDialog"] == 0
+        assert "painted" in seen[seen.index("tiled") : seen.index("TilingResultDialog")]
 
 
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
