@@ -195,10 +195,11 @@ def test_a_data_set_calibrates_with_its_labels_beside(
     sample: Sample, tmp_path: Path, ask: Callable[..., Any]
 ) -> None:
     """What is no input is left alone where all inputs are there; where one is missing it is named."""
-    data = np.load(sample("jsc_tiny").parent / "jets_train.npz")
+    with np.load(sample("jsc_tiny").parent / "jets_train.npz") as data:
+        values, labels = data["x"][:50], data["y"][:50]
     name = onnx.load(sample("jsc_tiny")).graph.input[0].name
-    np.savez(tmp_path / "both.npz", **{name: data["x"][:50], "labels": data["y"][:50]})
-    np.savez(tmp_path / "other.npz", **{f"{name}s": data["x"][:50], "labels": data["y"][:50]})
+    np.savez(tmp_path / "both.npz", **{name: values, "kinds": labels})
+    np.savez(tmp_path / "other.npz", **{f"{name}s": values, "kinds": labels})
     target = tmp_path / "q.onnx"
     assert ask(sample("jsc_tiny"), "-o", target, "--calibrate", tmp_path / "both.npz")["calibration"] == (
         "both.npz, 50 samples"
