@@ -134,8 +134,12 @@ class Exporter:
         head = ["explorer", "tile", path_word(source), "-o", path_word(target)]
         history = self._models.history
         first = history.entries[history.current].quantize
-        if first is not None and history.parent(history.current) == 0:
-            head += scripts.quantize_option(first) or []
+        if first is not None:
+            of_original = history.parent(history.current) == 0
+            said = scripts.quantize_option(first) if of_original else None
+            if said is None:
+                return ""
+            head += said
         return shlex.join([*head, *words, *opening_words(self._models.options)])
 
     def module_command(

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from explorer import Session, TileSpec
 from explorer.cli import main
+from explorer.facts.quantize import QuantizeSpec
 
 Sample = Callable[[str], Path]
 
@@ -67,3 +69,13 @@ def test_samples_that_ranges_come_from_are_not_written_over(
     assert main.main(["tile", str(sample("jsc_tiny")), *words]) == 2
     assert "choose another name" in capsys.readouterr().err
     assert data.read_bytes() == b"samples"
+
+
+def test_no_command_is_told_that_would_tile_the_model_without_its_quantization(sample: Sample) -> None:
+    """`--quantize` has formats and samples; scales of the whole tensor it cannot say."""
+    with Session(sample("lenet")) as session:
+        session.quantize(QuantizeSpec(granularity="tensor"), report=False)
+        assert session.tile(TileSpec((16, 16, 16))).command == ""
+        session.go(0)
+        session.quantize(QuantizeSpec(), report=False)
+        assert "--quantize int8" in session.tile(TileSpec((16, 16, 16))).command
