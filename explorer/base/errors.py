@@ -10,6 +10,18 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Protocol
+
+    class ModelRow(Protocol):
+        """A row of a table over models: figures of one, or why it has none ('' where it has)."""
+
+        @property
+        def model(self) -> str:
+            """As the user named it."""
+
+        @property
+        def error(self) -> str:
+            """Why there are no figures."""
 
 
 class ExplorerError(Exception):
@@ -95,6 +107,18 @@ def beyond(error: Exception) -> BadModel | None:
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")
     return None
+
+
+def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
+    """Why there is not one figure of a model, by its name, for those of which that is so."""
+    known: set[str] = set()
+    found: dict[str, str] = {}
+    for row in rows:
+        if row.error:
+            found.setdefault(row.model, row.error)
+        else:
+            known.add(row.model)
+    return {model: why for model, why in found.items() if model not in known}
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, failed_models
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
@@ -162,12 +162,7 @@ class Sweep(Struct, frozen=True):
     @property
     def failed(self) -> dict[str, str]:
         """Why there is not one figure of a model, by its name: it cannot be opened, or not be tiled."""
-        known = {row.model for row in self.rows if not row.error}
-        found: dict[str, str] = {}
-        for row in self.rows:
-            if row.model not in known:
-                found.setdefault(row.model, row.error)
-        return found
+        return failed_models(self.rows)
 
 
 def combinations(spec: SweepSpec) -> list[TileSpec]:

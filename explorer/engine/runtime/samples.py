@@ -149,13 +149,14 @@ class _Archive:
     def __init__(self, path: str, specs: Sequence[InputSpec]) -> None:
         self.path = path
         byname = headers(path)
-        taken = {spec.name for spec in specs}
-        byname = {n: entry for n, entry in byname.items() if n in taken or n not in LABELS} or byname
-        if len(specs) == 1 and len(byname) == 1:
-            byname = {specs[0].name: next(iter(byname.values()))}
-        if all(spec.name in byname for spec in specs):
+        inputs = {spec.name for spec in specs}
+        if inputs <= byname.keys():
             # what a data set has besides, labels say, is no input
             byname = {spec.name: byname[spec.name] for spec in specs}
+        else:
+            byname = {n: entry for n, entry in byname.items() if n in inputs or n not in LABELS} or byname
+            if len(specs) == 1 and len(byname) == 1:
+                byname = {specs[0].name: next(iter(byname.values()))}
         cut = {s.name: _cut(byname[s.name], s.shape) for s in specs if s.name in byname}
         # an array without memory of its own says what does not fit, in the words of every input file
         like = {

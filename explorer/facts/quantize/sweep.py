@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from explorer.base.errors import failed_models
 from explorer.facts.quantize.spec import QuantizeSpec
 
 FormatScope = Literal["all", "only", "without", "mixed"]
@@ -128,12 +129,7 @@ class FormatSweep(Struct, frozen=True):
     @property
     def failed(self) -> dict[str, str]:
         """Why there is not one figure of a model, by its name."""
-        known = {row.model for row in self.rows if not row.error}
-        found: dict[str, str] = {}
-        for row in self.rows:
-            if row.model not in known:
-                found.setdefault(row.model, row.error)
-        return found
+        return failed_models(self.rows)
 
 
 def noise(row: FormatRow) -> float:
