@@ -1,0 +1,94 @@
+"""Median with its 95 % interval by order statistics, and when enough runs were made.
+
+Times of runs have a long tail and no known distribution, so nothing is assumed of it: the number of samples
+below the true median is binomial with p = 1/2, and the interval between the j-th smallest and the j-th
+largest holds it with probability 1 - 2 P(B(n, 1/2) < j) (David and Nagaraja, Order Statistics, 7.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from explorer.facts.profile.profile import Spread, Stopped
+
+__all__ = ["WITHIN", "is_settled", "spread", "why_stop"]
+
+WITHIN = 0.05
+"""Share of the median within which its interval has to lie."""
+_LEFT_OUT = 0.05
+"""Probability that the interval does not hold the median."""
+_FEWEST = 10
+"""Samples before which a narrow interval is not believed: the first runs lie close together in time."""
+
+
+def spread(samples: Sequence[float]) -> Spread:
+    """The median of samples, and how sure it is.
+
+    Args:
+        samples: Seconds, one at least.
+    """
+    ordered = sorted(samples)
+    rank = _rank(len(ordered))
+    return Spread(
+        _quantile(ordered, 0.5),
+        _quantile(ordered, 0.1),
+        _quantile(ordered, 0.9),
+        ordered[rank],
+        ordered[-1 - rank],
+        len(ordered),
+    )
+
+
+def is_settled(times: Spread) -> bool:
+    """Whether the interval of a median is within 5 % of it."""
+    near = WITHIN * times.median
+    return times.sure and times.low >= times.median - near and times.high <= times.median + near
+
+
+def why_stop(
+    samples: Sequence[float], elapsed: float, *, steps: int | None, time_limit: float
+) -> Stopped | None:
+    """Why no more runs are to be made; None while more are.
+
+    Args:
+        samples: Wall times so far, in seconds.
+        elapsed: Seconds since the first of them, with all that was done between.
+        steps: So many were asked for, and then nothing else stops but the time; None: until it is settled.
+        time_limit: In seconds.
+    """
+    if not samples:
+        return None
+    if steps is not None and len(samples) >= steps:
+        return "steps"
+    if elapsed >= time_limit:
+        return "time limit"
+    if steps is None and len(samples) >= _FEWEST and is_settled(spread(samples)):
+        return "settled"
+    return None
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """A quantile of sorted samples, straight between the two around it."""
+    place = share * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def _rank(count: int) -> int:
+    """How many samples lie below the interval, and as many above; 0 where that is not sure enough."""
+    if count > _NORMAL:  # z is 1.96; the sums below would be of thousands of terms
+        return max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
+    tail, rank = 0, 0
+    while rank < count // 2:
+        tail += math.comb(count, rank)
+        if 2 * tail > _LEFT_OUT * 2**count:
+            break
+        rank += 1
+    # the interval from the rank-th smallest on leaves out what is below it
+    return max(0, rank - 1)
+
+
+_NORMAL = 1000
+"""Samples above which the binomial is taken for a normal one."""

@@ -1,0 +1,1 @@
+"""Facts about measured time: a profile of one model, two beside each other, a machine that was measured."""

@@ -1,0 +1,193 @@
+"""Facts about measured time: how long a model runs, layer by layer, and what is no layer.
+
+The sum is the wall time: `wall_seconds` is what the layers, the named parts of `other` and
+`overhead_seconds` add up to. Nothing is divided by guess: where one kernel does the work of several layers,
+one of them has its time and the others say which.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from explorer.facts.roofline import Machine
+
+__all__ = ["LayerTime", "ModuleTime", "OperatorTime", "OtherTime", "Profile", "Spread", "Stopped"]
+
+Stopped = Literal["settled", "steps", "time limit"]
+"""Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
+
+
+class Spread(Struct, frozen=True):
+    """Seconds that were measured several times.
+
+    Attributes:
+        median, p10, p90: Of the samples.
+        low, high: The interval that holds the true median in 95 of 100 measurements, by order statistics (no
+            shape of the distribution is assumed). Below six samples no interval is that sure, and these are
+            the least and the most.
+        count: How many samples.
+    """
+
+    median: float
+    p10: float
+    p90: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether `low` and `high` are a 95 % interval."""
+        return self.count >= 6
+
+
+class LayerTime(Struct, frozen=True):
+    """The time of one layer, never of a group.
+
+    Attributes:
+        layer: Id of its row in `Analysis.layers`.
+        op: What ran, as the runtime names it: 'FusedConv'. Several: 'MatMul, Add'.
+        seconds: Of one run of the model, all calls together; None where the layer has no time of its own.
+        calls: Kernels that ran for it in one run.
+        share: Of `Profile.wall_seconds`.
+        macs_per_second, bytes_per_second: What was counted of the layer, and of those within it, over its
+            median; None where either is not known, and for MACs where there are none.
+        predicted_seconds: What a model of time said before it ran.
+        limit_seconds: Least time on `Profile.machine`, of the layer and those within it.
+        within: Path of the layer whose kernel did this one's work, too; '' where it has its own.
+        allocated_bytes, peak_bytes: Memory that its kernels asked for, and the most that was held at once,
+            where the profiler tells.
+    """
+
+    layer: int
+    path: str
+    kind: str
+    op: str
+    seconds: Spread | None
+    calls: int
+    share: float
+    macs_per_second: float | None = None
+    bytes_per_second: float | None = None
+    predicted_seconds: float | None = None
+    limit_seconds: float | None = None
+    within: str = ""
+    allocated_bytes: int | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def efficiency(self) -> float | None:
+        """The least time over the measured one: 1 is at the roof."""
+        if self.limit_seconds is None or self.seconds is None or not self.seconds.median:
+            return None
+        return self.limit_seconds / self.seconds.median
+
+
+class OperatorTime(Struct, frozen=True):
+    """All kernels of one kind, those that are no layer's too.
+
+    Attributes:
+        op: As the runtime names it.
+        seconds: Sum of medians, of one run.
+        layers: How many layers have kernels of it.
+        self_seconds: Without what operators that it calls take; None where that is the same.
+    """
+
+    op: str
+    calls: int
+    seconds: float
+    share: float
+    layers: int
+    self_seconds: float | None = None
+    allocated_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+class ModuleTime(Struct, frozen=True):
+    """A group of layers, or a module with others in it.
+
+    Attributes:
+        layer: Id of its row in `Analysis.layers`.
+        self_seconds: What it takes itself, without the rows below it.
+        seconds: With them. Sums of medians, so a group has what its rows have.
+    """
+
+    layer: int
+    path: str
+    kind: str
+    self_seconds: float
+    seconds: float
+    share: float
+    calls: int
+
+
+class OtherTime(Struct, frozen=True):
+    """What ran and is no layer: copies, changes of layout."""
+
+    name: str
+    seconds: float
+    calls: int
+    share: float
+
+
+class Profile(Struct, frozen=True):
+    """How long one model runs, and where the time goes.
+
+    Attributes:
+        wall: Time of one run from call to result, measured without a profiler; `wall_seconds` is its median.
+        overhead_seconds: What of `wall_seconds` neither a layer nor `other` has: the runtime's own work,
+            gaps. Below 0 where the profiled kernels took longer than the runs without the profiler.
+        other: What ran and is no layer, by name.
+        layers: In execution order, with those that have no time of their own.
+        operators: By kind of kernel, the most expensive first.
+        modules: Groups, in the order of the rows.
+        removed: Paths of layers that do not run: computed when the model is loaded, or left out.
+        runs: Timed runs without the profiler; as many were made with it, alternately.
+        warmup: Runs before those.
+        settled: Whether the 95 % interval of the wall's median is within 5 % of it.
+        stopped: Why no more runs were made.
+        profiler_overhead: What a run takes longer under the profiler, as a share of the one without.
+        device: What ran it: 'cpu', 'cuda'.
+        threads: That its operators may use.
+        batch: Size that was bound to the open first dimension; None where none was.
+        rows: Samples in one run, the first size of the first input; None where it has none.
+        optimize: 'none', 'basic', 'extended' or 'all', what the runtime was asked for; '' where it has no
+            such levels.
+        runtime: 'onnxruntime 1.32.0'.
+        inputs: What it was run on, in words.
+        machine: That `limit_seconds` are of.
+        loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
+        notes: What else to know, in words.
+    """
+
+    wall_seconds: float
+    wall: Spread
+    overhead_seconds: float
+    layers: tuple[LayerTime, ...]
+    operators: tuple[OperatorTime, ...]
+    modules: tuple[ModuleTime, ...]
+    other: tuple[OtherTime, ...]
+    removed: tuple[str, ...]
+    runs: int
+    warmup: int
+    settled: bool
+    stopped: Stopped
+    profiler_overhead: float | None
+    device: str
+    threads: int
+    batch: int | None
+    rows: int | None
+    optimize: str
+    runtime: str
+    inputs: tuple[str, ...] = ()
+    machine: Machine | None = None
+    loaded: bool = False
+    load: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def efficiency(self) -> float | None:
+        """The least time of all layers over the wall time; None without a machine."""
+        limits = [one.limit_seconds for one in self.layers if one.limit_seconds is not None]
+        return sum(limits) / self.wall_seconds if limits and self.wall_seconds else None
