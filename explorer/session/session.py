@@ -218,6 +218,7 @@ class Session(
         output: str | None = None,
         scheduler: str | None = None,
         workers: int | None = None,
+        seconds: float | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> FormatSweep:
@@ -229,6 +230,8 @@ class Session(
             scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
             workers: Processes on this machine; 1 is this one, None as many as there are processors where
                 that saves time.
+            seconds: Begin no row after so many, in this process: `FormatSweep.open` says how many are left,
+                and the same call goes on, without `output`, too, for as long as the session lasts.
             on_progress: Told how many rows are done.
             cancel: Asked now and then; True stops, and what is done is kept.
 
@@ -246,6 +249,7 @@ class Session(
             output=output,
             scheduler=scheduler,
             workers=workers,
+            seconds=seconds,
             on_progress=on_progress,
             cancel=cancel,
         )

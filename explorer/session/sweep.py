@@ -68,14 +68,25 @@ def sweep_formats(
     reopen: Reopen,
     *,
     output: str | None = None,
+    seconds: float | None = None,
     on_progress: OnProgress = None,
     **how: Any,
 ) -> FormatSweep:
-    """A row for every choice of number formats and session, of its current model; as `sweep`."""
+    """A row for every choice of number formats and session, of its current model; as `sweep`.
+
+    What is done in slices of some `seconds` is kept by the first session where no `output` keeps it.
+    """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
     subjects = [_subject(session, models, reopen, on_progress) for session, models in sessions]
-    return formats.sweep_formats(subjects, spec, output=output, on_progress=on_progress, **how)
+    target = output
+    if seconds is not None:
+        how["workers"] = 1
+        target = output or os.path.join(sessions[0][1].workdir, "trials.db")
+    found = formats.sweep_formats(
+        subjects, spec, output=target, seconds=seconds, on_progress=on_progress, **how
+    )
+    return replace(found, output=output or "")
 
 
 def is_results(path: str) -> bool:

@@ -138,11 +138,53 @@ def test_one_that_is_stopped_goes_on(sample: Sample, tmp_path: Path) -> None:
     kept, spec, steps = str(tmp_path / "r.db"), FormatSweepSpec(("int8",), per_layer=True), count()
     with Session(str(sample("lenet"))) as session:
         with pytest.raises(Cancelled):
-            session.sweep_formats(spec, output=kept, workers=1, cancel=lambda: next(steps) > 60)
+            session.sweep_formats(spec, output=kept, workers=1, cancel=lambda: next(steps) > 30)
         rest = session.sweep_formats(spec, output=kept)
     assert len(rest.rows) == 11
     assert rest.made + rest.kept == 11
     assert 0 < rest.kept < 11
+
+
+def test_one_that_is_done_in_slices_is_that_of_one_go(sample: Sample) -> None:
+    """Each slice begins no row when its time is up, and the next one makes only what is missing."""
+    spec = FormatSweepSpec(("int8", "mxfp4"), per_layer=True, snr=20.0, cost="bitops")
+    with Session(str(sample("lenet"))) as session:
+        whole = session.sweep_formats(spec)
+        none = session.sweep_formats(spec, seconds=0)
+        assert (len(none.rows), none.open, none.mixed) == (0, 22, ())
+        found, made = none, 0
+        while found.open:
+            found = session.sweep_formats(spec, seconds=0.2)
+            made += found.made
+            assert len(found.rows) >= made
+        again = session.sweep_formats(spec, seconds=0)
+    assert made == len(whole.rows)
+    assert [(row.key, row.snr_db, row.pareto) for row in again.rows] == [
+        (row.key, row.snr_db, row.pareto) for row in whole.rows
+    ]
+    assert again.mixed == whole.mixed
+    assert (again.made, again.open, again.output) == (0, 0, "")
+
+
+def test_a_mixed_precision_saves_what_it_is_asked_to(sample: Sample, run: Run) -> None:
+    """Of LeNet's bytes half are in fc1, of its BitOPs most in the convolutions: the first step differs."""
+    model, found = sample("lenet"), {}
+    for cost in ("weights", "bitops"):
+        asked = ("sweep", model, "--quantize", "mxfp4", "--snr", 12, "--cost", cost, "-o", "r.db", "--json")
+        told = json.loads(run(*asked))
+        (one,) = told["mixed"]
+        rows = told["choices"]
+        alone = {row["layer"]: row for row in rows if row["scope"] == "only"}
+        noise = {layer: 10 ** (-row["snr_db"] / 10) for layer, row in alone.items()}
+        field = "bitops" if cost == "bitops" else "weight_bytes"
+        saved = {layer: row[f"{field}_before"] - row[field] for layer, row in alone.items()}
+        first = next(row["layer"] for row in rows if row["scope"] == "mixed")
+        assert first == min(noise, key=lambda layer: noise[layer] / saved[layer])
+        good = [row for row in rows if row["snr_db"] >= 12]
+        best = next(row for row in rows if row["key"] == one["row"])
+        assert (one["cost"], best[field]) == (cost, min(row[field] for row in good))
+        found[cost] = [row["layer"] for row in rows if row["scope"] == "mixed"]
+    assert found["weights"] != found["bitops"]
 
 
 def test_a_mixed_precision_holds_its_limits(sample: Sample, run: Run, calib: Path, tmp_path: Path) -> None:
@@ -268,3 +310,14 @@ def test_a_format_that_no_layer_takes_is_a_row_that_says_so(sample: Sample) -> N
     assert "only a function says it" in odd.error
     with pytest.raises(Misuse, match="only a function says it"):
         sweep_formats(sample("lenet"), spec=FormatSweepSpec(("mxfp4",), base=base))
+
+
+def test_a_trial_with_a_file_of_its_own_tells_the_same(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many new weights are written before they are run, few are not."""
+    spec = FormatSweepSpec(("int8", "mxfp4"), per_layer=True)
+    few = sweep_formats(sample("lenet"), spec=spec, workers=1)
+    monkeypatch.setattr("explorer.session.parts.quantize._IN_MEMORY", -1)
+    many = sweep_formats(sample("lenet"), spec=spec, workers=1)
+    assert [(row.key, row.snr_db) for row in few.rows] == [(row.key, row.snr_db) for row in many.rows]

@@ -117,6 +117,12 @@ FORMAT_SWEEP = (
         reads="limit",
     ),
     Option("--snr", "seek one whose outputs have at least so many dB", "DB", reads="limit"),
+    Option(
+        "--cost",
+        "what that saves step by step, and what is drawn: weights (their bytes, default), or bitops",
+        default="weights",
+        choices=("weights", "bitops"),
+    ),
     _CALIBRATE,
     next(option for option in FORMATS if option.flag == "--granularity"),
     Option(

@@ -6,7 +6,6 @@ import contextlib
 import glob
 import hashlib
 import json
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from explorer.engine.quantize.number_formats import format_of
 from explorer.engine.sweep import MOST, Subject, cluster, complain, processes
 from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.engine.sweep.measure import Row, SweepSession, Task
+from explorer.engine.sweep.mixed import bits_of, next_move, outcome, snr_of
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.pareto_front import with_format_front
@@ -37,13 +37,10 @@ from explorer.facts.quantize import (
     QuantizeRule,
     QuantizeSpec,
 )
-from explorer.facts.quantize.sweep import noise
 from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_formats
 
 CONFIG = "formats.toml"
 """What a command calls the file of a choice that options cannot say."""
-_TOGETHER = 8
-"""Rows that a worker makes in one go: the original runs once for all of them."""
 _WORTH, _TRIAL, _QUANTIZED = 8.0, 0.1, 5e7
 """Seconds of work from which on other processes are worth their start; about what a trial takes, and one for
 so many bytes of the model."""
@@ -150,6 +147,7 @@ def sweep_formats(
     output: str | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
+    seconds: float | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FormatSweep:
@@ -161,6 +159,8 @@ def sweep_formats(
         output: As for `sweep`, and so are the rest.
         scheduler: Of a Dask cluster.
         workers: Processes; a search for a mixed precision goes step by step in this one.
+        seconds: After so many no other row is begun, and those that are open are left out. Of rows in other
+            processes each is begun.
         on_progress: Told how many rows are done.
         cancel: Asked now and then; True stops. What is done is kept.
 
@@ -174,17 +174,22 @@ def sweep_formats(
         raise Misuse("there is no format", where="--quantize", hint="name some: --quantize int8,fixed8.4")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(FormatRow, output)) if output is not None else None
-        run = _Run(store, spec, wanted, scheduler, workers, on_progress, cancel)
+        late = None if seconds is None else started + seconds
+        run = _Run(store, spec, wanted, scheduler, workers, late, on_progress, cancel)
         works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
         run.fill(works)
-        mixed = [run.mixed(work) for work in works if spec.bits is not None or spec.snr is not None]
-    rows = with_format_front([row for work in works for row in work.rows])
+        sought = not run.open and (spec.bits is not None or spec.snr is not None)
+        mixed = [run.mixed(work) for work in works] if sought else []
+    rows = with_format_front(
+        [row for work in works for row in work.rows if row.error or row.seconds is not None]
+    )
     complain(rows)
     return FormatSweep(
         rows,
         tuple(one for one in mixed if one is not None),
         made=run.made,
         kept=run.kept,
+        open=run.open,
         output=output or "",
         workers=run.count,
         seconds=time.perf_counter() - started,
@@ -221,14 +226,15 @@ class _Run:
         wanted: Mapping[str, Mapping[str, str]],
         scheduler: str | None,
         workers: int | None,
+        late: float | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
         self.store, self.spec, self.wanted = store, spec, wanted
-        self.scheduler, self.workers = scheduler, workers
+        self.scheduler, self.workers, self.late = scheduler, workers, late
         self.on_progress, self.cancel = on_progress, cancel
         self.samples = _content(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
-        self.made = self.kept = self.count = self.done = self.total = 0
+        self.made = self.kept = self.count = self.done = self.total = self.open = 0
 
     def prepare(self, subject: Subject, *, alone: bool) -> _Work:
         """What is tried on a model; one that cannot be opened has rows that say so."""
@@ -306,7 +312,10 @@ class _Run:
             return
         workers = self.workers or (1 if self.scheduler else _suggested(waiting))
         if self.scheduler is None and workers == 1:
-            for work, at in waiting:
+            for begun, (work, at) in enumerate(waiting):
+                if self._late():
+                    self.open += len(waiting) - begun
+                    break
                 work.rows[at] = self._measure(work, work.rows[at], work.trials[at])
             return
         self._spread(waiting, workers)
@@ -322,53 +331,52 @@ class _Run:
 
     def _measure(self, work: _Work, row: FormatRow, trial: FormatTrial) -> FormatRow:
         stop_if(self.cancel)
-        made = measured(
-            work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=self._told
-        )
-        self._keep([made])
+        # of what a trial tells only the runs of the original take long enough to be seen
+        told = None if self.done else self.on_progress
+        made = measured(work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=told)
+        self._keep(made)
         return made
 
-    def _told(self, *_: Any) -> None:
-        """What a trial tells of itself is too small to be shown."""
+    def _late(self) -> bool:
+        return self.late is not None and time.perf_counter() > self.late
 
-    def _keep(self, rows: Sequence[FormatRow]) -> None:
+    def _keep(self, row: FormatRow) -> None:
         if self.store is not None:
-            self.store.add(rows)
-        self.made += sum(not row.error for row in rows)
-        self.done += len(rows)
+            self.store.add([row])
+        self.made += not row.error
+        self.done += 1
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
     def _spread(self, waiting: Sequence[tuple[_Work, int]], workers: int) -> None:
         """Makes rows in other processes, or on a cluster."""
         tasks: list[Task] = []
-        places: dict[int, list[tuple[_Work, int]]] = {}
+        places: dict[int, tuple[_Work, int]] = {}
         openers = {id(work): work.subject.opener(work.files) for work, _ in waiting}
         for work in {id(work): work for work, _ in waiting}.values():
             own = [at for other, at in waiting if other is work]
-            for start in range(0, len(own), _TOGETHER):
-                part = own[start : start + _TOGETHER]
+            # a row a task: a worker has the model open, and the original run, for the next one, too
+            for at in own:
                 task = FormatTask(
                     opener=openers[id(work)],
                     files=work.files,
                     fingerprint=work.content,
                     opening=work.subject.words,
-                    rows=tuple(work.rows[at] for at in part),
-                    requests=tuple(self._elsewhere(work.trials[at]) for at in part),
+                    rows=(work.rows[at],),
+                    requests=(self._elsewhere(work.trials[at]),),
                 )
                 tasks.append(task)
-                places[id(task)] = [(work, at) for at in part]
+                places[id(task)] = work, at
 
         def done(task: Task, outcome: tuple[Row, ...] | ExplorerError) -> None:
-            where = places[id(task)]
+            work, at = places[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not kept: another worker, or another day, may do better
-                for work, at in where:
-                    work.rows[at] = replace(work.rows[at], error=str(outcome))
+                work.rows[at] = replace(work.rows[at], error=str(outcome))
                 return
-            rows = [row for row in outcome if isinstance(row, FormatRow)]
-            for (work, at), row in zip(where, rows, strict=True):
-                work.rows[at] = row
-            self._keep(rows)
+            for row in outcome:
+                if isinstance(row, FormatRow):
+                    work.rows[at] = row
+                    self._keep(row)
 
         report(self.on_progress, None, "starting workers")
         if self.scheduler is None:
@@ -385,31 +393,38 @@ class _Run:
     # mixed precision
 
     def mixed(self, work: _Work) -> MixedPrecision | None:
-        """Searches a mixed precision: layer by layer what adds the least noise for a byte that it saves.
+        """Searches a mixed precision: layer by layer what adds the least noise for what it saves.
 
         The noise of each layer alone says in which order layers and formats are tried; every step is run,
         and one that falls below the least SNR is not taken.
         """
+        spec = self.spec
         alone = {(row.layer, row.format): row for row in work.rows if row.scope == "only" and not row.error}
         if not alone:
             return None
+        if spec.cost == "bitops" and any(row.bitops is None for row in alone.values()):
+            told = "its BitOPs are not known, so there is no order in which they could be saved"
+            return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", told, spec.cost)
         taken: dict[str, str] = {}
         refused: set[tuple[str, str]] = set()
-        while (move := _next(alone, taken, refused)) is not None:
+        while (move := next_move(alone, taken, refused, spec.cost)) is not None:
             layer, name = move
             trial = self._mixed(alone, {**taken, layer: name}, layer)
             row, known = self._known(self._blank(work, trial))
             if not known:
+                if self._late():
+                    self.open += 1
+                    return None
                 self.total += 1
                 row = self._measure(work, row, trial)
             work.rows.append(row)
-            if row.error or (self.spec.snr is not None and _snr(row) < self.spec.snr):
+            if row.error or (spec.snr is not None and snr_of(row) < spec.snr):
                 refused.add(move)
                 continue
             taken[layer] = name
-            if self.spec.bits is not None and _bits(row) <= self.spec.bits:
+            if spec.bits is not None and bits_of(row) <= spec.bits:
                 break
-        return _outcome(work.subject.name, work.rows, self.spec)
+        return outcome(work.subject.name, work.rows, spec)
 
     def _mixed(
         self, alone: Mapping[tuple[str, str], FormatRow], taken: Mapping[str, str], last: str
@@ -425,60 +440,6 @@ class _Run:
         used = ",".join(name for name in self.wanted if name in taken.values())
         spec = replace(self.spec.base, rules=(*rules, *self.spec.base.rules))
         return FormatTrial("mixed", used, last, spec)
-
-
-def _next(
-    alone: Mapping[tuple[str, str], FormatRow], taken: Mapping[str, str], refused: set[tuple[str, str]]
-) -> tuple[str, str] | None:
-    """The layer and format that add the least noise for a byte; None where nothing saves any more."""
-    best: tuple[float, tuple[str, str]] | None = None
-    for (layer, name), row in alone.items():
-        now = alone[layer, taken[layer]] if layer in taken else None
-        saved = _saved(row) - (_saved(now) if now else 0)
-        added = noise(row) - (noise(now) if now else 0.0)
-        if (layer, name) in refused or saved <= 0 or not math.isfinite(added):
-            continue
-        if best is None or added / saved < best[0]:
-            best = added / saved, (layer, name)
-    return best[1] if best else None
-
-
-def _saved(row: FormatRow) -> int:
-    return (row.weight_bytes_before or 0) - (row.weight_bytes or 0)
-
-
-def _snr(row: FormatRow) -> float:
-    return -math.inf if row.snr_db is None else row.snr_db
-
-
-def _bits(row: FormatRow) -> float:
-    return math.inf if row.weight_bits is None else row.weight_bits
-
-
-def _outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
-    """The row that holds the limits best, of all; where none does, the one that comes nearest."""
-    bits, snr = (math.inf if spec.bits is None else spec.bits), (-math.inf if spec.snr is None else spec.snr)
-    known = [row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None]
-    sound = [row for row in known if _snr(row) >= snr]
-    good = [row for row in sound if _bits(row) <= bits]
-    asked = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
-    asked += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
-    if good:
-        small = spec.snr is not None
-        best = min(
-            good, key=lambda row: (row.weight_bytes, -_snr(row)) if small else (-_snr(row), _bits(row))
-        )
-        told = f"{' and '.join(asked)}: {_figures(best)}"
-        return MixedPrecision(model, spec.bits, spec.snr, True, best.key, told)
-    nearest = min(sound, key=_bits, default=max(known, key=_snr, default=None))
-    told = f"no choice that was tried has {' and '.join(asked)}"
-    if nearest is not None:
-        told += f"; the nearest has {_figures(nearest)}"
-    return MixedPrecision(model, spec.bits, spec.snr, False, nearest.key if nearest else "", told)
-
-
-def _figures(row: FormatRow) -> str:
-    return f"{_bits(row):.4g} bits on average and {_snr(row):.1f} dB"
 
 
 def _suggested(waiting: Sequence[tuple[_Work, int]]) -> int:

@@ -21,7 +21,14 @@ from explorer.facts.quantize.spec import (
     QuantizeRule,
     QuantizeSpec,
 )
-from explorer.facts.quantize.sweep import FormatRow, FormatScope, FormatSweep, FormatSweepSpec, MixedPrecision
+from explorer.facts.quantize.sweep import (
+    FormatCost,
+    FormatRow,
+    FormatScope,
+    FormatSweep,
+    FormatSweepSpec,
+    MixedPrecision,
+)
 
 __all__ = [
     "PARTS",
@@ -29,6 +36,7 @@ __all__ = [
     "BeforeAfter",
     "Bits",
     "Calibrator",
+    "FormatCost",
     "FormatRow",
     "FormatScope",
     "FormatSweep",

@@ -14,6 +14,10 @@ FormatScope = Literal["all", "only", "without", "mixed"]
 """All layers, one alone, all but one, or layers in formats of their own."""
 
 
+FormatCost = Literal["weights", "bitops"]
+"""What a choice of number formats costs: bytes of weights, or BitOPs."""
+
+
 class FormatSweepSpec(Struct, frozen=True):
     """What number formats are tried on.
 
@@ -24,6 +28,7 @@ class FormatSweepSpec(Struct, frozen=True):
         snr: One whose least SNR of an output is at least so many dB; None for none.
         base: What all have in common: layers, granularity, calibrator.
         calibrate, draws, seed: As in `QuantizeRequest`.
+        cost: What the search for a mixed precision saves.
     """
 
     formats: tuple[str, ...]
@@ -34,6 +39,7 @@ class FormatSweepSpec(Struct, frozen=True):
     calibrate: str = ""
     draws: int = 4
     seed: int = 0
+    cost: FormatCost = "weights"
 
 
 class FormatRow(Struct, frozen=True):
@@ -97,6 +103,7 @@ class MixedPrecision(Struct, frozen=True):
         met: Whether they hold.
         row: Key of the row that holds them, or comes nearest; '' where there is none.
         told: That in a sentence.
+        cost: What was saved step by step.
     """
 
     model: str
@@ -105,6 +112,7 @@ class MixedPrecision(Struct, frozen=True):
     met: bool
     row: str
     told: str
+    cost: FormatCost = "weights"
 
 
 class FormatSweep(Struct, frozen=True):
@@ -115,6 +123,7 @@ class FormatSweep(Struct, frozen=True):
             layer, then the path to a mixed precision.
         mixed: What became of the limits.
         made, kept, output, workers, seconds, notes: As in `facts.sweep.Sweep`.
+        open: Rows that are not made yet, as far as it is known that there will be any: time was up.
     """
 
     rows: tuple[FormatRow, ...]
@@ -125,6 +134,7 @@ class FormatSweep(Struct, frozen=True):
     workers: int = 0
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    open: int = 0
 
     @property
     def failed(self) -> dict[str, str]:
@@ -135,6 +145,11 @@ class FormatSweep(Struct, frozen=True):
 def noise(row: FormatRow) -> float:
     """Noise of the outputs over their signal, as powers; infinite where nothing is known, or all is lost."""
     return math.inf if row.snr_db is None or row.snr_db < _LOST else 10 ** (-row.snr_db / 10)
+
+
+def cost_of(row: FormatRow, cost: FormatCost) -> int | None:
+    """What a row costs; None where that is not known."""
+    return row.bitops if cost == "bitops" else row.weight_bytes
 
 
 _LOST = -3000.0

@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model
+from explorer.engine.graph.model import FileSpan, Model, Tensor
 from explorer.engine.models.opened import dims_of
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
@@ -42,6 +42,9 @@ from explorer.session.parts.models import Cancel, Models, OnProgress, stem
 from explorer.settings.filter import is_query
 from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import BY_HAND, for_layer
+
+_IN_MEMORY = 48 << 20
+"""Bytes of new weights up to which a trial is run without a file of its own."""
 
 
 class Chosen(Struct, frozen=True):
@@ -155,10 +158,15 @@ class Quantizer:
         grids = Grids(found)
         made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         step = partial(report, on_progress, cancel, "comparing")
-        with scratch.folder() as folder:
-            path = os.path.join(folder, "trial.onnx")
-            writer.write(made, path, cancel=cancel)
-            outputs = original.agreement(validate(reader.read(path)), step)
+        if sum(tensor.nbytes for tensor in made.graph.initializers.values() if _is_new(tensor)) <= _IN_MEMORY:
+            # the runtime maps the other weights where the original has them
+            there = replace(made, path=self._models.graph(self._models.current, None).path)
+            outputs = original.agreement(there, step)
+        else:
+            with scratch.folder() as folder:
+                path = os.path.join(folder, "trial.onnx")
+                writer.write(made, path, cancel=cancel)
+                outputs = original.agreement(validate(reader.read(path)), step)
         answered = self._answer(chosen, grids, {"outputs": outputs}, request, None, weights=False)
         seconds = time.perf_counter() - started
         return replace(answered, calibration=original.samples.text, seconds=seconds)
@@ -275,6 +283,11 @@ class Quantizer:
         layers = find_layers(model, known, sizes)
         rows = partial(models.graph_analysis, models.current, None, None)
         return Chosen(model, known, choose(layers, spec, lambda: rows().layers))
+
+
+def _is_new(tensor: Tensor) -> bool:
+    """Whether the bytes of a tensor are made by the quantization."""
+    return not isinstance(tensor.payload, FileSpan)
 
 
 def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:

@@ -161,6 +161,7 @@ def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
         given.calibrate or "",
         given.draws or 4,
         given.seed,
+        given.cost,
     )
     how = {name: getattr(given, name) for name in ("output", "scheduler", "workers")}
     return explorer.sweep_formats(*given.models, spec=spec, on_progress=progress, **how, **given.opening)
