@@ -193,6 +193,7 @@ class TensorValues(Struct, frozen=True):
             themselves.
         scales: Of each of them; None where there are none.
         zero_points: As `scales`.
+        offsets: As `scales`: what is added to scale x (code - zero point); None: nothing is.
         before: The same of another model, if that was asked for.
         inputs: Of an activation: how each input of the model came about.
         calls: Of an activation: how often its layer ran; told is the first.
@@ -212,6 +213,7 @@ class TensorValues(Struct, frozen=True):
     codes: tuple[float, ...] | None = None
     scales: tuple[float, ...] | None = None
     zero_points: tuple[int, ...] | None = None
+    offsets: tuple[float, ...] | None = None
     before: ValuesBefore | None = None
     inputs: tuple[str, ...] = ()
     calls: int = 1

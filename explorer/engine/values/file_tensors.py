@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -11,8 +13,9 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
-from explorer.engine.values import ggml_blocks
-from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs
+from explorer.engine.values.ggml import blocks as ggml_blocks
+from explorer.engine.values.ggml import codes as ggml_codes
+from explorer.engine.values.numbers import SLAB, Array, Coded, Numbers, Slabs
 from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
@@ -101,7 +104,26 @@ def _numbers(
         trainable=tensor.trainable,
         raw=raw if quantized or why else None,
         part=None if why or stride is not None else part,
+        coded=None if why else _coded(tensor, span),
+        uncoded=ggml_codes.why_none(tensor.dtype),
     )
+
+
+def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> Coded | None:
+    """The codes of ggml's blocks, unread; None where there are none."""
+    zero = ggml_codes.zero_point(tensor.dtype)
+    if zero is None:
+        return None
+
+    def numbers(which: ggml_codes.Part) -> Numbers:
+        def part(start: int, stop: int) -> Iterator[Array]:
+            return ggml_codes.of_part(tensor.dtype, span(), which, start, stop)
+
+        every = partial(part, 0, math.prod(tensor.shape))
+        return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, every, part=part)
+
+    found = [numbers(which) for which in ggml_codes.parts(tensor.dtype)]
+    return Coded(found[0], found[1], found[2] if len(found) > 2 else None, zero)
 
 
 def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:

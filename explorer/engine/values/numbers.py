@@ -38,6 +38,20 @@ class Scales(Struct, frozen=True):
     block: int = 0
 
 
+class Coded(Struct, frozen=True):
+    """What lies in the places of a tensor's numbers: number = scale x (code - zero point) + offset.
+
+    Attributes:
+        codes, scales, offsets: In the order of the numbers; None: every offset is 0.
+        zero: The zero point.
+    """
+
+    codes: Numbers
+    scales: Numbers
+    offsets: Numbers | None
+    zero: int
+
+
 class Numbers(Struct, frozen=True):
     """The numbers of one tensor, without holding them.
 
@@ -57,6 +71,8 @@ class Numbers(Struct, frozen=True):
         part: Yields the elements from one place in this order to before another, where those before them need
             not be gone through; None where they have to.
         scales: What its integers stand for, if the model says so; None if they are what they are.
+        coded: What lies in their places, where `slabs` makes the numbers of it; None where that is not known.
+        uncoded: Why it is not, in a line for the user; '' where there is nothing to say.
         opened: Makes of several numbers that are packed in one (MatMulNBits) the tensor that they are; None
             where nothing is packed so.
     """
@@ -73,6 +89,8 @@ class Numbers(Struct, frozen=True):
     raw: Slabs | None = None
     part: Callable[[int, int], Iterator[Array]] | None = None
     scales: Scales | None = None
+    coded: Coded | None = None
+    uncoded: str = ""
     opened: Callable[[], Numbers] | None = None
 
     @property

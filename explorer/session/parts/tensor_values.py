@@ -199,7 +199,7 @@ def _drawn(
         window.tensor,
         window.numbers.layer,
         window.role,
-        str(window.numbers.scales.scale().dtype) if window.numbers.scales else window.numbers.dtype,
+        window.dtype,
         tuple(axis[0] for axis in outer),
         (down.start, down.stop),
         (across.start, across.stop),

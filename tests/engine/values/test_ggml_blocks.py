@@ -11,7 +11,8 @@ from gguf.quants import dequantize
 
 from explorer.engine.formats.weights.gguf import TYPES
 from explorer.engine.graph.model import FileSpan, Source
-from explorer.engine.values import ggml_blocks
+from explorer.engine.values.ggml import blocks as ggml_blocks
+from explorer.engine.values.ggml import codes as ggml_codes
 
 KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.known(name)]
 
@@ -46,6 +47,30 @@ def test_blocks_of_q1_0_are_a_scale_and_signs(tmp_path: Path) -> None:
     raw = np.float16(0.5).tobytes() + b"\x05" + b"\xff" * 15
     expected = [0.5, -0.5, 0.5] + [-0.5] * 5 + [0.5] * 120
     np.testing.assert_array_equal(numbers(tmp_path, "Q1_0", raw), expected)
+
+
+@pytest.mark.parametrize("name", [n for n in KNOWN if ggml_codes.zero_point(n) is not None])
+def test_codes_scales_and_offsets_of_any_bytes_make_the_numbers(tmp_path: Path, name: str) -> None:
+    """To the last bit, where the scales are numbers; each code takes every value that its bits have."""
+    size, count = next((size, count) for n, count, size in TYPES.values() if n == name)
+    raw = np.random.default_rng(3).integers(0, 256, (200, size), dtype=np.uint8)
+    whole = numbers(tmp_path, name, raw.tobytes())
+    span = FileSpan(Source(str(tmp_path / "blocks")), 7, raw.nbytes)
+    first, last = count // 2, count * 190 + 1
+    told = {
+        part: np.concatenate(list(ggml_codes.of_part(name, span, part, first, last)))
+        for part in ggml_codes.parts(name)
+    }
+    codes = told["codes"].astype(np.float32) - np.float32(ggml_codes.zero_point(name) or 0)
+    offsets = told.get("offsets", np.zeros_like(codes))
+    good = np.isfinite(told["scales"]) & np.isfinite(offsets)
+    with np.errstate(all="ignore"):
+        made = told["scales"] * codes + offsets
+    assert good.mean() > 0.8
+    np.testing.assert_array_equal(made[good], whole[first:last][good])
+    bits = {"Q1_0": 1, "Q2_K": 2, "TQ2_0": 2, "Q3_K": 3, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5, "Q6_K": 6}
+    levels = {"Q8_0": 256, "Q8_K": 256, "TQ1_0": 3, "MXFP4": 15, "NVFP4": 15}  # +0 and -0 are one
+    assert len(np.unique(told["codes"])) == levels.get(name, 2 ** bits.get(name, 4))
 
 
 def test_a_large_tensor_comes_in_slabs(tmp_path: Path) -> None:

@@ -139,23 +139,59 @@ def test_safetensors_and_checkpoints(tmp_path: Path) -> None:
     np.testing.assert_array_equal(array_of(values_of(str(tmp_path / "m.pt"), "t", "5:9")), array.T[5:9])
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q6_K"])
-def test_blocks_of_gguf_are_the_numbers_that_they_stand_for(kind: str, tmp_path: Path) -> None:
-    array = np.random.default_rng(0).normal(size=(6, 512)).astype(np.float32)
+def gguf_file(path: Path, kind: str) -> tuple[str, np.ndarray, np.ndarray]:
+    """A file with six rows of 512 numbers; their bytes, and the numbers that they stand for."""
     which = gguf.GGMLQuantizationType[kind]
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
-    if kind == "Q6_K":  # gguf cannot make these blocks: any bytes are some, but for the scales
-        blocks = np.random.default_rng(1).integers(0, 255, (6, 2, 210), np.uint8)
-        blocks[..., 208:] = np.array([0.01], np.float16).view(np.uint8)
-        packed = blocks.reshape(6, -1)
-    else:
-        packed = gguf.quants.quantize(array, which)
+    many, size = gguf.GGML_QUANT_SIZES[which]
+    # gguf cannot make all of these blocks: any bytes are some, but for halves that are no numbers
+    packed = np.random.default_rng(1).integers(0, 255, (6, 512 // many * size), np.uint8)
+    for at in {"Q4_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}.get(kind, ()):
+        packed.reshape(-1, size)[:, at : at + 2] = np.array([0.01], np.float16).view(np.uint8)
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_tensor("w", packed, raw_dtype=which)
     for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
         step()
     writer.close()
-    fact = values_of(str(tmp_path / "m.gguf"), "w", "2:4, 30:300:9")
-    np.testing.assert_array_equal(array_of(fact), gguf.quants.dequantize(packed, which)[2:4, 30:300:9])
+    return str(path), packed, gguf.quants.dequantize(packed, which)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0", "Q6_K", "Q4_K"])
+def test_blocks_of_gguf_are_the_numbers_that_they_stand_for(kind: str, tmp_path: Path) -> None:
+    path, _, numbers = gguf_file(tmp_path / "m.gguf", kind)
+    fact = values_of(path, "w", "2:4, 30:300:9")
+    np.testing.assert_array_equal(array_of(fact), numbers[2:4, 30:300:9])
+    assert fact.dtype == "float32"
+    added = 0 if fact.offsets is None else array_of(fact, fact.offsets).astype(np.float32)
+    codes = array_of(fact, fact.codes) - array_of(fact, fact.zero_points)
+    made = array_of(fact, fact.scales).astype(np.float32) * codes.astype(np.float32) + added
+    np.testing.assert_array_equal(made, numbers[2:4, 30:300:9])
+
+
+def test_codes_and_scales_of_gguf_are_those_of_its_blocks(tmp_path: Path, capsys: Any) -> None:
+    """By the layouts of ggml-common.h, a number at a time."""
+    path, packed, _ = gguf_file(tmp_path / "a.gguf", "Q4_0")
+    fact, block = values_of(path, "w", "1, 32:64"), packed[1, 18:36]
+    assert fact.codes == tuple(int(b) & 15 for b in block[2:]) + tuple(int(b) >> 4 for b in block[2:])
+    assert set(fact.scales) == {float(np.float16(0.01))}
+    assert set(fact.zero_points) == {8}
+    path, packed, _ = gguf_file(tmp_path / "b.gguf", "Q8_0")
+    assert values_of(path, "w", "5, :3").codes == tuple(packed[5, 2:5].view(np.int8))
+    path, packed, _ = gguf_file(tmp_path / "c.gguf", "Q4_K")
+    fact, block = values_of(path, "w", "0, 64:66"), packed[0]
+    # numbers 64 to 95 are the lower halves of the second 32 bytes, with the third scale and minimum
+    assert fact.codes == (block[16 + 32] & 15, block[16 + 33] & 15)
+    d = np.float32(np.float16(0.01))
+    assert set(fact.scales) == {float(d * np.float32(block[4 + 2] & 63))}
+    assert set(fact.offsets) == {-float(d * np.float32(block[8 + 2] & 63))}
+    assert main(["values", path, "w", "--slice", "0, 64:66"]) == 0
+    assert "Offsets   number = scale x (integer - zero point) + offset" in capsys.readouterr().out
+
+
+def test_numbers_out_of_a_codebook_have_no_codes_and_say_why(tmp_path: Path, capsys: Any) -> None:
+    path, _, _ = gguf_file(tmp_path / "m.gguf", "IQ2_XXS")
+    assert values_of(path, "w", "0, :4").codes is None
+    assert main(["values", path, "w", "--slice", "0, :4"]) == 0
+    assert "no codes: IQ2_XXS stores places in a codebook" in capsys.readouterr().out
 
 
 def test_tensorflow_lite_tells_codes_and_scales(tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ class TensorWindow(Struct, frozen=True):
         origin = "declared" if self.role == "weight" else "observed"
         return TensorInfo(self.numbers.name, self.numbers.dtype, self.numbers.shape, origin)
 
+    @property
+    def dtype(self) -> str:
+        """Of the numbers: that of the scales where the tensor is quantized."""
+        if self.numbers.scales is not None:
+            return str(self.numbers.scales.scale().dtype)
+        return "float32" if self.numbers.coded is not None else self.numbers.dtype
+
     def values(self, selection: Selection) -> Array:
         """The selected numbers; what they stand for where they are quantized."""
         stored = read(self.numbers, selection)
@@ -90,11 +97,7 @@ def table(
     if before is not None and before.numbers.shape != window.numbers.shape:
         shapes = shape_text(before.numbers.shape), shape_text(window.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-    stored = read(window.numbers, told)
-    values, more = stored, {}
-    if window.numbers.scales is not None:
-        values, scales, zeros = dequantized(stored, window.numbers.scales, told)
-        more = {"codes": _told(stored), "scales": _told(scales), "zero_points": _told(zeros)}
+    values, stored = _with_codes(window.numbers, told)
     if output is not None:
         _write(window, selection, values.dtype, output, overwrite, cancel)
     return TensorValues(
@@ -105,15 +108,31 @@ def table(
         asked,
         selection.shape,
         tuple(tuple(axis) for axis in told.indices),
-        str(values.dtype) if window.numbers.scales is not None else window.numbers.dtype,
+        window.dtype,
         _told(values),
         before=None if before is None else _beside(window, before, selection, told, values, cancel),
         inputs=window.inputs,
         calls=window.calls,
         output=output or "",
-        notes=window.notes,
-        **more,
+        notes=(*window.notes, *filter(None, (window.numbers.uncoded,))),
+        **stored,
     )
+
+
+def _with_codes(numbers: Numbers, told: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
+    """The numbers that are told, and what is stored in their places where they are quantized."""
+    stored, coded = read(numbers, told), numbers.coded
+    if numbers.scales is not None:
+        values, scales, zeros = dequantized(stored, numbers.scales, told)
+        return values, {"codes": _told(stored), "scales": _told(scales), "zero_points": _told(zeros)}
+    if coded is None:
+        return stored, {}
+    return stored, {
+        "codes": _told(read(coded.codes, told)),
+        "scales": _told(read(coded.scales, told)),
+        "zero_points": (coded.zero,) * stored.size,
+        "offsets": None if coded.offsets is None else _told(read(coded.offsets, told)),
+    }
 
 
 def _told_part(selection: Selection, asked: str, output: str | None, most: int) -> Selection:
@@ -184,7 +203,7 @@ def _beside(
     return ValuesBefore(
         before.source,
         before.tensor,
-        str(other.dtype) if before.numbers.scales is not None else before.numbers.dtype,
+        before.dtype,
         _told(other),
         _told(_gap(other, values)),
         None if apart is None else tuple(None if n < 0 else n for n in apart.reshape(-1).tolist()),

@@ -55,10 +55,7 @@ def tensor_values(fact: TensorValues) -> list[Block]:
             else (f"{number(fact.values[at])} ", Span(str(codes[at]), "quiet"))
         ),
     )
-    if fact.scales is not None and len(set(zip(fact.scales, fact.zero_points or (), strict=False))) > 1:
-        blocks += [Line(), Heading("Scales", "zero points behind them")]
-        scales, zeros = fact.scales, fact.zero_points or ()
-        blocks += _grids(fact.indices, lambda at: (f"{number(scales[at])} ", Span(str(zeros[at]), "quiet")))
+    blocks += _scales(fact)
     if fact.before is not None:
         blocks += _before(fact.before, fact.indices)
     if fact.output:
@@ -76,12 +73,25 @@ def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: S
     ]
 
 
+def _scales(fact: TensorValues) -> list[Block]:
+    """Scales with zero points, and offsets, where not all told numbers have the same."""
+    blocks: list[Block] = []
+    scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
+    if len(set(zip(scales, zeros, strict=False))) > 1:
+        blocks += [Line(), Heading("Scales", "zero points behind them")]
+        blocks += _grids(fact.indices, lambda at: (f"{number(scales[at])} ", Span(str(zeros[at]), "quiet")))
+    if any(offsets):
+        blocks += [Line(), Heading("Offsets", "number = scale x (integer - zero point) + offset")]
+        blocks += _grids(fact.indices, lambda at: number(offsets[at]))
+    return blocks
+
+
 def _scale(fact: TensorValues) -> list[Block]:
     """The scale and zero point where all told numbers have the same."""
     pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
     if fact.scales is None:
         return []
-    said = f"{fact.dtype} numbers, and in grey the {fact.tensor.dtype} integers that are stored"
+    said = f"{fact.dtype} numbers, and in grey the {fact.tensor.dtype} codes that are stored"
     if len(pairs) == 1:
         scale, zero = pairs.pop()
         said += f": scale {scale:.9g}, zero point {zero}"

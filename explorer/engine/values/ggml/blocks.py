@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from explorer.engine.graph.model import FileSpan
 
 _Blocks = np.ndarray[Any, np.dtype[np.uint8]]
+Patch = Callable[[_Blocks], _Blocks]
 
 _SIZES = {name: (numbers, size) for name, numbers, size in TYPES.values() if numbers > 1}
 """Numbers of a block, and its bytes."""
@@ -32,12 +33,13 @@ def known(dtype: str) -> bool:
     return dtype in _SIZES and dtype not in _UNKNOWN
 
 
-def slabs(dtype: str, span: FileSpan) -> Iterator[Array]:
+def slabs(dtype: str, span: FileSpan, patched: Patch | None = None) -> Iterator[Array]:
     """The numbers of a tensor in order, as float32, in arrays of at most `SLAB` bytes.
 
     Args:
         dtype: One that is `known`.
         span: Whole blocks.
+        patched: Makes of rows of bytes, a block each, those whose numbers are wanted.
     """
     make = _OWN.get(dtype) or _by_gguf(dtype)
     numbers, size = _SIZES[dtype]
@@ -47,17 +49,18 @@ def slabs(dtype: str, span: FileSpan) -> Iterator[Array]:
     for at in range(0, span.size, step):
         stop = min(at + step, span.size)
         with np.errstate(all="ignore"):
-            made = make(np.frombuffer(view[at:stop], np.uint8).reshape(-1, size))
+            blocks = np.frombuffer(view[at:stop], np.uint8).reshape(-1, size)
+            made = make(blocks if patched is None else patched(blocks))
         span.release(at, stop)
         yield made.reshape(-1)
 
 
-def part(dtype: str, span: FileSpan, start: int, stop: int) -> Iterator[Array]:
+def part(dtype: str, span: FileSpan, start: int, stop: int, patched: Patch | None = None) -> Iterator[Array]:
     """The numbers from `start` to before `stop`; only their blocks are read."""
     numbers, size = _SIZES[dtype]
     first, last = start // numbers, -(-stop // numbers)
     blocks = type(span)(span.source, span.offset + first * size, (last - first) * size)
-    return behind(slabs(dtype, blocks), start - first * numbers, stop - first * numbers)
+    return behind(slabs(dtype, blocks, patched), start - first * numbers, stop - first * numbers)
 
 
 def _by_gguf(dtype: str) -> Callable[[_Blocks], Array]:

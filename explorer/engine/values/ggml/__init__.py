@@ -1,0 +1,1 @@
+"""ggml: the blocks that llama.cpp stores quantized tensors in, their numbers and what these are made of."""
