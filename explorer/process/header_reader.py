@@ -12,7 +12,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text
 from explorer.facts.models.listing import ModelFile, NamedModel
-from explorer.host import child, memory_limit
-from explorer.session import headers
+from explorer.host import child
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -32,7 +30,7 @@ SECONDS = 10.0
 """Time for one."""
 MEMORY = 1 << 30
 """Bytes for one."""
-_NAMES = "\0torchvision"
+TORCHVISION = "\0torchvision"
 """Asks for the names of torchvision's models; no path begins like this."""
 
 
@@ -48,7 +46,7 @@ class _Child:
         ends = (child_in, child_out, alive)
         try:
             self._process = subprocess.Popen(
-                child.command(__name__, *map(str, ends)),
+                child.command(f"{__package__}.header_process", *map(str, ends)),
                 pass_fds=ends,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -116,7 +114,7 @@ class HeaderReader:
 
     def torchvision(self) -> tuple[NamedModel, ...] | None:
         """The models that torchvision knows by name; None if it is not installed."""
-        found, _ = self._ask(_NAMES)
+        found, _ = self._ask(TORCHVISION)
         return found if isinstance(found, tuple) else None
 
     def close(self) -> None:
@@ -148,19 +146,3 @@ class HeaderReader:
             return None, f"its header takes more than {limit}, or breaks its reader"
         finally:
             self._free.put(reader)
-
-
-def main() -> None:
-    """The process that reads; its pipes are named on its command line."""
-    from multiprocessing.connection import Connection  # as above
-
-    requests = Connection(int(sys.argv[1]), writable=False)
-    answers = Connection(int(sys.argv[2]), readable=False)
-    child.end_with(int(sys.argv[3]))  # whatever it is in the middle of
-    os.nice(5)  # who looks at the list has keys to press
-    memory_limit.apply(MEMORY)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            path = requests.recv()
-            answer = headers.torchvision_models() if path == _NAMES else headers.model_file(path)
-            answers.send(answer)

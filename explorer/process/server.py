@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+import explorer.session
 from explorer.base.errors import ExplorerError, beyond
 from explorer.host import memory_limit, scratch
 from explorer.session.kept.rows import RowPages
@@ -184,9 +185,8 @@ def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
 
 
 def _session(setup: Mapping[str, Any], history: History | None) -> Session:
-    from explorer.session import Session  # the engine, which what shows the file's header begins before
-
-    session = Session(**setup)
+    # the engine comes with it, and what shows the file's header begins before
+    session: Session = explorer.session.Session(**setup)
     if history is not None:
         session.restore(history)
     return session

@@ -13,6 +13,7 @@ from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.models.opened import OpenOptions, check_names
 from explorer.facts import Diff, Verification
 from explorer.session import sweep
+from explorer.session.parts.evaluate import evaluated
 from explorer.session.parts.models import Cancel, Dims, Models, OnProgress
 from explorer.session.session import Session, reopen
 
@@ -182,8 +183,6 @@ def evaluate_files(
 
     `options` as for `explorer.session.Session`; a dimension or input need only exist in one of the models.
     """
-    from explorer.session.parts.evaluate import evaluated  # onnxruntime
-
     with _opened(sources, options, strict=len(sources) == 1) as sessions:
         several = [session._models for session in sessions]
         for models in several:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline
     from explorer.engine.formats.format import Format
-    from explorer.facts.models.listing import ModelFile, ModelListing, NamedModel
+    from explorer.facts.models.listing import ModelFile, ModelListing
 
     KnownFormats = Sequence[tuple[Format, tuple[str, ...]]]
     """Formats, and what each can be converted to."""
@@ -79,13 +79,6 @@ def choices(source: str) -> Outline | None:
     return format.outline(source) if format.chooses and format.outline is not None else None
 
 
-def model_file(path: str) -> ModelFile | None:
-    """What the header of one model says; why, if it says nothing; None for a file that is none."""
-    from explorer.engine.models import listing  # with the facts, which an outline does not wait for
-
-    return listing.model_file(path)
-
-
 def list_models(
     folder: str = ".", read: Callable[[Sequence[str]], Iterable[ModelFile | None]] | None = None
 ) -> ModelListing:
@@ -101,10 +94,3 @@ def list_models(
     from explorer.engine.models import listing  # with the facts, which an outline does not wait for
 
     return listing.list_models(folder, read or (lambda paths: map(listing.model_file, paths)))
-
-
-def torchvision_models() -> tuple[NamedModel, ...] | None:
-    """The models that torchvision knows by name, without importing it; None if it is not installed."""
-    from explorer.engine.models.torch import torchvision_names  # likewise
-
-    return torchvision_names.torchvision_models()

@@ -1,4 +1,4 @@
-"""Format registry: a path or a name in, an opened model out.
+"""Format registry: a path or a name in, its format out.
 
 A format is a module of this package that registers itself by a `Format` called `FORMAT`; its name stands
 in `MODULES`, and nothing else in the program asks what format a model has. Content goes before name: only
@@ -17,8 +17,6 @@ from explorer.engine.formats.format import Format, SourceProbe
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from explorer.engine.models.opened import OpenedModel, OpenOptions
 
 MODULES = (
     "formats.onnx",
@@ -104,20 +102,3 @@ def _missing(source: str, named: Format | None) -> BadModel:
     except (OSError, ValueError):
         beside = []
     return BadModel("no such file", where=source, hint=nearest(name, beside))
-
-
-def open_model(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens what `source` names.
-
-    Raises:
-        BadModel: It is no model, is broken, or is nothing that we know.
-        Misuse: An option does not fit the model.
-        MissingExtra: It needs a package that is not installed.
-    """
-    from explorer.engine.formats.tensor_index import TensorIndex
-    from explorer.engine.models.opened import with_rules
-    from explorer.engine.models.tensors import TensorFile
-
-    options = with_rules(options)
-    opened = recognise(source).open(source, options)
-    return TensorFile(opened, options) if isinstance(opened, TensorIndex) else opened

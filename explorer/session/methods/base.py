@@ -1,6 +1,6 @@
 """Parts of a session, which answer what it is asked.
 
-Each is imported when it is first used: the first paint and `info` wait for none.
+All but the figures are imported when they are first used: the first paint and `info` wait for none.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from explorer.session.parts.figures import ModelFigures
 from explorer.session.parts.models import Models
 
 if TYPE_CHECKING:
     from explorer.engine.graph_view.graphs import ModelGraphs
     from explorer.session.parts.compare import Comparer
     from explorer.session.parts.export import Exporter
-    from explorer.session.parts.figures import ModelFigures
     from explorer.session.parts.proofs import Prover
     from explorer.session.parts.quantize import Quantizer
     from explorer.session.parts.tensor_values import TensorNumbers
@@ -54,8 +54,6 @@ class SessionParts:
 
     @cached_property
     def _figures(self) -> ModelFigures:
-        from explorer.session.parts.figures import ModelFigures
-
         return ModelFigures(self._models)
 
     @cached_property

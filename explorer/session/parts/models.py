@@ -20,7 +20,7 @@ from explorer.engine.costs.layer_tree import said_of_bounds
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.engine.models import registry
+from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
@@ -434,7 +434,7 @@ class Models:
             on_progress(Progress("opening"))
         options = self._open_options()
         if self.module is None:
-            opened = registry.open_model(self.source, options)
+            opened = open_model(self.source, options)
         else:
             from explorer.engine.models.torch.module import ModuleObject  # torch
 

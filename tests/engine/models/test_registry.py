@@ -14,6 +14,7 @@ import pytest
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.formats.format import HEAD_BYTES, SourceProbe
 from explorer.engine.models import registry
+from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened import OpenOptions
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -46,7 +47,7 @@ def name_of(source: Path | str) -> str:
 
 def refusal(source: Path | str) -> str:
     with pytest.raises(ExplorerError) as error:
-        registry.open_model(str(source), OpenOptions())
+        open_model(str(source), OpenOptions())
     return str(error.value)
 
 
@@ -144,7 +145,7 @@ def test_a_file_that_cannot_be_read_is_no_model(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("os.open", refusing(os.open))
     assert SourceProbe(str(path)).head == b""
     with pytest.raises(BadModel, match="cannot be read: Permission denied"):
-        registry.open_model(str(path), OpenOptions())
+        open_model(str(path), OpenOptions())
 
 
 @pytest.mark.parametrize("module", [*registry.MODULES, "formats.format", "formats.tensor_index"])

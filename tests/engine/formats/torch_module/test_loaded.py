@@ -22,8 +22,8 @@ from explorer.engine.costs.torch.analyse import analyse  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import LoadedModule, load, of  # noqa: E402
+from explorer.engine.models.open_model import open_model  # noqa: E402
 from explorer.engine.models.opened import OpenOptions  # noqa: E402
-from explorer.engine.models.registry import open_model  # noqa: E402
 from explorer.engine.models.torch import onnx_export  # noqa: E402
 from explorer.engine.models.torch.run import run  # noqa: E402
 

@@ -25,8 +25,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
+from explorer.engine.models.open_model import open_model  # noqa: E402
 from explorer.engine.models.opened import OpenOptions  # noqa: E402
-from explorer.engine.models.registry import open_model, recognise  # noqa: E402
+from explorer.engine.models.registry import recognise  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.roofline import Machine  # noqa: E402
 from explorer.session import Session  # noqa: E402

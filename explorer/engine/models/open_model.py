@@ -1,0 +1,21 @@
+"""Open a model: a path or a name in, an opened model out; `registry` is light, for it answers nothing."""
+
+from __future__ import annotations
+
+from explorer.engine.formats.tensor_index import TensorIndex
+from explorer.engine.models.opened import OpenedModel, OpenOptions, with_rules
+from explorer.engine.models.registry import recognise
+from explorer.engine.models.tensors import TensorFile
+
+
+def open_model(source: str, options: OpenOptions) -> OpenedModel:
+    """Opens what `source` names.
+
+    Raises:
+        BadModel: It is no model, is broken, or is nothing that we know.
+        Misuse: An option does not fit the model.
+        MissingExtra: It needs a package that is not installed.
+    """
+    options = with_rules(options)
+    opened = recognise(source).open(source, options)
+    return TensorFile(opened, options) if isinstance(opened, TensorIndex) else opened
