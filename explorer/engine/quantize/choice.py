@@ -110,11 +110,19 @@ def choose(
         for name in (rule.weight, rule.input, rule.bias):
             if name not in (None, "auto"):
                 known(name, _where(rule.origin, "--to"))
-    choices = tuple(_choice(layer, spec, rules, meant, known) for layer in layers)
+    return taken([_choice(layer, spec, rules, meant, known) for layer in layers])
+
+
+def taken(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
+    """The choices, if a layer of them takes a format.
+
+    Raises:
+        Misuse: None does.
+    """
     if all(choice.reason for choice in choices):
         reasons = "; ".join(dict.fromkeys(choice.reason for choice in choices))
         raise Misuse(f"no layer takes a number format ({reasons})")
-    return choices
+    return tuple(choices)
 
 
 def _choice(
@@ -205,8 +213,13 @@ def _no_qoperator(choice: LayerChoice) -> str:
         return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
     if layer.of("bias") and choice.bias is not BIAS:
         return "the bias of a QOperator is of integers"
-    if layer.op == "Gemm" and (not layer.of("weight") or layer.operands[0].tensor or _factors(layer)[1] != 1):
-        return "QGemm takes a stored weight on the right, and no beta"
+    alpha, beta = _factors(layer)
+    factors = beta != 1 or (alpha != 1 and layer.of("bias"))  # it multiplies the bias by alpha, too
+    if layer.op == "Gemm" and (not layer.of("weight") or layer.operands[0].tensor or factors):
+        return "QGemm takes a stored weight on the right, no beta, and no alpha beside a bias"
+    sides = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
+    if layer.op == "MatMul" and sides == ["int8", "uint8"]:
+        return "onnxruntime has no QLinearMatMul of int8 on the left and uint8 on the right"
     return ""
 
 

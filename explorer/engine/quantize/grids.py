@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.quantize.calibration import Range, RangeUse
-from explorer.engine.quantize.choice import BIAS, LayerChoice
+from explorer.engine.quantize.choice import BIAS, LayerChoice, taken
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.weights import fits_bias, weight_grid
@@ -96,6 +97,26 @@ class Grids:
         # a transposed convolution in groups has a scale for several channels
         scale = np.tile(scale, operand.shape[-1] // scale.size)
         return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
+
+
+def sound(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ...]:
+    """The choices; layers with a weight or a bias that holds NaN or infinity stay as they are.
+
+    Raises:
+        Misuse: No layer takes a format.
+    """
+    return taken([_sound(choice, grids) for choice in choices])
+
+
+def _sound(choice: LayerChoice, grids: Grids) -> LayerChoice:
+    stored = [operand for operand in choice.layer.operands if operand.tensor is not None]
+    try:
+        for operand in stored if not choice.reason else ():
+            if getattr(choice, operand.part) is not None:
+                grids.of(choice, operand)
+    except BadModel as problem:
+        return replace(choice, reason=problem.what)
+    return choice
 
 
 def bias_values(operand: Operand) -> Array:

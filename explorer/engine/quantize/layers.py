@@ -116,7 +116,7 @@ def find_layers(
         elif (layer := _layer(node, constants, shapes)) is not None:
             found.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for _, body in subgraphs(node):
-            found += _inside(body.nodes, node.label, f"the body of a {node.op}", model)
+            found += _inside(body.nodes, node.label, f"a body of {node.op}", model)
     return tuple(found)
 
 
@@ -252,9 +252,10 @@ def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
     table = _operand(constants, "weight", 0, node.inputs[0], depth=-1)
-    if table.tensor is None or len(table.shape) < 2 or node.attributes.get("axis", 0):
+    rank = 0 if table.tensor is None else len(table.shape)
+    if table.tensor is None or rank < 2 or node.attributes.get("axis", 0) not in (0, -rank):
         return ()
-    return (replace(table, channel=-len(table.shape)),) if table.tensor.dtype.startswith("float") else ()
+    return (replace(table, channel=-rank),) if table.tensor.dtype.startswith("float") else ()
 
 
 _KINDS: Mapping[tuple[str, str], Callable[[Node, Constants], tuple[Operand, ...]]] = {

@@ -24,7 +24,7 @@ from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
-from explorer.engine.quantize.grids import Grids, wanted
+from explorer.engine.quantize.grids import Grids, sound, wanted
 from explorer.engine.quantize.layers import Sizes, find_layers
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import quantized
@@ -121,6 +121,7 @@ class Quantizer:
             step = partial(report, on_progress, cancel, "calibrating")
             found = calibration.ranges(chosen.model, uses, samples, spec.calibrator, spec.percentile, step)
         grids = Grids(found)
+        chosen = replace(chosen, choices=sound(chosen.choices, grids))
         made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         target = output or models.unused_name()
         errors: dict[str, Any] = {}
@@ -156,6 +157,7 @@ class Quantizer:
         uses = wanted(chosen.choices)
         found = original.ranges(chosen.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(found)
+        chosen = replace(chosen, choices=sound(chosen.choices, grids))
         made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         step = partial(report, on_progress, cancel, "comparing")
         if sum(tensor.nbytes for tensor in made.graph.initializers.values() if _is_new(tensor)) <= _IN_MEMORY:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from explorer.engine.graph.model import Value, dtype_code
 from explorer.engine.quantize.choice import BIAS, LayerChoice, is_called
@@ -35,10 +36,29 @@ def read(choice: LayerChoice, operands: Sequence[Operand], grids: Grids, to: Add
         fmt: NumberFormat | None = getattr(choice, operand.part)
         if fmt is not None:
             grid = grids.of(choice, operand)
+            if operand.part == "weight" and _flows_in_float(choice):
+                grid = _unfused(operand, grid)
             called = is_called(choice, operand.part) or _is_lost(operand, fmt, grid, to)
             make = _called if called else _OPERANDS[operand.part]
             inputs[operand.at] = make(operand, fmt, grid, to)
     return inputs
+
+
+def _flows_in_float(choice: LayerChoice) -> bool:
+    """Whether a product meets its weight behind a DequantizeLinear with an activation that is behind none."""
+    known = choice.layer.op in ("MatMul", "Gemm") and choice.weight is not None
+    return known and (choice.input is None or is_called(choice, "input"))
+
+
+def _unfused(operand: Operand, grid: Grid) -> Grid:
+    """The same grid, in words in which onnxruntime does not see a MatMulNBits.
+
+    Version 1.32 makes one of a weight of bytes, too, which rounds the activation to 8 bits, unless a session
+    says otherwise. It looks for an axis that is counted from the front, or for a scalar.
+    """
+    if grid.axis is None:
+        return replace(grid, scale=grid.scale.reshape(1), zero=grid.zero.reshape(1))
+    return replace(grid, axis=grid.axis - len(operand.shape))
 
 
 def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> bool:
@@ -128,7 +148,7 @@ def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str
 def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
     how: dict[str, Any] = {}
     if grid.axis is not None:
-        how = {"axis": grid.axis % len(operand.shape), **({"block_size": grid.block} if grid.block else {})}
+        how = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
     inputs = codes, *to.scale(operand.stored, fmt, grid)
     wide = to.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=how)
     to.values.append(Value(wide, "float32", operand.shape))

@@ -1,0 +1,270 @@
+"""Models as exporters, and nobody else, write them: quantized to what the format's definition says, or left.
+
+What is expected is reckoned from the weights alone: they are rounded with numpy, and the original runs with
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+from explorer import Session
+from explorer.base.errors import ExplorerError
+from explorer.facts.quantize import QuantizeSpec
+from tests.engine.quantize.test_quantized_model import LEVELS, snr
+
+Stored = dict[str, tuple[tuple[int, ...], int | None]]
+"""Shapes of what is stored, and the axis of output channels; of what is no weight None."""
+
+CASES: dict[str, tuple[str, Stored]] = {
+    "a product": ("(float[3,70] x) => (float[3,40] y) { y = MatMul(x,w) }", {"w": ((70, 40), 1)}),
+    "a vector on the right": ("(float[3,70] x) => (float[3] y) { y = MatMul(x,w) }", {"w": ((70,), 9)}),
+    "a vector on the left": ("(float[70,3] x) => (float[3] y) { y = MatMul(w,x) }", {"w": ((70,), 9)}),
+    "a vector comes in": ("(float[70] x) => (float[4] y) { y = MatMul(x,w) }", {"w": ((70, 4), 1)}),
+    "a stack that is spread": (
+        "(float[5,7] x) => (float[3,5,4] y) { y = MatMul(x,w) }",
+        {"w": ((3, 7, 4), 2)},
+    ),
+    "factors": (
+        "(float[7,3] x) => (float[3,5] y) { y = Gemm<transA=1,alpha=0.5,beta=0.25>(x,w,b) }",
+        {"w": ((7, 5), 1), "b": ((5,), None)},
+    ),
+    "turned, with factors": (
+        "(float[3,7] x) => (float[3,5] y) { y = Gemm<transB=1,alpha=-1.5,beta=-1.0>(x,w,b) }",
+        {"w": ((5, 7), 0), "b": ((5,), None)},
+    ),
+    "a factor beside a bias": (
+        "(float[3,7] x) => (float[3,5] y) { y = Gemm<alpha=2.5>(x,w,b) }",
+        {"w": ((7, 5), 1), "b": ((5,), None)},
+    ),
+    "weight and bias on the left": (
+        "(float[70,3] x) => (float[4,3] y) { y = Gemm(w,x,b) }",
+        {"w": ((4, 70), 0), "b": ((3,), None)},
+    ),
+    "a bias that flows": (
+        "(float[3,7] x, float[5] b) => (float[3,5] y) { y = Gemm(x,w,b) }",
+        {"w": ((7, 5), 1)},
+    ),
+    "one axis": (
+        "(float[1,4,9] x) => (float[1,8,7] y) { y = Conv(x,w,b) }",
+        {"w": ((8, 4, 3), 0), "b": ((8,), None)},
+    ),
+    "three axes": (
+        "(float[1,4,5,5,5] x) => (float[1,8,3,3,3] y) { y = Conv(x,w,b) }",
+        {"w": ((8, 4, 3, 3, 3), 0), "b": ((8,), None)},
+    ),
+    "transposed, in groups": (
+        "(float[1,4,5,5] x) => (float[1,8,7,7] y) { y = ConvTranspose<group=2>(x,w,b) }",
+        {"w": ((4, 4, 3, 3), 1), "b": ((8,), None)},
+    ),
+    "turned three ways": (
+        "(float[4,3,7] x) => (float[4,3,5] y) { t = Transpose<perm=[1,2,0]>(w) y = MatMul(x,t) }",
+        {"w": ((5, 4, 7), 0)},
+    ),
+    "turned and turned back": (
+        "(float[3,7] x) => (float[3,5] y)"
+        " { a = Transpose(w) b = Identity(a) c = Transpose(b) y = MatMul(x,c) }",
+        {"w": ((7, 5), 1)},
+    ),
+    "one weight of two layers": (
+        "(float[3,70] x) => (float[3,70] y) { a = MatMul(x,w) b = Relu(a) y = MatMul(b,w) }",
+        {"w": ((70, 70), 1)},
+    ),
+    "an embedding that is the head": (
+        "(int64[3] i) => (float[3,20] y) { e = Gather<axis=-2>(w,i) t = Transpose(w) y = MatMul(e,t) }",
+        {"w": ((20, 8), 0)},
+    ),
+    "a single number": ("(float[3,1] x) => (float[3,1] y) { y = MatMul(x,w) }", {"w": ((1, 1), 1)}),
+    "names that are taken": (
+        "(float[3,7] x) => (float[3,7] y) { x_quantized = Identity(x) w_scale = MatMul(x_quantized,w)"
+        " x_dequantized = Relu(w_scale) y = MatMul(x_dequantized,v) }",
+        {"w": ((7, 7), 1), "v": ((7, 7), 1)},
+    ),
+    "a recurrence both ways": (
+        '(float[5,1,6] x) => (float[5,2,1,4] y) { y = GRU<hidden_size=4,direction="bidirectional">(x,w,r) }',
+        {"w": ((2, 12, 6), 1), "r": ((2, 12, 4), 1)},
+    ),
+    "a sum over two letters' axes": (
+        '(float[2,5,12] x) => (float[2,5,3,4] y) { y = Einsum<equation="btd,dhk->bthk">(x,w) }',
+        {"w": ((12, 3, 4), 2)},
+    ),
+    "turned by the runtime's own operator": (
+        "(float[7,3] x) => (float[3,5] y) { y = com.microsoft.FusedMatMul<transA=1,alpha=0.5>(x,w) }",
+        {"w": ((7, 5), 1)},
+    ),
+    "a body beside a layer": (
+        "(float[3,7] x, bool c) => (float[3,7] y) { z = MatMul(x,w) y = If(c)<"
+        "then_branch = a () => (float[3,7] p) { p = MatMul(z,v) },"
+        "else_branch = b () => (float[3,7] q) { q = Relu(z) }> }",
+        {"w": ((7, 7), 1), "v": ((7, 7), None)},
+    ),
+}  # fmt: skip
+
+
+def made(text: str, arrays: dict[str, np.ndarray], path: Path, opset: int = 17) -> Path:
+    """A model of this graph and these stored tensors; below IR version 4 they are inputs, too."""
+    ir = 3 if opset < 9 else 8 if opset < 19 else 10
+    sets = f'"": {opset}' + (', "com.microsoft": 1' if "com.microsoft" in text else "")
+    model = parser.parse_model(f"<ir_version: {ir}, opset_import: [{sets}]> g {text}")
+    for name, values in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+        if ir < 4:
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, 1, values.shape))
+    onnx.save(model, path)
+    return path
+
+
+def weights(stored: Stored) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {name: (random.normal(size=shape) / 3).astype(np.float32) for name, (shape, _) in stored.items()}
+
+
+def run(path: Path, level: str = LEVELS[0]) -> list[Any]:
+    """Its outputs, with the options that a stock session has."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    random = np.random.default_rng(5)
+    feeds: dict[str, Any] = {}
+    for given in session.get_inputs():
+        size = tuple(given.shape)
+        number = random.normal(size=size).astype(np.float32)
+        feeds[given.name] = {"tensor(bool)": np.array(True), "tensor(int64)": np.arange(3)}.get(
+            given.type, number
+        )
+    return list(session.run(None, feeds))
+
+
+def quantize(source: Path, target: Path, *ops: str, **spec: Any) -> Any:
+    with Session(source) as session:
+        return session.quantize(
+            QuantizeSpec(**spec, ops=ops), output=str(target), overwrite=True, report=False
+        )
+
+
+def int8(values: np.ndarray, axis: int | None) -> np.ndarray:
+    """Rounded to 8 bits: one scale for each index of an axis, 9 for one in all; None: as it is."""
+    if axis is None:
+        return values
+    over = tuple(at for at in range(values.ndim) if at != axis)
+    scale = np.abs(values).max(axis=over, keepdims=True) / np.float32(127)
+    return np.asarray(np.rint(values / scale) * scale, np.float32)
+
+
+def blocks(values: np.ndarray, axis: int | None) -> np.ndarray:
+    """The same, sixteen numbers along the first axis a scale."""
+    parts = np.split(values, range(16, len(values), 16))
+    return np.concatenate([int8(part, axis) for part in parts])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_are_what_the_format_says_at_every_level(name: str, tmp_path: Path) -> None:
+    """Only the weights are rounded, and nothing that flows, whatever onnxruntime makes of the file."""
+    text, stored = CASES[name]
+    arrays = weights(stored)
+    target = tmp_path / "q.onnx"
+    quantize(made(text, arrays, tmp_path / "m.onnx"), target, "*", weight="int8", input="float32")
+    rounded = {key: int8(values, stored[key][1]) for key, values in arrays.items()}
+    expected = run(made(text, rounded, tmp_path / "r.onnx"))
+    assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "how"),
+    [
+        ({"granularity": "tensor"}, lambda values: int8(values, 9)),
+        ({"block": 16}, lambda values: blocks(values, 1)),
+        ({"weight": "fixed8.4"}, lambda values: np.clip(np.rint(values * 16), -128, 127) / np.float32(16)),
+        ({"weight": "int4", "form": "qdq", "granularity": "tensor"}, None),
+    ],
+    ids=["a scale for all", "blocks", "fixed point", "4 bits"],
+)
+def test_a_product_meets_its_activation_as_it_is(
+    spec: dict[str, Any], how: Callable[[np.ndarray], np.ndarray] | None, tmp_path: Path
+) -> None:
+    """onnxruntime makes a product of its own of a weight behind a DequantizeLinear, and rounds what flows."""
+    text, arrays = CASES["a product"][0], weights(CASES["a product"][1])
+    source, target = made(text, arrays, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    quantize(source, target, **{"weight": "int8", "input": "float32", **spec})
+    onnx.checker.check_model(str(target), full_check=True)
+    expected = run(made(text, {"w": how(arrays["w"])}, tmp_path / "r.onnx")) if how else run(target)
+    assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"form": "qoperator", "input": "uint8"},
+        pytest.param({"weight": "fixed8.4", "input": "fixed8.4"}, marks=pytest.mark.slow),
+    ],
+    ids=["int8", "qoperator", "fixed point"],
+)
+@pytest.mark.parametrize("name", CASES)
+def test_odd_models_run_alike_at_every_level(name: str, spec: dict[str, Any], tmp_path: Path) -> None:
+    """With inputs and biases rounded, too, and near the original; what cannot be is left with a reason."""
+    text, stored = CASES[name]
+    source, target = made(text, weights(stored), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    fact, said = None, ""
+    try:
+        fact = quantize(source, target, "*", **spec)
+    except ExplorerError as error:
+        said = str(error)
+    if fact is None:
+        assert "no layer takes a number format (" in said
+        assert not target.exists()
+        return
+    assert all(row.total == row.changed + row.unchanged for row in fact.by_op)
+    assert sum(row.unchanged for row in fact.by_op) == sum(bool(layer.reason) for layer in fact.layers)
+    found = run(target)
+    assert snr(run(source), found) > (14 if not spec.get("weight") else 3)
+    assert all(snr(found, run(target, level)) > 90 for level in LEVELS[1:])
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 19, 21, 23])
+def test_models_of_any_operator_set(opset: int, tmp_path: Path) -> None:
+    """Older ones are raised; before IR version 4 their weights are inputs as well."""
+    text = (
+        "(float[1,4,9,9] x) => (float[1,10] y) { c = Conv(x,w,b) r = Relu(c) f = Flatten(r) y = Gemm(f,v,d) }"
+    )
+    stored: Stored = {
+        "w": ((8, 4, 3, 3), 0), "b": ((8,), None), "v": ((392, 10), 1), "d": ((10,), None)
+    }  # fmt: skip
+    arrays = weights(stored)
+    target = tmp_path / "q.onnx"
+    quantize(made(text, arrays, tmp_path / "m.onnx", opset), target, weight="int8", input="float32")
+    rounded = {key: int8(values, stored[key][1]) for key, values in arrays.items()}
+    expected = run(made(text, rounded, tmp_path / "r.onnx"))
+    assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
+
+
+def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path) -> None:
+    """The others take the format."""
+    text = "(float[3,7] x) => (float[3,4] y) { a = MatMul(x,v) y = MatMul(a,w) }"
+    arrays = weights({"v": ((7, 7), 1), "w": ((7, 4), 1)})
+    arrays["w"][2, 2] = np.nan
+    fact = quantize(made(text, arrays, tmp_path / "m.onnx"), tmp_path / "q.onnx")
+    assert [layer.reason for layer in fact.layers] == ["", "the weight 'w' holds NaN or infinity"]
+    assert [(row.op, row.changed, row.unchanged) for row in fact.by_op] == [("MatMul", 1, 1)]
+    assert np.isnan(run(tmp_path / "q.onnx")[0][:, 2]).all()
+
+
+def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """What they become lies inside."""
+    text, stored = CASES["a product"]
+    arrays = weights(stored)
+    model = onnx.load(made(text, arrays, tmp_path / "m.onnx"))
+    (tmp_path / "data").mkdir()
+    onnx.save(model, tmp_path / "data" / "m.onnx", save_as_external_data=True, location="w", size_threshold=0)
+    target = tmp_path / "q.onnx"
+    quantize(tmp_path / "data" / "m.onnx", target, weight="int8", input="float32")
+    expected = run(made(text, {"w": int8(arrays["w"], 1)}, tmp_path / "r.onnx"))
+    assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
