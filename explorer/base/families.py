@@ -11,8 +11,6 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["FAMILIES", "Family", "family", "family_of_kind"]
-
 
 class Family(NamedTuple):
     """A family of layers.

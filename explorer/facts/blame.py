@@ -9,8 +9,6 @@ from msgspec import Struct
 
 from explorer.facts import Shape
 
-__all__ = ["Blame", "BlameKind", "Probe", "ProbeState"]
-
 ProbeState = Literal["equal", "rounding", "inherited", "coarser", "introduced"]
 """What became of a value: bit for bit the same; within the rounding that the original shows itself; off,
 though its layer does nothing wrong with what it is given; off by what the coarser number types of its layer

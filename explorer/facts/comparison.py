@@ -16,28 +16,6 @@ from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.sweep import SweepRow
 from explorer.facts.verification import Verification
 
-__all__ = [
-    "FIGURES",
-    "SAME",
-    "TABLE_FIGURES",
-    "Comparison",
-    "Difference",
-    "FigureRow",
-    "FigureTable",
-    "FigureValue",
-    "RowPair",
-    "RowSide",
-    "TorchinfoDifference",
-    "TorchinfoTable",
-    "TreeDiff",
-    "TreeForm",
-    "figure_table",
-    "model_figures",
-    "roofline_machine",
-    "sweep_figures",
-    "tilings_table",
-]
-
 TreeForm = Literal["graph", "exported", "rows"]
 
 FIGURES = (

@@ -7,8 +7,6 @@ from msgspec import Struct
 from explorer.base.verdicts import weakest
 from explorer.facts import TensorInfo, VerdictKind, Verification
 
-__all__ = ["Conversion", "StoredEvidence"]
-
 
 class StoredEvidence(Struct, frozen=True):
     """Stored tensors of two models, compared byte for byte.

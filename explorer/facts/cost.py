@@ -10,21 +10,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = [
-    "ORDERS",
-    "Bound",
-    "Dataflow",
-    "Formula",
-    "Hardware",
-    "OrderCost",
-    "OrderTotal",
-    "PlanCost",
-    "SiteCost",
-    "Systolic",
-    "TileStep",
-    "TileSteps",
-]
-
 Bound = Literal["compute", "memory", ""]
 Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]
 

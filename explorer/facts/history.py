@@ -15,8 +15,6 @@ from explorer.facts.quantize import Quantization, QuantizeRequest
 from explorer.facts.tiling import Plan, TileSpec
 from explorer.facts.verification import Verification
 
-__all__ = ["History", "HistoryEntry", "states_text"]
-
 
 class HistoryEntry(Struct, frozen=True):
     """One state of the session: the model as opened, or the outcome of a transform.

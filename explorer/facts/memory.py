@@ -10,8 +10,6 @@ from msgspec import Struct
 
 from explorer.facts import Status, TensorInfo
 
-__all__ = ["Lifetime", "Memory", "MemoryStep"]
-
 
 class MemoryStep(Struct, frozen=True):
     """One step of the execution order.

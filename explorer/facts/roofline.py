@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from explorer.facts.cost import Hardware
 
-__all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]
-
 Limit = Literal["compute", "memory", "unknown"]
 
 

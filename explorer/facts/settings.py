@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-__all__ = ["LayerSettings", "QuantizeSettings", "Settings", "SiteSettings", "UnusedRule"]
-
 
 class SiteSettings(Struct, frozen=True):
     """What is asked of one site.

@@ -13,18 +13,6 @@ from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
 
-__all__ = [
-    "OBJECTIVES",
-    "SORTS",
-    "Sweep",
-    "SweepLayer",
-    "SweepRow",
-    "SweepSpec",
-    "combinations",
-    "ordered",
-    "tiles_of",
-]
-
 Tile = tuple[int, int, int]
 
 MOST_TILES = 1_000_000

@@ -10,21 +10,6 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-__all__ = [
-    "MAX_TILE",
-    "Edges",
-    "Form",
-    "Grouped",
-    "LeftOver",
-    "Plan",
-    "SitePlan",
-    "SkippedSite",
-    "TileRule",
-    "TileSpec",
-    "Tiled",
-    "scope_of",
-]
-
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]
 Grouped = Literal["leave", "pack"]

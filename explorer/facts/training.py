@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from explorer.facts import Status
 
-__all__ = ["OPTIMIZERS", "LayerTraining", "Optimizer", "Training"]
-
 Optimizer = Literal["sgd", "momentum", "adam"]
 
 OPTIMIZERS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}

@@ -8,18 +8,6 @@ from msgspec import Struct, field
 
 from explorer.facts import Shape, TensorInfo
 
-__all__ = [
-    "Activations",
-    "HeatMap",
-    "Histogram",
-    "Outlier",
-    "StatisticsRow",
-    "TensorStats",
-    "TensorValues",
-    "ValuesBefore",
-    "Weights",
-]
-
 
 class Histogram(Struct, frozen=True):
     """`counts[i]` values lie in [edges[i], edges[i + 1]), the last interval closed; NaN and Inf in none."""

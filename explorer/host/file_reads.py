@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
-__all__ = ["FileRead", "digest", "joined", "last_change", "read_of", "whole"]
-
 _STEP = 1 << 22
 
 

@@ -12,8 +12,6 @@ from explorer.process import recent_models, saved_sessions
 from explorer.process.header_reader import HeaderReader
 from explorer.session.headers import list_models
 
-__all__ = ["everything", "in_folder"]
-
 
 def in_folder(folder: str) -> ModelListing:
     """The models of a folder.

@@ -20,8 +20,6 @@ from explorer.facts import Info
 from explorer.facts.models.listing import RecentModel
 from explorer.process.saved_sessions import Opening, home, own_bytes
 
-__all__ = ["RecentOpening", "add", "forget", "listed", "openings", "remember"]
-
 MOST = 40
 _FILE = "recent.msgpack"
 _LONGEST = 4096

@@ -12,23 +12,6 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-__all__ = [
-    "Alike",
-    "Block",
-    "Cell",
-    "Chart",
-    "Column",
-    "Field",
-    "Fields",
-    "Heading",
-    "Line",
-    "Paragraph",
-    "Role",
-    "Rows",
-    "Span",
-    "Table",
-]
-
 Role = Literal["", "strong", "quiet", "kind", "figure", "formula", "bar", "good", "passed", "warning", "bad"]
 """What a text is: a name that heads the rest, a remark, an operator or dtype, a number, how it comes about, a
 bar of a chart; and what is said by it. 'passed' is a verdict."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from explorer.base.units import printable
 
-__all__ = ["csv_lines", "csv_text"]
-
 
 def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Records as CSV with a header line.

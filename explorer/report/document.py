@@ -63,38 +63,6 @@ if TYPE_CHECKING:
     from explorer.facts.training import Training
     from explorer.facts.values import Activations, Weights
 
-__all__ = [
-    "activations",
-    "blame",
-    "compare",
-    "conversion",
-    "decode",
-    "diff",
-    "format_sweep",
-    "fx_graph",
-    "history",
-    "info",
-    "layer",
-    "layers",
-    "memory",
-    "of_fact",
-    "ops",
-    "overlay",
-    "plan",
-    "plan_cost",
-    "roofline",
-    "sizes",
-    "sweep",
-    "table",
-    "tile",
-    "torchinfo",
-    "training",
-    "tree_diff",
-    "verification",
-    "weights",
-    "output_file",
-]
-
 _SITE = (
     "name",
     "op",

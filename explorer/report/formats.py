@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from explorer.session.headers import KnownFormats
 
-__all__ = ["as_json", "as_markdown", "as_text"]
-
 _HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
 
 

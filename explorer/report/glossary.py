@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-__all__ = ["GLOSSARY", "Term", "term_of", "terms_in"]
-
 
 class Term(Struct, frozen=True):
     """A word and what it means.

@@ -14,20 +14,6 @@ from explorer.facts import SCHEMA_VERSION, Layer, ModelInfo, Range, TensorInfo, 
 if TYPE_CHECKING:
     from explorer.facts.values import StatisticsRow, TensorStats
 
-__all__ = [
-    "Document",
-    "envelope",
-    "layer_record",
-    "model_record",
-    "picked",
-    "range_record",
-    "record_of",
-    "statistics_record",
-    "stats_record",
-    "tensor_record",
-    "totals_record",
-]
-
 Document = dict[str, Any]
 
 _OPTIONAL_TOTALS = ("trainable_params", "activation_bytes_functional", "kv_cache_bytes")

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["Records", "pieces"]
-
 # escapes keep control characters of a model's names off the terminal, and need no encoding
 _ENCODER = json.JSONEncoder(indent=2, allow_nan=False, ensure_ascii=True)
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from rich.segment import Segment
     from rich.style import Style
 
-__all__ = ["Page", "TableLines", "cell_pieces", "some_of"]
-
 Piece = tuple[str, str]
 """A text and its role."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline, OutlineRow
 
-__all__ = ["as_json", "as_text", "columns", "cut", "width"]
-
 _MEASURED = 1000
 """Rows that decide how wide the columns are; of those behind them a long cell sticks out."""
 _WIDEST = (9, 72, 28, 28, 11)

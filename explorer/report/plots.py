@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check", "svg", "write"]
-
 _ENDINGS = (".svg", ".png")
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
 _BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from explorer.facts.beside.overlay import Overlay
     from explorer.facts.sweep import Sweep
 
-__all__ = ["write_layers", "write_sweep"]
-
 
 def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) -> None:
     """Write every layer to `path`: .csv or .json, as `explorer layers --csv` or `--json` prints it.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["field_terms"]
-
 _TERMS = tuple(
     (re.compile(pattern), term)
     for pattern, term in (

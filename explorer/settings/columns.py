@@ -20,23 +20,6 @@ from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, Shape, TensorInfo, Totals
 from explorer.facts.beside.overlay import Over, Overlay
 
-__all__ = [
-    "COLUMNS",
-    "KERNELS",
-    "NOTHING",
-    "NUMBERS",
-    "STYLES",
-    "Beside",
-    "LayerColumn",
-    "Style",
-    "attribute",
-    "chosen",
-    "columns_beside",
-    "missing",
-    "outside_columns",
-    "tensor_bytes",
-]
-
 Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"]
 """What a column holds: words, the shapes of some tensors, and numbers, each rounded in a way of its own.
 'ratio' and 'plain' have no unit, 'mebibytes' are bytes in a unit that stands in the head, as that of a

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import Misuse
 
-__all__ = ["LONGEST", "Test", "Word", "complain", "parse", "words_of"]
-
 Test = Callable[[Any, str], bool]
 """Whether a row, in this place of the tree, is one of those that are meant."""
 

@@ -19,8 +19,6 @@ from explorer.facts.roofline import Machines, NamedMachine
 from explorer.host import input_files, output_files
 from explorer.settings.machines import Unit, complete, config_path, hardware, parse_rate, parse_setting
 
-__all__ = ["SETTINGS", "add_machine", "changed", "machine_of", "save_machine", "settings_text"]
-
 SETTINGS = (
     *("peak_macs", "bandwidth", "macs_per_cycle", "bytes_per_cycle", "clock", "buffer", "array"),
     "double_buffered",

@@ -26,8 +26,6 @@ from explorer.facts.beside.overlay import OutsideUnit, OverlayColumn
 from explorer.host import input_files
 from explorer.settings.filter import RESERVED
 
-__all__ = ["Outside", "OutsideFigures", "figures_in", "read", "unique"]
-
 Outside = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any]
 """Overlay files, or figures by the names of layers."""
 

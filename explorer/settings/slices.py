@@ -8,8 +8,6 @@ from typing import NamedTuple
 from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 
-__all__ = ["Selection", "edges", "parse_slice"]
-
 _INDEX = re.compile(r"[+-]?[0-9]{1,18}\Z")
 _HINT = "as numpy has it: '0:1, :8', '3, ..., ::2', '-1'"
 

@@ -12,18 +12,6 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import Misuse, nearest
 
-__all__ = [
-    "COUNTS",
-    "DEFAULT",
-    "EVERYTHING",
-    "SHORTHANDS",
-    "STATISTICS",
-    "AskedStatistics",
-    "Choice",
-    "Statistic",
-    "parse_statistics",
-]
-
 
 class Statistic(NamedTuple):
     """What one statistic is.

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import Misuse, nearest
 
-__all__ = ["MOST", "parse_trials"]
-
 MOST = 1000
 """Trainings of one sweep."""
 

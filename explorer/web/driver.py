@@ -5,8 +5,6 @@ from __future__ import annotations
 from textual.drivers.web_driver import WebDriver
 from textual.events import AppFocus
 
-__all__ = ["REPAINT", "PageDriver"]
-
 REPAINT = "repaint"
 """What the server says to have it do so; a size that has not changed draws nothing."""
 

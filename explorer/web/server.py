@@ -28,8 +28,6 @@ from explorer.process.saved_sessions import Opening
 from explorer.web import screen
 from explorer.web.visitor import BrowserPage, VisitorSession
 
-__all__ = ["ScreenServer", "served"]
-
 _KEPT = 3600.0
 """Seconds that a session waits for its page to come back."""
 _MOST = 16

@@ -18,8 +18,6 @@ from msgspec.structs import force_setattr
 from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scope
 from explorer.facts import Layer, Status, is_assumed
 
-__all__ = ["MANY", "LayerRows", "LeafRows", "build", "end_of"]
-
 MANY = 20_000
 """Rows from which on they are made when they are looked at."""
 

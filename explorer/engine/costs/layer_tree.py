@@ -18,22 +18,6 @@ from msgspec.structs import replace
 from explorer.base.units import printable
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
 
-__all__ = [
-    "UNPLACED",
-    "Bounds",
-    "CostFigures",
-    "GroupFacts",
-    "LayerLeaf",
-    "Leaf",
-    "Scope",
-    "bounds",
-    "said_of_bounds",
-    "summed",
-    "totals",
-    "whole",
-]
-
-
 UNPLACED: Mapping[str, Any] = {"id": 0, "parent": None, "depth": 0, "group": False}
 """The fields of a `Layer` that is no row of a tree yet."""
 

@@ -13,8 +13,6 @@ from typing import Any
 from explorer.engine.costs.layer_tree import summed
 from explorer.facts import Analysis, Layer, OpStat, Range, Shape
 
-__all__ = ["operator_stats"]
-
 VALUES = 16
 """How many distinct values of an attribute are listed."""
 

@@ -21,8 +21,6 @@ from explorer.facts import Layer
 from explorer.facts.beside.overlay import OutsideFigure, Over, Overlay, OverlayColumn
 from explorer.settings.overlay import OutsideFigures, unique
 
-__all__ = ["narrowed_overlay", "over_rows", "overlay"]
-
 MOST_GLOBS = 256
 MOST_LETTERS = 1_000
 """Of a glob: longer ones are looked up as names."""

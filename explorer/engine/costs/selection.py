@@ -17,8 +17,6 @@ from explorer.engine.costs.layer_tree import summed
 from explorer.facts import Info, Layer, whole_model
 from explorer.settings.columns import Beside, LayerColumn
 
-__all__ = ["Narrowed", "arranged", "folded", "narrowed"]
-
 _STORED = ("params", "weight_bytes", "trainable_params")
 _FIELDS = (
     *_STORED,

@@ -23,8 +23,6 @@ from explorer.facts.graph.connections import (
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.flow import FlowRecord, ValueRecord
 
-__all__ = ["FlowingValue", "ValueFlow", "connections", "flow_of", "record_of", "row_edges"]
-
 SHOWN = 64
 """Tensors of one layer, and readers of one tensor, that are named; the others are counted."""
 

@@ -19,8 +19,6 @@ from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
 from explorer.facts import Info, Layer, NodeDiff, TensorInfo
 
-__all__ = ["RowLinks", "TreePlaces", "graph_links", "row_graph", "row_links"]
-
 
 class RowLinks(Struct, eq=False):
     """Rows that belong together.

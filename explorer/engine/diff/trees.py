@@ -21,8 +21,6 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import FIGURES, SAME, RowPair, RowSide, TreeDiff, TreeForm
 
-__all__ = ["tree_diff"]
-
 _IN_ORDER = 2_000
 """Rows of a group that are paired up in order; of more by their names alone."""
 _STEP = 4096

@@ -19,8 +19,6 @@ from explorer.facts import Layer
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
 
-__all__ = ["ModelGraphs"]
-
 
 class ModelGraphs:
     """What is drawn of analyses; the rows of the last one are kept for the next drawing of it."""

@@ -13,20 +13,6 @@ from msgspec import Struct
 
 from explorer.engine.graph_view.rows import TreeRows
 
-__all__ = [
-    "ENOUGH",
-    "HOPS",
-    "MAX_BOXES",
-    "Item",
-    "Opened",
-    "Span",
-    "around",
-    "by_level",
-    "parted",
-    "sibling_items",
-    "unfolded_items",
-]
-
 ENOUGH = 64
 """Boxes from which on no level is opened unless it was asked for."""
 MAX_BOXES = 300

@@ -18,8 +18,6 @@ from grandalf.graphs import Edge, Vertex, graph_core
 from grandalf.layouts import Layer, SugiyamaLayout
 from msgspec import Struct
 
-__all__ = ["Layout", "BoxPlace", "laid_out"]
-
 MAX_CHAIN = 4_000
 """Points of long edges in all; the longest edges beyond it are not routed."""
 GAP_X, GAP_Y = 3, 3

@@ -18,8 +18,6 @@ from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.rows import TreeRows, place
 from explorer.facts.graph.drawing import GraphRoute
 
-__all__ = ["Route", "found_route"]
-
 MOST_PATHS = 2**53
 """More are not told: in a net where every layer reads all before it there are 2^layers."""
 

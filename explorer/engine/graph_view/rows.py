@@ -15,8 +15,6 @@ from explorer.facts import Layer
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, figures_of
 
-__all__ = ["TreeRows", "place"]
-
 MAX_CALLS = 24
 """Calls of one layer that are told apart."""
 

@@ -40,8 +40,6 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 
-__all__ = ["MAX_INSIDE", "draw"]
-
 MAX_PORTS = 24
 """Boxes for inputs, outputs and what stands outside, of each."""
 MAX_EDGES = 3_000

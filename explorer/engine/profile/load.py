@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from explorer.facts.profile.profile import Spread
 
-__all__ = ["LoadWatch", "processors"]
-
 _SWITCHES = 25.0
 """Involuntary context switches a second and a thread, above which others took the processor: a machine of
 nobody else has a few, one shared by two such programs a hundred."""

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from explorer.facts.profile.profile import Spread, Stopped
 
-__all__ = ["WITHIN", "is_settled", "spread", "why_stop"]
-
 WITHIN = 0.05
 """Share of the median within which its interval has to lie."""
 _LEFT_OUT = 0.05

@@ -12,9 +12,6 @@ from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.tiling import scope_of
 from explorer.settings.filter import is_query, matcher
 
-__all__ = ["tile_arithmetic", "with_sites_found"]
-
-
 _MOST = 1 << 200
 """MACs beyond which nobody has planned anything."""
 

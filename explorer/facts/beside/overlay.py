@@ -7,8 +7,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["Over", "OutsideFigure", "OutsideUnit", "Overlay", "OverlayColumn"]
-
 Over = Literal["sum", "mean", "max", "min"]
 """What a group has of the figures in it; a mean is over the layers that have a figure."""
 OutsideUnit = Literal["seconds", "bytes", "share", "number"]

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-__all__ = ["Boundary", "FusedLayers", "Partition", "Placement"]
-
 
 class Partition(Struct, frozen=True):
     """Layers that run on one provider, one after the other, without anything in between on another.

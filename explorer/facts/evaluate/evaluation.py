@@ -6,8 +6,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["ClassScore", "Confusion", "Evaluation", "ModelScore", "ModelAgreement", "Task"]
-
 Task = Literal["classification", "regression", "agreement"]
 """What labels say: a class, numbers to be met, or (without labels) nothing."""
 

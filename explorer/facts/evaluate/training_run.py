@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["EpochScore", "TrainingRun", "TrainingSweep", "TrainingTrial"]
-
 
 class EpochScore(Struct, frozen=True):
     """One pass over the samples.

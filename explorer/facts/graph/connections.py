@@ -12,8 +12,6 @@ from msgspec import Struct, field
 
 from explorer.facts import Layer, Shape, TensorInfo
 
-__all__ = ["Connections", "InputConnection", "InputSource", "LayerRef", "OutputConnection"]
-
 InputSource = Literal["layer", "input", "stored", "unknown"]
 
 

@@ -14,17 +14,6 @@ from msgspec import Struct, field
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.beside.overlay import OutsideFigure
 
-__all__ = [
-    "FIGURES",
-    "BoxRole",
-    "GraphBox",
-    "GraphDrawing",
-    "GraphEdge",
-    "GraphRoute",
-    "NodeFigures",
-    "figures_of",
-]
-
 BoxRole = Literal["layer", "group", "part", "input", "output", "outside"]
 """A layer; a folded group; a run of neighbours that are drawn as one; an input or output of the model; what
 feeds or reads what is drawn, and stands outside of it."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["RowEdges"]
-
 
 class RowEdges(Struct, frozen=True):
     """Which rows feed which, downwards.

@@ -7,8 +7,6 @@ from msgspec import Struct
 from explorer.facts import Shape, TensorInfo
 from explorer.facts.graph.connections import InputSource
 
-__all__ = ["FlowRecord", "ValueRecord"]
-
 
 class ValueRecord(Struct, frozen=True):
     """A value: what it is, who made it (row `maker`, -1 for none), and the rows that read it."""

@@ -8,8 +8,6 @@ from msgspec import Struct, field
 
 from explorer.facts import Shape, TensorInfo
 
-__all__ = ["FxGraph", "FxNode"]
-
 
 class FxNode(Struct, frozen=True):
     """One node.

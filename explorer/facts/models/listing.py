@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["KeptSession", "ModelFile", "ModelListing", "NamedModel", "RecentModel", "StoredType"]
-
 
 class StoredType(Struct, frozen=True):
     """Tensors of one type in a file.

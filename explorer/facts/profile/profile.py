@@ -13,8 +13,6 @@ from msgspec import Struct
 
 from explorer.facts.roofline import Machine
 
-__all__ = ["LayerTime", "ModuleTime", "OperatorTime", "OtherTime", "Profile", "Spread", "Stopped"]
-
 Stopped = Literal["settled", "steps", "time limit"]
 """Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
 

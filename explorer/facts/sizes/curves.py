@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from explorer.facts.roofline import Machine
 
-__all__ = ["Crossing", "CurveName", "SizeCurve", "SizeCurves"]
-
 CurveName = Literal["macs", "moved", "activations", "weights", "kv_cache", "compute", "memory", "time"]
 """MACs; bytes read and written; bytes of activations at their peak, of weights, of the key-value cache;
 seconds of all MACs at a machine's peak, of all bytes at its bandwidth, and the least time, layer after

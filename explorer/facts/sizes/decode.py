@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Decode", "DecodeRow", "DecodeTotals"]
-
 
 class DecodeTotals(Struct, frozen=True):
     """Figures of a pass or of a step: as `Totals` has them."""

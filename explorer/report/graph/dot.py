@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.report.graph.words import LIT_COLOR, box_lines, fill, heading, ink, notes, tensor_text
 
-__all__ = ["dot"]
-
 _SHAPES = {"layer": "box", "group": "box3d", "part": "box3d"}
 
 

@@ -13,8 +13,6 @@ from typing import Any
 from explorer.facts.graph.drawing import NodeFigures
 from explorer.report.graph.words import FULL_COLOR, PALE_COLOR
 
-__all__ = ["node_data"]
-
 
 def node_data(figures: NodeFigures) -> dict[str, Any]:
     """The document.

@@ -25,8 +25,6 @@ from explorer.report.graph.words import (
     value_of,
 )
 
-__all__ = ["page"]
-
 
 def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
     """The page.

@@ -19,8 +19,6 @@ from explorer.report.graph.words import (
     tensor_text,
 )
 
-__all__ = ["CELL", "curve", "svg"]
-
 CELL = (8, 14)
 """Width and height of a character cell."""
 _MARGIN, _LINE = 24, 16

@@ -18,8 +18,6 @@ from explorer.report.layout import some_of
 from explorer.report.present.look.info import about_text
 from explorer.session.headers import label
 
-__all__ = ["html", "markdown", "markdown_text"]
-
 _MOST = 5_000
 """Rows of a table: more make a page that no browser opens gladly."""
 

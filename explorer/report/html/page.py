@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from explorer.facts.values import Weights
     from explorer.session import Session
 
-__all__ = ["Everything", "check", "gather", "write"]
-
 _READ_AT_MOST = 1 << 30
 """Bytes of weights whose values are read without being asked for."""
 

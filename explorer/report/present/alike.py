@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-__all__ = ["alike", "and_more"]
-
 MANY = 24
 """Rows that are shown as they are."""
 

@@ -11,24 +11,6 @@ from typing import Any
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, percent_text, seconds_text
 from explorer.report.blocks import Block, Cell, Field, Line, Role, Span
 
-__all__ = [
-    "bar_text",
-    "bytes_field",
-    "count",
-    "count_field",
-    "in_unit",
-    "number",
-    "plain",
-    "quiet_zero",
-    "seconds",
-    "share",
-    "share_text",
-    "size",
-    "utilization",
-    "value_text",
-    "written",
-]
-
 
 def count(value: int | None, sign: str = "") -> Span:
     """A count in SI; `sign` says how it is not exact, as in `Totals.sign`."""

@@ -12,8 +12,6 @@ from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import LineList
 
-__all__ = ["SORTS", "ChoiceList", "choice_name"]
-
 _FEW = 8
 """Recent models that are shown while nothing is typed."""
 

@@ -38,8 +38,6 @@ from explorer.tui.widgets.text_input import text_input
 if TYPE_CHECKING:
     from explorer.base.outline import OutlineRow
 
-__all__ = ["CHOOSER_KEYS", "ChooserScreen"]
-
 # fmt: off
 CHOOSER_KEYS = key_group(
     "Choosing a model",

@@ -20,8 +20,6 @@ from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.marked_list import MarkedList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
-__all__ = ["OPEN_KEYS", "OpenListRequest", "OpenListScreen"]
-
 # fmt: off
 OPEN_KEYS = key_group(
     "In the list of open models",

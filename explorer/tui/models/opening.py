@@ -14,8 +14,6 @@ from explorer.session import headers
 from explorer.tui.models.open_models import ModelChoice, OpenModel
 from explorer.tui.models.resumable_session import ResumableSession
 
-__all__ = ["begin_session", "check_source", "is_served"]
-
 
 def is_served() -> bool:
     """Whether this program works for somebody at a browser."""

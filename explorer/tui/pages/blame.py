@@ -14,8 +14,6 @@ from explorer.tui.text.drawing import ROLES, row_line, side_by_side, title_line
 from explorer.tui.text.lines import BLANK, Line, cut, first_shown, fit, safe, wrap
 from explorer.tui.text.plot import column_values, columns_of, filled, framed, lines_of, log_ticks, put, spread
 
-__all__ = ["Growth", "blame_head", "growth_of", "growth_page", "probe_at"]
-
 _NONE = -math.inf
 _AROUND = 3
 """Lines around the plot: what the dots are, and the axis with the words under it."""

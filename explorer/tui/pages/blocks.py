@@ -35,8 +35,6 @@ from explorer.tui.tree.tile_blocks import Scale, TileGrid, TilePlace, TileProduc
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
 
-__all__ = ["BESIDE", "block_at", "block_page", "grid_page", "product_text", "site_lines", "tile_footer"]
-
 _SHADES: Sequence[tuple[float, str, str, str]] = (
     (1.0, "█", "good", "all"),
     (0.75, "▓", "accent", "¾"),

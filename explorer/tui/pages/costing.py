@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from explorer.facts import Plan, SitePlan, SkippedSite
     from explorer.facts.cost import PlanCost, SiteCost
 
-__all__ = ["CostRow", "cost_rows", "formula_page", "headline"]
-
 _Blocks = Callable[[], Sequence[Block]]
 _MOST = 500
 """Sites that are listed, and reasons."""

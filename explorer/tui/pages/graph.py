@@ -16,8 +16,6 @@ from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.report.graph.words import box_lines, cut, figure_text, heading, notes, tensor_text
 from explorer.tui.text.lines import Line, ending, fit, line_text, safe
 
-__all__ = ["GRAPH_FOOTER", "GraphCanvas", "box_line", "neighbour", "plain", "title_lines"]
-
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
 """What joins the sides of a cell: the sum of those that a line leaves by."""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.report.blocks import Fields
 
-__all__ = ["header_lines", "short_name"]
-
 _MACS = "MAC: multiply-accumulate, 2 FLOPs"
 
 

@@ -13,8 +13,6 @@ from explorer.tui.text.lines import Line, Span, bar, cut
 if TYPE_CHECKING:
     from explorer.facts.cost import TileStep, TileSteps
 
-__all__ = ["FULL", "step_lines"]
-
 FULL = 16
 """Lines of a step that is told in full."""
 

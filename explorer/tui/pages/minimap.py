@@ -10,8 +10,6 @@ from rich.cells import cell_len, set_cell_size
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing
 from explorer.tui.text.lines import Line
 
-__all__ = ["View", "overlaid"]
-
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _LEAST = (48, 10)
 """Width and height of a pane that has room for a map."""

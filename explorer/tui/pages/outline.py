@@ -17,8 +17,6 @@ from explorer.tui.tree.rows import METRICS
 if TYPE_CHECKING:
     from explorer.process.preview import ModelHeader
 
-__all__ = ["header_page", "outline_page", "range_page", "run_lines"]
-
 
 def outline_page(model: TreeModel, row: int, width: int, exact: bool, failure: str = "") -> list[Line]:
     """A row of a header, or a run of rows that are alike: what is known before the analysis, or without."""

@@ -21,8 +21,6 @@ from explorer.tui.text.plot import area, framed
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 
-__all__ = ["activation_lines", "histogram_lines", "weight_lines"]
-
 _FULL = 2
 """Tensors that are told in full."""
 _ROWS = 4

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from explorer.facts import VerdictKind, Verification
     from explorer.tui.text.lines import Line
 
-__all__ = ["TO_BLAME", "verdict_lines", "verdict_title", "verdict_tone"]
-
 TO_BLAME = "Enter which layer departs · Esc close"
 """What can be done about a proof that failed."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.tui.state.store import ScreenStore
 
-__all__ = ["known_machine", "machine_again", "use_hardware"]
-
 
 def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
     """Take a machine for all that needs one, or none; one without rates has no roofline."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["large"]
-
 _GLYPHS: Mapping[str, str] = {
     "A": ".##. #..# #### #..# #..#",
     "C": ".### #... #... #... .###",

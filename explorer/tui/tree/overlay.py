@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from explorer.facts.beside.overlay import Overlay
     from explorer.tui.tree.model import TreeModel
 
-__all__ = ["overlay_text", "show_overlay"]
-
 
 def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     """Lay figures from outside over the rows, with their columns in front of the other figures."""

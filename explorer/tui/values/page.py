@@ -10,8 +10,6 @@ from explorer.tui.pages.values import histogram_lines
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, cut, head, safe
 
-__all__ = ["about_lines", "cell_span", "cursor_line", "title_line"]
-
 
 def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
     """The tensor, the part of it that is shown, and which of several it is."""

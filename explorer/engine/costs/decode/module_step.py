@@ -13,8 +13,6 @@ from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 
-__all__ = ["prefill_of_module", "step_of_module"]
-
 
 def step_of_module(
     loaded: LoadedModule,

@@ -20,8 +20,6 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.models.opened import OpenOptions
 from explorer.host.optional_packages import error_line
 
-__all__ = ["program_nodes"]
-
 Figures = Mapping[str, int | None]
 
 

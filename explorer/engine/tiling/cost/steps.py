@@ -16,8 +16,6 @@ from explorer.engine.tiling.cost import dimensions, site_cost
 from explorer.facts import SitePlan
 from explorer.facts.cost import ORDERS, TileStep, TileSteps
 
-__all__ = ["MOST", "tile_steps"]
-
 MOST = 10_000
 """Steps that are told at once."""
 

@@ -22,19 +22,6 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bar_text
 
-__all__ = [
-    "STATES",
-    "blame",
-    "claim",
-    "curve",
-    "decades",
-    "grounds",
-    "probe_figures",
-    "shown",
-    "unpaired",
-    "values",
-]
-
 STATES: Mapping[str, tuple[str, Role]] = {
     "equal": ("equal", "good"),
     "rounding": ("rounding", "good"),

@@ -13,8 +13,6 @@ from explorer.report.present.look.info import title
 from explorer.report.present.look.table import layers
 from explorer.session.headers import label
 
-__all__ = ["compare", "torchinfo"]
-
 
 def compare(fact: Comparison) -> list[Block]:
     """The answer of `explorer compare`: the verdict, totals and operators side by side, the differences."""

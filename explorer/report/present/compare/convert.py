@@ -12,8 +12,6 @@ from explorer.report.present.compare.verify import evidence
 from explorer.report.terms import field_terms
 from explorer.session.headers import label
 
-__all__ = ["conversion"]
-
 
 def conversion(fact: Conversion) -> list[Block]:
     """The answer of `explorer convert`: what was made of what, what goes in and out, the evidence."""

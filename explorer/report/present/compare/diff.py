@@ -14,8 +14,6 @@ from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 
-__all__ = ["by_operator", "changes", "costs", "diff", "doubts", "node_blocks", "nodes", "verdict"]
-
 _ROW_ROLES: Mapping[str, Role] = {
     "tiled": "good",
     "merged": "good",

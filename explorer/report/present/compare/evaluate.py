@@ -10,8 +10,6 @@ from explorer.facts.evaluate.evaluation import Evaluation, ModelScore
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import plain, share_text
 
-__all__ = ["evaluation", "score_table"]
-
 _MATRIX = 10
 """Classes up to which every confusion is shown, as a matrix."""
 _FEW = 5

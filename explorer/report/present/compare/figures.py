@@ -15,8 +15,6 @@ from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, T
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import count, plain, seconds, share_text, size
 
-__all__ = ["BEST", "figure_tables", "figures", "said"]
-
 BEST = "best"
 """The word that marks what no other beats."""
 _AT_A_TIME = 5

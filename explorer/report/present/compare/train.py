@@ -9,8 +9,6 @@ from explorer.facts.evaluate.training_run import EpochScore, TrainingRun, Traini
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.figures import share_text, written
 
-__all__ = ["training_run", "training_sweep"]
-
 _WIDTH, _HEIGHT = 60, 10
 _LEVELS = " ▁▂▃▄▅▆▇█"
 

@@ -11,8 +11,6 @@ from explorer.report.present.compare.diff import costs, doubts
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 
-__all__ = ["FIGURES", "STATES", "change", "either", "pair_blocks", "said_of_all", "summary", "tree_diff"]
-
 STATES: Mapping[str, tuple[str, Role]] = {
     "same": (" ", "quiet"),
     "renamed": ("=", "quiet"),

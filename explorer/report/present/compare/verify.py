@@ -36,8 +36,6 @@ TONES: Mapping[VerdictKind, Role] = {
 }
 """Roles of verdicts."""
 
-__all__ = ["TONES", "evidence", "key_facts", "to_blame", "verification"]
-
 
 def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]:
     """The answer of `explorer verify`: the verdict in words, then the evidence.

@@ -10,8 +10,6 @@ from explorer.facts.beside.placement import Placement
 from explorer.report.blocks import Block, Column, Field, Fields, Heading, Line, Paragraph, Table
 from explorer.report.present.figures import plain, size
 
-__all__ = ["overlay_blocks", "placement_blocks"]
-
 _NAMED = 6
 """Names that are told; the others are counted, and stand in JSON."""
 _ALL = "--json has all"

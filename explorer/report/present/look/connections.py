@@ -22,8 +22,6 @@ from explorer.report.present.look.layers import (
     same_name_text,
 )
 
-__all__ = ["conflicts", "input_table", "layer", "leads", "output_table", "unknown_blocks"]
-
 _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
 
 

@@ -9,8 +9,6 @@ from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Rows, S
 from explorer.report.present.figures import plain
 from explorer.report.present.look.info import title
 
-__all__ = ["fx_graph"]
-
 
 def fx_graph(about: Info, fact: FxGraph) -> list[Block]:
     """The answer of `explorer ops --fx`: counts by kind and by type of module, then every node."""

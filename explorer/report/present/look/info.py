@@ -31,22 +31,6 @@ from explorer.report.present.figures import (
 )
 from explorer.session.headers import label
 
-__all__ = [
-    "about_text",
-    "answer",
-    "details",
-    "figures",
-    "headline",
-    "info",
-    "overview",
-    "reservations",
-    "sizes_of",
-    "symbolic_hint",
-    "tensors_blocks",
-    "title",
-    "totals_blocks",
-]
-
 
 def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
     """An answer about one model: which it is, what was found, and what is missing for more."""

@@ -28,16 +28,6 @@ from explorer.report.present.figures import (
 )
 from explorer.report.present.look.info import tensors_blocks
 
-__all__ = [
-    "doubt_text",
-    "layer_blocks",
-    "layer_parts",
-    "layer_share",
-    "layer_title",
-    "outside_fields",
-    "same_name_text",
-]
-
 
 def doubt_text(row: Layer) -> str:
     """Why the figures of a row are not exact; '' if they are."""

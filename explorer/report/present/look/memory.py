@@ -22,8 +22,6 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import bar_text, bytes_field, plain, share_text, size
 from explorer.report.present.look.info import answer
 
-__all__ = ["live_blocks", "figures", "memory", "memory_blocks", "step_blocks"]
-
 
 def memory(about: Info, fact: Memory) -> list[Block]:
     """The answer of `explorer memory`."""

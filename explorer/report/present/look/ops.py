@@ -9,8 +9,6 @@ from explorer.report.blocks import Block, Cell, Column, Line, Span, Table
 from explorer.report.present.figures import bar_text, count, plain, quiet_zero, share_text, value_text
 from explorer.report.present.look.info import title
 
-__all__ = ["attribute_blocks", "operators", "ops", "ops_blocks", "range_text"]
-
 
 def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     """The answer of `explorer ops`."""

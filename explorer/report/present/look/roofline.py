@@ -11,18 +11,6 @@ from explorer.report.blocks import Block, Cell, Chart, Column, Field, Fields, Li
 from explorer.report.present.figures import bar_text, count, plain, quiet_zero, seconds, share, size
 from explorer.report.present.look.info import answer
 
-__all__ = [
-    "LIMITS",
-    "by_time",
-    "figures",
-    "machine_text",
-    "ridge_field",
-    "roofline",
-    "roofline_blocks",
-    "slowest",
-    "together",
-]
-
 LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "warning"}
 """Roles of what limits a layer."""
 

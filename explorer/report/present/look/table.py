@@ -19,8 +19,6 @@ from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import doubt_text
 from explorer.settings.columns import COLUMNS, STYLES, Beside, LayerColumn, outside_columns, tensor_bytes
 
-__all__ = ["layers", "layers_blocks", "table", "table_blocks"]
-
 _DROP = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
 """Of the columns that nobody asked for: which are left out first where there is little room."""
 _BAR = 5

@@ -12,21 +12,6 @@ from explorer.facts.values import HeatMap, Outlier, TensorValues, ValuesBefore
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.look.values import figures
 
-__all__ = [
-    "LEVELS",
-    "channel_table",
-    "heat_map",
-    "level",
-    "map_figures",
-    "map_lines",
-    "number",
-    "outlier_table",
-    "scale_of",
-    "shade",
-    "tensor_head",
-    "tensor_values",
-]
-
 LEVELS = " ░▒▓█"
 """Magnitudes from 0 to the largest, where there are no colours."""
 

@@ -22,8 +22,6 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, size
 from explorer.report.present.look.info import answer
 
-__all__ = ["OPTIMIZERS", "figures", "heading", "layer_figures", "training", "training_blocks"]
-
 
 def training(about: Info, fact: Training) -> list[Block]:
     """The answer of `explorer training`."""

@@ -23,18 +23,6 @@ from explorer.report.blocks import (
 from explorer.report.present.look.info import title
 from explorer.settings.statistics import COUNTS
 
-__all__ = [
-    "activations",
-    "figures",
-    "not_seen",
-    "same_tensors",
-    "statistics",
-    "spark",
-    "tensor_line",
-    "weights",
-    "weights_blocks",
-]
-
 _CELLS = 16
 _LEVELS = " ▁▂▃▄▅▆▇█"
 

@@ -25,21 +25,6 @@ from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
 from explorer.report.present.look.info import title
 
-__all__ = [
-    "around_layers",
-    "brief",
-    "by_operator",
-    "decibels",
-    "layer_formats",
-    "layer_summary",
-    "layers",
-    "outputs",
-    "quantize",
-    "quantize_blocks",
-    "snr_text",
-    "totals",
-]
-
 _LEFT = ("float32", "")
 
 

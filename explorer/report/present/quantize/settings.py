@@ -8,8 +8,6 @@ from explorer.facts.settings import LayerSettings, QuantizeSettings
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 from explorer.report.present.tiling.settings import origin_text, unused_rules
 
-__all__ = ["quantize_settings"]
-
 _COLUMNS = (
     Column("layer", shrink=True),
     Column("operator", drop=2, role="quiet"),

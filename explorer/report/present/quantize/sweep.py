@@ -12,8 +12,6 @@ from explorer.report.present.figures import count, plain, share, size
 from explorer.report.present.quantize.quantize import decibels
 from explorer.report.present.tiling.sweep import FRONT, told
 
-__all__ = ["format_sweep"]
-
 _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "mixed, then {}"}
 
 

@@ -6,8 +6,6 @@ from explorer.host.cache_folder import CacheUsage
 from explorer.report.blocks import Block, Fields, Line, Paragraph, Span
 from explorer.report.present.figures import bytes_field, count_field
 
-__all__ = ["cache"]
-
 
 def cache(fact: CacheUsage) -> list[Block]:
     """The answer of `explorer cache`."""

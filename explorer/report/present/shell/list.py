@@ -11,8 +11,6 @@ from explorer.facts.models.listing import KeptSession, ModelFile, ModelListing, 
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import count, share_text, size
 
-__all__ = ["Choice", "choice_row", "choice_table", "listing", "stored"]
-
 Choice = ModelFile | RecentModel | KeptSession | NamedModel
 
 _COLUMNS = (

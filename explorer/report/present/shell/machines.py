@@ -9,8 +9,6 @@ from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 
-__all__ = ["hardware_fields", "machines"]
-
 
 def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
     """The answer of `explorer machines`; of `--save` the machine as it was written."""

@@ -8,8 +8,6 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import bytes_field, count, plain, quiet_zero, size
 from explorer.report.present.look.info import title
 
-__all__ = ["cache_figures", "decode", "decode_blocks", "layers_table", "passes_line", "totals_table"]
-
 
 def decode(about: Info, fact: Decode) -> list[Block]:
     """The answer of `explorer decode`."""

@@ -24,18 +24,6 @@ from explorer.report.present.figures import count, seconds, size
 from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline import machine_text
 
-__all__ = [
-    "NAMES",
-    "crossing_text",
-    "crossings_blocks",
-    "curve_value",
-    "figures_at",
-    "form_text",
-    "forms_field",
-    "sizes",
-    "sizes_blocks",
-]
-
 NAMES: Mapping[CurveName, tuple[str, str]] = {
     "macs": ("MACs", "multiply-accumulates; 1 MAC = 2 FLOPs"),
     "moved": ("Bytes moved", "read and written, each layer's inputs and outputs once"),

@@ -14,8 +14,6 @@ from explorer.report.present.compare.verify import TONES
 from explorer.report.present.quantize.quantize import brief
 from explorer.report.terms import field_terms
 
-__all__ = ["history", "state_blocks", "state_name", "states", "tree_rows"]
-
 
 def history(
     fact: History, source: str, output: str | None, figures: FigureTable | None = None

@@ -36,19 +36,6 @@ from explorer.report.present.figures import bytes_field, count_field, seconds, s
 from explorer.report.present.look.info import title
 from explorer.report.terms import field_terms
 
-__all__ = [
-    "FORMULAS",
-    "by_order",
-    "detail",
-    "figures",
-    "hardware_text",
-    "origin",
-    "plan_cost",
-    "site_figures",
-    "systolic",
-    "untimed",
-]
-
 _MOST = 200
 """Sites that are told in full."""
 

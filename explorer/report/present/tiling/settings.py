@@ -9,8 +9,6 @@ from explorer.facts import Info
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
 
-__all__ = ["origin_text", "settings", "unused_rules"]
-
 _DEFAULT = "default"
 
 

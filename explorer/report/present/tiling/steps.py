@@ -9,8 +9,6 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import plain, share_text, size
 from explorer.report.present.look.info import title
 
-__all__ = ["buffer_fields", "steps", "steps_blocks", "traffic_fields"]
-
 
 def steps(about: Info, fact: TileSteps) -> list[Block]:
     """The answer of `explorer plan --steps`."""

@@ -16,18 +16,6 @@ from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
 from explorer.report.terms import field_terms
 
-__all__ = [
-    "FRONT",
-    "SweepColumn",
-    "scalesim",
-    "scalesim_layout",
-    "shown_columns",
-    "sweep",
-    "tile_text",
-    "tiling_blocks",
-    "told",
-]
-
 FRONT = "◆"
 """What marks a row of the Pareto front."""
 _REPEATED = 1_000

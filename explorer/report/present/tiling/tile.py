@@ -18,8 +18,6 @@ from explorer.report.present.figures import share_text, utilization
 from explorer.report.present.quantize.quantize import layer_formats
 from explorer.settings.parse import option_words, path_word
 
-__all__ = ["headline", "how_tiled", "left_out", "matmuls", "open_sizes", "plan", "plan_matmuls", "tile"]
-
 
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a matmul, what is left as it was, and why."""
