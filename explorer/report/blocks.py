@@ -124,7 +124,43 @@ class Chart(Struct, frozen=True):
     fact: Any
 
 
-Block = Line | Paragraph | Heading | Fields | Table | Chart
+class Dot(NamedTuple):
+    """A dot of a scatter: where it is, across and upwards, and what is drawn there."""
+
+    at: tuple[float, float]
+    mark: str
+    role: Role = ""
+
+
+class Axis(NamedTuple):
+    """An axis of a scatter: its name, a value on it as text, and whether it goes by powers of ten."""
+
+    name: str
+    text: Callable[[float], str]
+    logarithmic: bool = False
+
+
+class Scatter(Struct, frozen=True, eq=False):
+    """Dots between two axes: text draws them in cells, a page as a picture.
+
+    Attributes:
+        title: What they are dots of.
+        across: From left to right.
+        upwards: From below.
+        dots: The last of those in one place shows.
+        legend: What each mark and role means.
+        path: Marks that lie on a way, in its order: a page joins their dots.
+    """
+
+    title: str
+    across: Axis
+    upwards: Axis
+    dots: Sequence[Dot]
+    legend: Sequence[tuple[str, Role, str]] = ()
+    path: Sequence[tuple[float, float]] = ()
+
+
+Block = Line | Paragraph | Heading | Fields | Table | Chart | Scatter
 
 Item = TypeVar("Item")
 

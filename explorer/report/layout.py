@@ -27,6 +27,7 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
+    Scatter,
     Span,
     Table,
 )
@@ -69,6 +70,9 @@ _ASCII = str.maketrans(
         "Δ": "d",
         "µ": "u",
         "◆": "*",
+        "◈": "@",
+        "○": "o",
+        **dict(zip("┤│└─", "+|+-", strict=True)),
         **dict(zip("▁▂▃▄▅▆▇", "_.,:-=+", strict=True)),
     }
 )
@@ -76,6 +80,7 @@ _GAP = 2
 _MEMO = 4096
 """Cells of a column that are kept as text."""
 _PROSE_WIDTH = 100
+_PLOT_WIDTH = 80
 
 
 class Page:
@@ -117,8 +122,8 @@ class Page:
                 yield Segment.line()
 
 
-def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table]:
-    """Blocks as the three that a terminal knows."""
+def _simple(blocks: Iterable[Block]) -> Iterator[Line | Paragraph | Table | Scatter]:
+    """Blocks as the four that a terminal knows."""
     for block in blocks:
         if isinstance(block, Heading):
             yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
@@ -147,8 +152,15 @@ def some_of(table: Table, most: int) -> list[str]:
     return [f"{most:,} of {len(table.rows):,} {table.what}; {table.more}"]
 
 
-def _lines(block: Line | Paragraph | Table, width: int | None, ascii_only: bool) -> Iterable[list[Piece]]:
-    if isinstance(block, Table):
+def _lines(
+    block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool
+) -> Iterable[list[Piece]]:
+    if isinstance(block, Scatter):
+        from explorer.report.scatter import scatter_lines  # few answers have one
+
+        for spans in scatter_lines(block, min(width or _PLOT_WIDTH, _PLOT_WIDTH)):
+            yield from _lines(Line(spans), None, ascii_only)
+    elif isinstance(block, Table):
         yield from TableLines(block, width, ascii_only=ascii_only)
     elif isinstance(block, Paragraph):
         import textwrap

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Roofline, RooflinePoint
+from explorer.report.blocks import Axis, Scatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,9 +49,9 @@ def write(what: str, about: Info | None, fact: Any, path: str) -> None:
     """Draws a fact into a file.
 
     Args:
-        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`), 'operators' (a tuple of `OpStat`) or 'blame'
-            (a `Blame`).
-        about: The model; None for what is about two.
+        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`), 'operators' (a tuple of `OpStat`), 'blame'
+            (a `Blame`) or 'scatter' (a `Scatter`).
+        about: The model; None for what is about two, or says itself what it is about.
         fact: What is drawn.
         path: Ends in .svg or .png.
     """
@@ -57,7 +59,7 @@ def write(what: str, about: Info | None, fact: Any, path: str) -> None:
         figure.savefig(path, **_how(path))
 
 
-def svg(what: str, about: Info, fact: Any) -> str:
+def svg(what: str, about: Info | None, fact: Any) -> str:
     """The picture as an `<svg>` element, to stand inside a page."""
     text = io.StringIO()
     with _drawn(what, about, fact) as figure:
@@ -278,11 +280,59 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
+_MARKS = {"·": ("o", "", 10), "○": ("o", "none", 24)}
+"""Shape, filling and size of what is no diamond."""
+
+
+def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
+    """Dots between two axes, those of each mark in its colour."""
+    colours = {"good": _GREEN, "warning": _ORANGE, "quiet": _GREY}
+    if fact.path:
+        axes.plot(*zip(*fact.path, strict=True), color=_ORANGE, linewidth=0.8, zorder=1)
+    for mark, role, said in fact.legend:
+        places = [dot.at for dot in fact.dots if (dot.mark, dot.role) == (mark, role)]
+        if places:
+            shape, face, size = _MARKS.get(mark, ("D", "", 26))
+            colour = colours.get(role, _BLUE)
+            across, upwards = zip(*places, strict=True)
+            edge = _ORANGE if mark == "◈" else colour
+            axes.scatter(
+                *(across, upwards), s=size, marker=shape, facecolor=face or colour, edgecolor=edge, label=said
+            )
+    for axis, drawn in ((fact.across, axes.xaxis), (fact.upwards, axes.yaxis)):
+        if axis.logarithmic:
+            (axes.set_xscale if drawn is axes.xaxis else axes.set_yscale)("log")
+            _few_ticks(drawn, [dot.at[drawn is axes.yaxis] for dot in fact.dots])
+        drawn.set_major_formatter(partial(_said, axis))
+    axes.set_title(fact.title)
+    axes.set_xlabel(fact.across.name)
+    axes.set_ylabel(fact.upwards.name)
+    axes.margins(0.05)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _said(axis: Axis, value: float, at: int | None) -> str:
+    return axis.text(value)
+
+
+def _few_ticks(drawn: Any, values: Sequence[float]) -> None:
+    """Ticks that fit a logarithmic axis, however short it is."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    low, high = min(values), max(values)
+    steps = 4 if high > low else 0
+    drawn.set_major_locator(
+        FixedLocator([low * (high / low) ** (at / max(1, steps)) for at in range(steps + 1)])
+    )
+    drawn.set_minor_formatter(NullFormatter())
+
+
 _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
     "blame": _blame,
     "memory": _memory,
     "roofline": _roofline,
     "operators": _operators,
+    "scatter": _scatter,
 }
 
 

@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from explorer import Session, sweep_formats
 from explorer.base.errors import Cancelled, Misuse
@@ -24,6 +25,8 @@ from explorer.cli import main
 from explorer.engine.runtime.observed import observe
 from explorer.facts.pareto_front import with_format_front
 from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
+from explorer.report.present.quantize.sweep import front_plots
+from explorer.report.scatter import scatter_lines
 from tests import documents
 
 Sample = Callable[[str], Path]
@@ -321,3 +324,59 @@ def test_a_trial_with_a_file_of_its_own_tells_the_same(
     monkeypatch.setattr("explorer.session.parts.quantize._IN_MEMORY", -1)
     many = sweep_formats(sample("lenet"), spec=spec, workers=1)
     assert [(row.key, row.snr_db) for row in few.rows] == [(row.key, row.snr_db) for row in many.rows]
+
+
+def test_the_front_is_drawn_in_text_on_a_page_and_as_a_picture(
+    sample: Sample, run: Run, tmp_path: Path
+) -> None:
+    asked = ("sweep", sample("lenet"), "--quantize", "int8,mxfp4", "--snr", 17, "-o", "r.db")
+    said = run(*asked, "--cost", "bitops")
+    assert "SNR dB over BitOPs" in said
+    assert "◈ front and path" in said
+    rows = json.loads(run(*asked, "--cost", "bitops", "--json"))["choices"]
+    finite = [row for row in rows if row["snr_db"] is not None]
+    plot = said[said.index("SNR dB over") : said.index("front and path")]
+    for end in (min, max):
+        assert f"{end(row['snr_db'] for row in finite):.1f} ┤" in plot
+    for path in ("front.svg", "front.html", "front.md"):
+        run("sweep", "r.db", "--plot", path)
+    page = (tmp_path / "front.html").read_text()
+    assert page.count("<svg") == 1
+    assert "SNR over weight bytes" in page
+    assert all(f"<strong>{name}</strong>" in page or name in page for name in ("int8", "mxfp4"))
+    assert (tmp_path / "front.svg").read_text().count("greedy path") == 1
+    assert run("sweep", "r.db", "--plot", "front.svg", code=2).startswith(
+        "explorer: front.svg: the file exists"
+    )
+    assert "use .svg or .png" in run(*asked, "--plot", "front.txt", code=2)
+    said = run("sweep", sample("lenet"), "--quantize", "int8", "--plot", "none.svg", code=2)
+    assert said.startswith("explorer: --plot: there are 0 plots")
+    assert not (tmp_path / "none.svg").exists()
+
+
+def test_a_plot_has_every_choice_at_its_place() -> None:
+    """Each dot by its figures: the front of the two axes, the way of the search, all others."""
+    points = [("all", 8e6, 30.0), ("only", 30e6, 60.0), ("only", 31e6, 50.0), ("mixed", 16e6, 40.0)]
+    rows = [
+        FormatRow(f"k{at}", "m", "f", "", scope, "int8", weight_bytes=int(paid), snr_db=snr)
+        for at, (scope, paid, snr) in enumerate(points)
+    ]
+    lossless = replace(rows[0], key="k9", snr_db=math.inf)
+    (plot,) = front_plots([*rows, lossless], "weights")
+    assert {dot.at: dot.mark for dot in plot.dots} == {
+        (8e6, 30.0): "◆",
+        (30e6, 60.0): "◆",
+        (31e6, 50.0): "·",
+        (16e6, 40.0): "◈",
+    }
+    lines = ["".join(span.text for span in line) for line in scatter_lines(plot, 60, 14)]
+    assert len(lines) == 14
+    assert max(map(len, lines)) <= 60
+    drawn = lines[1:-3]
+    assert drawn[0].index("◆") == 58  # 31 MB is in the last column, 59
+    assert drawn[-1].index("◆") == drawn[-1].index("┤") + 1
+    assert sum(line.count("◆") for line in drawn) == 2
+    assert front_plots(rows, "bitops") == []
+    (chosen,) = front_plots(rows, "weights", "k2")
+    assert chosen.dots[-1].at == (31e6, 50.0)
+    assert scatter_lines(plot, 20, 3) == scatter_lines(plot, 20, 4)

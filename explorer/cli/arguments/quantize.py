@@ -123,6 +123,11 @@ FORMAT_SWEEP = (
         default="weights",
         choices=("weights", "bitops"),
     ),
+    Option(
+        "--plot",
+        "also draw SNR over what it costs: .svg, .png; .html or .md is a page with the table, too",
+        "FILE",
+    ),
     _CALIBRATE,
     next(option for option in FORMATS if option.flag == "--granularity"),
     Option(

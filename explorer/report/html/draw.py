@@ -13,10 +13,13 @@ from msgspec import Struct
 from explorer.base.units import printable
 from explorer.facts import Info
 from explorer.report import plots
-from explorer.report.blocks import Block, Cell, Chart, Column, Fields, Heading, Line, Paragraph, Span
+from explorer.report.blocks import Block, Cell, Chart, Column, Fields, Heading, Line, Paragraph, Scatter, Span
 from explorer.report.layout import some_of
 from explorer.report.present.look.info import about_text
 from explorer.session.headers import label
+
+Sections = Sequence[tuple[str, Sequence[Block]]]
+"""Parts of a page, each a title and blocks."""
 
 _MOST = 5_000
 """Rows of a table: more make a page that no browser opens gladly."""
@@ -35,8 +38,8 @@ class _Part(Struct, frozen=True):
     sortable: bool = False
 
 
-def html(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: Info, tool: str) -> str:
-    """A page of sections, each a title and blocks, about a model."""
+def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
+    """A page of sections, each a title and blocks, about a model or several."""
     from importlib.resources import files
 
     from jinja2 import Environment, StrictUndefined
@@ -54,7 +57,7 @@ def html(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: Info
     return template.render(title=title, subtitle=_subtitle(info), sections=parts, tool=tool)
 
 
-def markdown(title: str, sections: Sequence[tuple[str, Sequence[Block]]], info: Info, tool: str) -> str:
+def markdown(title: str, sections: Sections, info: Info | None, tool: str) -> str:
     """The same in Markdown."""
     lines = [f"# {_escaped(title)}", "", _escaped(_subtitle(info)), ""]
     for name, blocks in sections:
@@ -86,7 +89,9 @@ def _marked(blocks: Iterable[Block], info: Info | None, name: str) -> list[str]:
     return lines
 
 
-def _subtitle(info: Info) -> str:
+def _subtitle(info: Info | None) -> str:
+    if info is None:
+        return ""
     about = about_text(info.model, label(info.model.format))
     return f"{printable(info.model.source)} · {printable(about)}"
 
@@ -96,8 +101,9 @@ def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
         if isinstance(block, Heading):
             yield _Part(heading=" · ".join(filter(None, (block.text, block.note))))
         elif isinstance(block, Chart):
-            assert info is not None
             yield _Part(picture=plots.svg(block.name, info, block.fact))
+        elif isinstance(block, Scatter):
+            yield _Part(picture=plots.svg("scatter", info, block))
         elif isinstance(block, Paragraph):
             yield _Part(text=[Span(block.text, block.role)])
         elif isinstance(block, Line):

@@ -6,7 +6,7 @@ The page is what the verbs answer, one below the other, drawn as HTML (tables ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -47,7 +47,7 @@ class Everything(Struct, frozen=True):
     missing: tuple[tuple[str, str], ...] = ()
 
 
-Section = tuple[str, list[Block]]
+Section = tuple[str, Sequence[Block]]
 """A title, and what stands below it."""
 
 
@@ -115,6 +115,13 @@ def write(fact: Everything, path: str, tool: str) -> None:
         file.write(text)
 
 
+def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> None:
+    """Writes what a verb answers as a page of its own; the ending of `path` says as what."""
+    text = _WRITERS[os.path.splitext(path)[1].lower()](title, [(title, blocks)], None, tool)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def _sections(fact: Everything) -> list[Section]:
     info = fact.analysis.info
     sections: list[Section] = [
@@ -136,4 +143,4 @@ def _sections(fact: Everything) -> list[Section]:
     return sections
 
 
-_WRITERS: dict[str, Callable[[str, list[Section], Info, str], str]] = {".html": html, ".md": markdown}
+_WRITERS: dict[str, Callable[[str, list[Section], Info | None, str], str]] = {".html": html, ".md": markdown}

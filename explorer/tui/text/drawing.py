@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from explorer.base.families import family
-from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Table
+from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, cell_pieces, some_of
+from explorer.report.scatter import scatter_lines
 from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
 
 ROLES: Mapping[str, str] = {
@@ -54,6 +55,8 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
         elif isinstance(block, Table):
             lines += [((f" {said}", "warn"),) for said in some_of(block, _MOST)]
             lines += _table(block, width, exact)
+        elif isinstance(block, Scatter):
+            lines += [cut(cell_line(spans), width) for spans in scatter_lines(block, width)]
         else:
             lines += _wrapped(block, width, exact)
     return lines

@@ -105,17 +105,21 @@ def _formats(given: ParsedArgs, progress: ProgressLine) -> Answer | None:
         flag = "--" + min(unused).replace("_", "-")
         raise Misuse("says nothing of number formats", where=flag, hint="leave it out")
     take = _taken(given)
+    if given.plot is not None:
+        _check_plot(given)
     fact = (
         sweep.format_results(given.models[0], given.quantize or ())
         if shown
         else _swept_formats(given, progress)
     )
     written = _write_formats(fact, take, given) if take is not None else None
+    if given.plot is not None:
+        _draw(fact, given)
     bad = fact.failed
     return Answer(
         BAD_INPUT if bad else DONE if all(one.met for one in fact.mixed) else DIFFERENT,
         lambda: document().format_sweep(fact, tool()),
-        lambda: present("quantize.sweep").format_sweep(fact, written),
+        lambda: present("quantize.sweep").format_sweep(fact, written, given.cost, given.plot),
         "choices",
         warning=_without(fact, bad),
     )
@@ -148,6 +152,37 @@ def _write_formats(fact: FormatSweep, take: tuple[str, str], given: ParsedArgs) 
     return path
 
 
+_PAGES = (".html", ".md")
+
+
+def _check_plot(given: ParsedArgs) -> None:
+    """Refuses what cannot be drawn into, before any work is done."""
+    if os.path.splitext(given.plot)[1].lower() not in _PAGES:
+        from explorer.report import plots
+
+        plots.check(given.plot)
+    check_target(given.plot, overwrite=given.force, models=given.models, weights=())
+
+
+def _draw(fact: FormatSweep, given: ParsedArgs) -> None:
+    """Draws what the choices lose over what they cost; a page has the whole answer."""
+    text = present("quantize.sweep")
+    found = text.front_plots(fact.rows, given.cost)
+    page = os.path.splitext(given.plot)[1].lower() in _PAGES
+    if not page and len(found) != 1:
+        what = f"there are {len(found):,} plots: of each model with three choices or more that have figures"
+        raise Misuse(what, where="--plot", hint="a page takes any number: --plot front.html")
+    with atomic_write(given.plot, overwrite=given.force) as temporary:
+        if page:
+            from explorer.report.html.page import write_blocks
+
+            write_blocks("Number formats", text.format_sweep(fact, None, given.cost), temporary, tool())
+        else:
+            from explorer.report import plots
+
+            plots.write("scatter", None, found[0], temporary)
+
+
 def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
     from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
 
@@ -178,7 +213,7 @@ def _without(fact: Sweep | FormatSweep, bad: Mapping[str, str]) -> str:
 
 _OF_RESULTS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
 """Options that mean something for the rows of an earlier sweep."""
-_OF_FORMAT_RESULTS = {"quantize", "take", "force", "json", "csv", "quiet", "memory"}
+_OF_FORMAT_RESULTS = {"quantize", "take", "cost", "plot", "force", "json", "csv", "quiet", "memory"}
 _OF_TILINGS = {
     *("tile", "tile_m", "tile_k", "tile_n", "edges", "form", "grouped", "config", "machine", "order"),
     *("verify", "sort", "beside", "scalesim", "markdown"),

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from explorer.base.units import printable
-from explorer.facts.quantize import FormatRow, FormatSweep
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
-from explorer.report.present.figures import count, plain, share, size
+from explorer.base.units import bytes_text, count_text, printable
+from explorer.facts.pareto_front import nondominated
+from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep
+from explorer.facts.quantize.sweep import cost_of
+from explorer.report.blocks import (
+    Axis,
+    Block,
+    Cell,
+    Column,
+    Dot,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    Role,
+    Scatter,
+    Span,
+    Table,
+)
+from explorer.report.present.figures import count, plain, seconds, share, size
 from explorer.report.present.quantize.quantize import decibels
 from explorer.report.present.tiling.sweep import FRONT, told
 
 _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "mixed, then {}"}
 
 
-def format_sweep(fact: FormatSweep, written: str | None = None) -> list[Block]:
+def format_sweep(
+    fact: FormatSweep, written: str | None = None, cost: FormatCost = "weights", plotted: str | None = None
+) -> list[Block]:
     """The answer of `explorer sweep --quantize`: a row a choice, the Pareto front marked, how one is taken.
 
     Args:
         fact: The choices.
         written: The file that the formats of a row were written to.
+        cost: What the front is drawn over.
+        plotted: The file that it was drawn into.
     """
     rows = fact.rows
     models = dict.fromkeys(row.model for row in rows)
@@ -28,9 +49,11 @@ def format_sweep(fact: FormatSweep, written: str | None = None) -> list[Block]:
     blocks: list[Block] = [
         Line((Span(head, "strong"), Span(f"   of {', '.join(map(printable, models))}", "quiet"))),
         Line(),
-        _table(rows, len(models) > 1),
+        rows_table(rows, len(models) > 1),
         Line(),
     ]
+    for plot in front_plots(rows, cost):
+        blocks += [plot, Line()]
     for one in fact.mixed:
         of = f"{printable(one.model)}: " if len(models) > 1 else ""
         number = next((f" (row {at})" for at, row in enumerate(rows, 1) if row.key == one.row), "")
@@ -39,7 +62,7 @@ def format_sweep(fact: FormatSweep, written: str | None = None) -> list[Block]:
     failed = Counter(row.error for row in rows if row.error).most_common(5)
     blocks += [Paragraph(f"{many:,} x {printable(why)}", "warning") for why, many in failed]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
-    blocks += [Line(), *_commands(fact, written)]
+    blocks += [Line(), *_commands(fact, written, plotted)]
     return [*blocks, Line(), Line(tuple(told(fact)), 2)]
 
 
@@ -53,12 +76,14 @@ def _legend(fact: FormatSweep) -> str:
     )
 
 
-def _commands(fact: FormatSweep, written: str | None) -> Iterator[Block]:
+def _commands(fact: FormatSweep, written: str | None, plotted: str | None) -> Iterator[Block]:
     """What takes a row: that of the limits, or else one of the front."""
     keys = [one.row for one in fact.mixed if one.row]
     row = next((row for row in fact.rows if row.key in keys), None)
     row = row or next((row for row in fact.rows if row.pareto), None)
     number = next((at for at, other in enumerate(fact.rows, 1) if other is row), 0)
+    if plotted is not None:
+        yield Line((Span("drawn into ", "quiet"), Span(printable(plotted), "strong")), 2)
     if written is not None:
         yield Line((Span("formats written to ", "quiet"), Span(printable(written), "strong")), 2)
         taken = f"explorer quantize MODEL -o FILE --config {printable(written)}"
@@ -92,7 +117,77 @@ _COLUMNS: tuple[FormatColumn, ...] = (
 )
 
 
-def _table(rows: Sequence[FormatRow], several: bool) -> Table:
+def front_plots(rows: Sequence[FormatRow], cost: FormatCost, chosen: str = "") -> list[Scatter]:
+    """Of each model what its choices lose over what they cost: the front of these two, the greedy path.
+
+    Args:
+        rows: The choices; one whose outputs lose nothing has no place.
+        cost: What is across.
+        chosen: Key of the one under a cursor.
+    """
+    name, text = _COSTS[cost]
+    found = []
+    for model in dict.fromkeys(row.model for row in rows):
+        placed = {
+            row.key: (float(paid), snr)
+            for row in rows
+            if row.model == model and (paid := cost_of(row, cost))
+            if (snr := row.snr_db) is not None and math.isfinite(snr)
+        }
+        if len(placed) < _FEWEST:
+            continue
+        best = nondominated((paid, -snr, 0) for paid, snr in placed.values())
+        path = {row.key for row in rows if row.scope == "mixed"}
+        kinds = {key: (2 * ((at[0], -at[1], 0) in best) + (key in path)) for key, at in placed.items()}
+        order = sorted(placed, key=lambda key: (key == chosen, kinds[key]))
+        dots = [Dot(placed[key], _MARKS[kinds[key]][0], _MARKS[kinds[key]][1]) for key in order]
+        if chosen in placed:
+            dots[-1] = Dot(placed[chosen], "●", "formula")
+        legend = [mark for kind, mark in enumerate(_MARKS) if kind in kinds.values()][::-1]
+        way = [placed[row.key] for row in rows if row.key in path and row.key in placed]
+        axes = Axis(name, text, logarithmic=True), Axis("SNR dB", lambda value: f"{value:.1f}")
+        found.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, way))
+    return found
+
+
+_FEWEST = 3
+"""Choices under which a plot says no more than the table."""
+_COSTS: Mapping[FormatCost, tuple[str, Callable[[float], str]]] = {
+    "weights": ("weight bytes", lambda value: bytes_text(round(value))),
+    "bitops": ("BitOPs", lambda value: count_text(round(value))),
+}
+_MARKS: tuple[tuple[str, Role, str], ...] = (
+    ("·", "quiet", "others"),
+    ("○", "warning", "greedy path"),
+    (FRONT, "good", "front of these two"),
+    ("◈", "good", "front and path"),
+)
+"""What neither is on the front nor on the greedy path, on the one, the other, or both."""
+
+
+def row_blocks(row: FormatRow) -> list[Block]:
+    """What is known of one choice beside what its row says; of one without figures the reason."""
+    if row.error:
+        return [Paragraph(row.error, "warning")]
+    known = [
+        Field("layers", f"{row.changed or 0:,} of {row.layers or 0:,} changed"),
+        Field("output", Span(printable(row.output), "strong") if row.output else ""),
+        Field("top-5", share(row.top5, 1)),
+        Field("it took", seconds(row.seconds)),
+        Field("weights before", size(row.weight_bytes_before)),
+        Field("BitOPs before", count(row.bitops_before)),
+    ]
+    said: list[Block] = [Fields([field for field in known if field.figure])]
+    return [*said, Line(Span(row.command, "quiet"), 1)] if row.command else said
+
+
+def rows_table(rows: Sequence[FormatRow], several: bool) -> Table:
+    """A row a choice, each with its number.
+
+    Args:
+        rows: They.
+        several: They are of several models.
+    """
     needless = {"model": not several, "top-1": all(row.top1 is None for row in rows)}
     shown = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
     lines = [[cell(at, row) for _, cell in shown] for at, row in enumerate(rows, 1)]
