@@ -21,6 +21,7 @@ from rich.table import Table
 from tests.bench import again as openings
 from tests.bench import analysis as analyses
 from tests.bench import open as opening
+from tests.bench import quantize as quantizations
 from tests.bench import scale as scales
 from tests.bench import screen
 from tests.bench import tile as tilings
@@ -173,12 +174,17 @@ def tile(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in tilings.cases(models, encoder, measured, rounds, models.folder))
 
 
+def quantize(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in quantizations.cases(models, measured, rounds, models.folder))
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "open": open_,
     "paint": paint,
     "line": line,
     "stall": stall,
     "tile": tile,
+    "quantize": quantize,
     "layers": layers,
     "module": module,
     "analysis": analysis,

@@ -98,6 +98,36 @@ def tile_prove(
     return {"sites": marks["loading the models"]}
 
 
+def quantize_save(source: str, target: str, words: str, report: str = "") -> None:
+    """To a format, or the weights alone to one: 'int8', 'weight=int8'."""
+    from explorer import Session
+    from explorer.facts.quantize import QuantizeSpec
+
+    part, _, name = words.rpartition("=")
+    spec = QuantizeSpec(weight=name, input="float32" if part else name, sites=("*",))
+    with Session(source) as session:
+        session.quantize(spec, output=target, report=bool(report))
+
+
+def quantize_static(source: str, target: str) -> None:
+    """onnxruntime's own, on the inputs that `quantize_save` draws."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType
+    from onnxruntime.quantization import quantize_static as quantize
+
+    from explorer.engine.formats.onnx import reader
+    from explorer.engine.runtime.samples import random_samples
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = iter(random_samples(reader.read(source), 4))
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    how = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8, "per_channel": True}
+    quantize(source, target, Reader(), quant_format=QuantFormat.QDQ, **how)
+
+
 def sweep(source: str, kept: str = "") -> None:
     """64 tilings of a model that is not open yet."""
     from explorer import Session
@@ -163,6 +193,8 @@ WORK: dict[str, tuple[Work, tuple[str, ...]]] = {
     "naive_tile": (naive_tile, (SMALL, "TARGET")),
     "tile_save": (tile_save, (SMALL, "TARGET")),
     "tile_prove": (tile_prove, (SMALL, "TARGET")),
+    "quantize_save": (quantize_save, (SMALL, "TARGET", "int8")),
+    "quantize_static": (quantize_static, (SMALL, "TARGET")),
     "sweep": (sweep, (SMALL,)),
     "sweep_kept": (sweep_kept, (SMALL,)),
     "onnx_load": (onnx_load, (SMALL,)),

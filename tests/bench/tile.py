@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["CASES", "Line", "cases"]
+__all__ = ["CASES", "Bench", "Line", "Measure", "cases", "largest", "ms"]
 
 Line = tuple[str, str, str, float, float, str]
 """Work, ours, the other, what must not be exceeded, what was seen, its unit."""
@@ -51,11 +51,11 @@ class Bench:
 Case = Callable[[Bench, Path], Iterator[Line]]
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
     return f"{seconds * 1000:,.0f} ms" if seconds < 10 else f"{seconds:,.1f} s"
 
 
-def _largest(path: Path) -> float:
+def largest(path: Path) -> float:
     """MB of the largest weight of a file."""
     from explorer.engine.formats.onnx import reader
 
@@ -75,16 +75,16 @@ def making(bench: Bench, folder: Path) -> Iterator[Line]:
     a, held = copied["seconds"], naive["megabytes"]
     for (said, _, _), seen in zip(works, ours, strict=True):
         b = seen["seconds"]
-        yield f"AlexNet, {said}: tile + save / load + save", _ms(b), _ms(a), 0.25, b / a, "x"
+        yield f"AlexNet, {said}: tile + save / load + save", ms(b), ms(a), 0.25, b / a, "x"
     for (said, _, _), seen in zip(works, ours, strict=True):
         b = seen["megabytes"]
         yield f"AlexNet, {said}: peak / naive script", f"{b:,.0f} MB", f"{held:,.0f} MB", 0.2, b / held, "x"
-    most, largest = max(seen["megabytes"] for seen in ours), _largest(source)
+    most, weight = max(seen["megabytes"] for seen in ours), largest(source)
     yield (
         "AlexNet: peak of all forms",
         f"{most:,.0f} MB",
-        f"{largest:,.0f} MB weight",
-        largest + 100,
+        f"{weight:,.0f} MB weight",
+        weight + 100,
         most,
         "MB",
     )
@@ -94,9 +94,9 @@ def peaks(bench: Bench, folder: Path) -> Iterator[Line]:
     """Memory of tiling other models."""
     for path in (bench.models("resnet18"), bench.encoder()):
         (seen,) = bench.best(("tile_save", path, folder / "tiled.onnx"))
-        most, largest = seen["megabytes"], _largest(path)
+        most, weight = seen["megabytes"], largest(path)
         held = f"{most:,.0f} MB"
-        yield f"{path.stem}: peak of tiling", held, f"{largest:,.0f} MB weight", largest + 100, most, "MB"
+        yield f"{path.stem}: peak of tiling", held, f"{weight:,.0f} MB weight", weight + 100, most, "MB"
 
 
 def fine(bench: Bench, folder: Path) -> Iterator[Line]:
@@ -104,7 +104,7 @@ def fine(bench: Bench, folder: Path) -> Iterator[Line]:
     source, target = bench.models("alexnet"), folder / "tiled.onnx"
     coarse, small = bench.best(*(("tile_save", source, target, "auto", size, GEMM) for size in ("64", "16")))
     a, b = coarse["seconds"], small["seconds"]
-    yield "AlexNet, three Gemm: 16x16x16 / 64x64x64", _ms(b), _ms(a), 2, b / a, "x"
+    yield "AlexNet, three Gemm: 16x16x16 / 64x64x64", ms(b), ms(a), 2, b / a, "x"
 
 
 def proof(bench: Bench, folder: Path) -> Iterator[Line]:
@@ -118,9 +118,9 @@ def proof(bench: Bench, folder: Path) -> Iterator[Line]:
             ("session_creation", target),
         )
         a, b = copied["seconds"], proved["sites"]
-        yield f"AlexNet, {said}: tile + proof 1, 2 / load + save", _ms(b), _ms(a), 2.5, b / a, "x"
+        yield f"AlexNet, {said}: tile + proof 1, 2 / load + save", ms(b), ms(a), 2.5, b / a, "x"
         a, b = old["seconds"], new["seconds"]
-        yield f"AlexNet, {said}: session, default form / original", _ms(b), _ms(a), 1, b / a, "x"
+        yield f"AlexNet, {said}: session, default form / original", ms(b), ms(a), 1, b / a, "x"
 
 
 def whole(bench: Bench, folder: Path) -> Iterator[Line]:
@@ -130,7 +130,7 @@ def whole(bench: Bench, folder: Path) -> Iterator[Line]:
     for path, must in (*large, *small):
         session, proved = bench.best(("session_creation", path), ("tile_prove", path, folder / "proved.onnx"))
         a, b = session["seconds"], proved["seconds"]
-        yield f"{path.stem}: tile + prove / session", _ms(b), _ms(a), must, b / a, "x"
+        yield f"{path.stem}: tile + prove / session", ms(b), ms(a), must, b / a, "x"
         held = proved["megabytes"]
         yield f"{path.stem}: tile + prove, peak", f"{held:,.0f} MB", "", 1200, held, "MB"
 
@@ -141,7 +141,7 @@ def sweep(bench: Bench, folder: Path) -> Iterator[Line]:
         for what, said in (("sweep", ""), ("sweep_kept", ", kept in a file")):
             (seen,) = bench.best((what, bench.models(name)))
             b = seen["seconds"]
-            yield f"{name}: sweep of 64 plans{said}", _ms(b), "", 1000, b * 1000, "ms"
+            yield f"{name}: sweep of 64 plans{said}", ms(b), "", 1000, b * 1000, "ms"
 
 
 CASES: dict[str, Case] = {

@@ -7,7 +7,7 @@ number and, where a calibrator asks for more than those, a histogram that folds 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -15,12 +15,10 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
-from explorer.engine import shapes
 from explorer.engine.graph.model import Model
 from explorer.engine.quantize.number_formats.number_format import Array, NumberFormat
-from explorer.engine.runtime.observed import observe
+from explorer.engine.quantize.runs import observe_values
 from explorer.engine.runtime.samples import Samples
-from explorer.facts import TensorInfo
 from explorer.facts.quantize import Calibrator
 
 Range = tuple[float, float]
@@ -154,7 +152,7 @@ def ranges(
             format's levels tell them apart, diverge least from all of them (Kullback-Leibler); `mse`: the
             mean squared error of rounding, saturation included, is least.
         percentile: Of `percentile`, in per cent.
-        step: As for `observe`.
+        step: As for `observe_values`.
 
     Raises:
         Misuse: A value holds NaN, or the percentile is none.
@@ -163,7 +161,7 @@ def ranges(
     names = {use.value for use in wanted.values()}
     return ranges_seen(
         wanted,
-        lambda take: observe(model, infos(model, names, samples), samples, take, step),
+        lambda take: observe_values(model, names, samples, take, step),
         samples.text,
         calibrator,
         percentile,
@@ -217,13 +215,6 @@ def chosen(
         what = f"the value '{printable(use.value)}' has {seen.nan:,} NaN"
         raise Misuse(f"{what} with {text}: no range can be made")
     return seen.range(use, calibrator, percentile)
-
-
-def infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
-    """Types and shapes of values, as far as they are known, at the first of the samples."""
-    first = next(iter(samples), {})
-    known = shapes.infer(model, None, {n: (str(a.dtype), a.shape) for n, a in first.items()}).values
-    return [known.get(name, TensorInfo(name, None, None)) for name in names]
 
 
 def _minmax(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:

@@ -11,7 +11,7 @@ from explorer.engine.quantize import calibration
 from explorer.engine.quantize.calibration import Range, RangeUse, ValueDistribution
 from explorer.engine.quantize.errors import agree
 from explorer.engine.quantize.layers import find_layers
-from explorer.engine.runtime.observed import observe
+from explorer.engine.quantize.runs import infos, observe_values
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples
 from explorer.engine.values.agreement import Agreement
@@ -45,11 +45,11 @@ class OriginalRuns:
         self._seen = {name: ValueDistribution(fine=fine) for name in sorted(read)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
         looked = dict.fromkeys((*self._seen, *self._outputs))
-        found = {info.name: info for info in calibration.infos(model, looked, samples)}
+        found = {info.name: info for info in infos(model, looked, samples)}
         for name in [name for name in self._seen if found[name].dtype != "float32"]:
             del self._seen[name]
         looked = dict.fromkeys((*self._seen, *self._outputs))
-        observe(model, [found[name] for name in looked], samples, self._take, step)
+        observe_values(model, looked, samples, self._take, step)
 
     def _take(self, name: str, value: Any) -> None:
         if name in self._seen:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.onnx.writer import skeleton
-from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.model import FileSpan, Model, Value
 from explorer.engine.runtime.reference import Evaluator, has_bfloat16
 
 Array = np.ndarray[Any, Any]
@@ -70,6 +70,17 @@ def expose(model: Model, names: Sequence[str]) -> Model:
     return replace(model, graph=replace(model.graph, outputs=outputs))
 
 
+def weights_folder(model: Model) -> str:
+    """Where onnxruntime looks for weights: the model's folder; of a link to one, that which it leads to."""
+    folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+    spans = [t.payload for t in model.graph.initializers.values() if isinstance(t.payload, FileSpan)]
+    if not spans:
+        return folder
+    path = os.path.realpath(max(spans, key=lambda span: span.size).source.path)
+    root = os.path.realpath(folder)
+    return folder if os.path.commonpath([root, path]) == root else os.path.dirname(path)
+
+
 class RuntimeSession:
     """A model loaded in onnxruntime on the CPU.
 
@@ -103,7 +114,7 @@ class RuntimeSession:
         sparing: bool = False,
     ) -> None:
         self.what = what
-        folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+        folder = weights_folder(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0

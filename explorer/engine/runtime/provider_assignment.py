@@ -21,7 +21,7 @@ from explorer.base.errors import BadModel, MissingExtra, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model, Node, subgraphs
-from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line
+from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line, weights_folder
 
 __all__ = ["HOST", "Assignment", "assignment", "body_node_name", "chosen_providers", "node_name", "runtime"]
 
@@ -106,7 +106,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
         return Assignment({}, (), (), True, ())
     nodes = tuple([_named(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
     named = replace(model, graph=replace(model.graph, nodes=nodes))
-    folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+    folder = weights_folder(model)
     made = skeleton(named, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
     if len(model.graph.nodes) > MOST_OPTIMISED:

@@ -9,9 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from explorer.base.errors import BadModel
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
-from explorer.engine.runtime.onnxruntime import RuntimeSession, one_line
+from explorer.engine.runtime.onnxruntime import RuntimeSession, one_line, weights_folder
 from tests.engine.proof import tiled as t
 
 
@@ -56,3 +58,17 @@ def test_what_loads_at_no_level_is_refused_in_the_words_of_the_highest(tmp_path:
     )
     with pytest.raises(BadModel, match=r"cannot load the model: .*Tan"):
         RuntimeSession(model, what="the model")
+
+
+def test_weights_behind_a_link_stay_where_they_lie(tmp_path: Path) -> None:
+    """A model in a cache of links is not copied into memory, which has no room for one of many GB."""
+    for name in ("stored", "links"):
+        (tmp_path / name).mkdir()
+    node, weight = helper.make_node("MatMul", ["x", "w"], ["y"]), t.weight(64, 64)
+    t.model(tmp_path / "stored" / "m.onnx", [node], {"x": (2, 64)}, {"w": weight})
+    link = tmp_path / "links" / "m.onnx"
+    link.symlink_to(tmp_path / "stored" / "m.onnx")
+    model = reader.read(str(link))
+    assert len(skeleton(model, folder=weights_folder(model))) < weight.nbytes / 4
+    x = t.weight(2, 64)
+    assert np.array_equal(RuntimeSession(model, what="the link").run({"x": x})["y"], x @ weight)
