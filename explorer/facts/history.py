@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
+from explorer.facts.profile.profile import Profile
 from explorer.facts.quantize import Quantization, QuantizeRequest
 from explorer.facts.tiling import Plan, TileSpec
 from explorer.facts.verification import Verification
@@ -24,7 +25,7 @@ class HistoryEntry(Struct, frozen=True):
     what was asked for, None where no transform was, or a program kept the entry that did not write it down;
     `dims` are the sizes that were bound when it was made, None where nobody wrote them down; `parent` is the
     state that it was made of: see `History.parent`; `quantize` and `quantization` are what was asked of a
-    quantization, and what it answered.
+    quantization, and what it answered; `profile` is how long it ran when it was last timed.
     """
 
     label: str
@@ -39,6 +40,7 @@ class HistoryEntry(Struct, frozen=True):
     parent: int | None = None
     quantize: QuantizeRequest | None = None
     quantization: Quantization | None = None
+    profile: Profile | None = None
 
 
 class History(Struct, frozen=True):

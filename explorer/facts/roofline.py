@@ -6,25 +6,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from explorer.facts.beside.machine import Machine
 from explorer.facts.cost import Hardware
 
+__all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]
+
 Limit = Literal["compute", "memory", "unknown"]
-
-
-class Machine(Struct, frozen=True):
-    """A machine as the roofline model sees it.
-
-    Attributes:
-        name: What the user calls it; '' when it was given by numbers alone.
-        peak_macs: Multiply-accumulates per second at best.
-        bandwidth: Bytes per second between memory and the compute units at best.
-        origin: Where the numbers came from: 'command line', or the path of the config file.
-    """
-
-    name: str
-    peak_macs: float
-    bandwidth: float
-    origin: str = "command line"
 
 
 class NamedMachine(Struct, frozen=True):

@@ -14,7 +14,7 @@ from explorer.base.errors import Misuse, nearest
 __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
-    *("tutorial", "tasks", "counting", "filter", "overlay", "tiling", "proof", "cost", "quantize"),
+    *("tutorial", "tasks", "counting", "filter", "overlay", "profile", "tiling", "proof", "cost", "quantize"),
     "number_formats",
     *(
         "formats",

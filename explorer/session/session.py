@@ -20,6 +20,7 @@ from explorer.session.methods.data import DataMethods
 from explorer.session.methods.exports import ExportMethods
 from explorer.session.methods.figures import FigureMethods
 from explorer.session.methods.graph import GraphMethods
+from explorer.session.methods.profile import ProfileMethods
 from explorer.session.methods.proofs import ProofMethods
 from explorer.session.methods.quantize import QuantizeMethods
 from explorer.session.methods.sizes import SizeMethods
@@ -46,6 +47,7 @@ class Session(
     DataMethods,
     TilingMethods,
     QuantizeMethods,
+    ProfileMethods,
     ProofMethods,
     ExportMethods,
 ):

@@ -30,11 +30,11 @@ _explorer() {
 """
     yield f"            {'|'.join(_flags(valued))}) ;;\n"
     yield f"            *) case $word in {'|'.join(verbs)}) verb=$word; break ;; esac ;;\n"
-    yield "        esac\n        before=$word\n    done\n    case $prev in\n"
-    for flag, option in valued.items():
-        if option.choices:
-            yield f'        {flag}) choices="{" ".join(option.choices)}" ;;\n'
-    yield f"        {'|'.join(_flags({f: o for f, o in valued.items() if not o.choices}))}) return ;;\n"
+    yield "        esac\n        before=$word\n    done\n    case $verb:$prev in\n"
+    for (flag, choices), names in _chosen(verbs).items():
+        pattern = "|".join(f"{name}:{flag}" for name in names)
+        yield f'        {pattern}) choices="{" ".join(choices)}" ;;\n'
+    yield f"        {'|'.join(f'*:{flag}' for flag in _flags(valued))}) return ;;\n"
     yield "        *) case $verb:$cur in\n"
     for name, command in verbs.items():
         yield f'            {name}:-*) choices="{" ".join(_flags(command.options))}" ;;\n'
@@ -49,6 +49,16 @@ _explorer() {
 }
 complete -o bashdefault -o default -F _explorer explorer
 """
+
+
+def _chosen(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
+    """Options that take one of some words, and the verbs whose words those are: `--sort` means several."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for name, command in (("", SCREEN), *verbs.items()):
+        for flag, option in command.options.items():
+            if option.choices:
+                found.setdefault((flag, option.choices), []).append(name)
+    return found
 
 
 def _zsh_quoted(text: str) -> str:

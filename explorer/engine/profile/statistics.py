@@ -17,7 +17,8 @@ WITHIN = 0.05
 _LEFT_OUT = 0.05
 """Probability that the interval does not hold the median."""
 _FEWEST = 10
-"""Samples before which a narrow interval is not believed: the first runs lie close together in time."""
+_LONG = 0.2
+"""Samples and seconds before which a narrow interval is not believed: clocks and other work drift slower."""
 
 
 def spread(samples: Sequence[float]) -> Spread:
@@ -61,7 +62,8 @@ def why_stop(
         return "steps"
     if elapsed >= time_limit:
         return "time limit"
-    if steps is None and len(samples) >= _FEWEST and is_settled(spread(samples)):
+    long = len(samples) >= _FEWEST and elapsed >= _LONG
+    if steps is None and long and is_settled(spread(samples)):
         return "settled"
     return None
 

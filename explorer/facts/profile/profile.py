@@ -7,14 +7,41 @@ one of them has its time and the others say which.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from explorer.facts.roofline import Machine
+from explorer.facts.beside.machine import Machine
 
 Stopped = Literal["settled", "steps", "time limit"]
 """Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
+
+
+class ProfileSpec(Struct, frozen=True):
+    """How a model is to be timed.
+
+    Attributes:
+        optimize: 'none', 'basic', 'extended' or 'all'; None: all, where the runtime is not too slow for it.
+        threads: That its operators may use; None: as the runtime likes.
+        device: 'cpu', 'cuda', or what the runtime calls another.
+        warmup: Runs before those that are timed.
+        steps: Timed runs; None: until the median is sure.
+        repeat: How often all is done anew, with the model loaded again.
+        time_limit: Seconds after which no more runs are made.
+        input: An .npy or .npz file to run on; None draws it.
+        seed: Of drawn inputs.
+    """
+
+    optimize: str | None = None
+    threads: int | None = None
+    device: str = "cpu"
+    warmup: int = 2
+    steps: int | None = None
+    repeat: int = 1
+    time_limit: float = 10.0
+    input: str | None = None
+    seed: int = 0
 
 
 class Spread(Struct, frozen=True):
@@ -42,19 +69,20 @@ class Spread(Struct, frozen=True):
 
 
 class LayerTime(Struct, frozen=True):
-    """The time of one layer, never of a group.
+    """The time of one layer; of a group what it does itself: a Loop without its body.
 
     Attributes:
         layer: Id of its row in `Analysis.layers`.
         op: What ran, as the runtime names it: 'FusedConv'. Several: 'MatMul, Add'.
         seconds: Of one run of the model, all calls together; None where the layer has no time of its own.
         calls: Kernels that ran for it in one run.
-        share: Of `Profile.wall_seconds`.
+        share: Of `Profile.wall_seconds`, or of what all kernels took under the profiler where that is more.
         macs_per_second, bytes_per_second: What was counted of the layer, and of those within it, over its
             median; None where either is not known, and for MACs where there are none.
         predicted_seconds: What a model of time said before it ran.
         limit_seconds: Least time on `Profile.machine`, of the layer and those within it.
         within: Path of the layer whose kernel did this one's work, too; '' where it has its own.
+        holds: Paths of the layers within this one.
         allocated_bytes, peak_bytes: Memory that its kernels asked for, and the most that was held at once,
             where the profiler tells.
     """
@@ -71,6 +99,7 @@ class LayerTime(Struct, frozen=True):
     predicted_seconds: float | None = None
     limit_seconds: float | None = None
     within: str = ""
+    holds: tuple[str, ...] = ()
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
 
@@ -154,7 +183,7 @@ class Profile(Struct, frozen=True):
             such levels.
         runtime: 'onnxruntime 1.32.0'.
         inputs: What it was run on, in words.
-        machine: That `limit_seconds` are of.
+        machine: That `limit_seconds` are of: the least time of a layer, and here of all whose limit is known.
         loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
         notes: What else to know, in words.
     """
@@ -180,6 +209,7 @@ class Profile(Struct, frozen=True):
     runtime: str
     inputs: tuple[str, ...] = ()
     machine: Machine | None = None
+    limit_seconds: float | None = None
     loaded: bool = False
     load: str = ""
     notes: tuple[str, ...] = ()
@@ -187,5 +217,34 @@ class Profile(Struct, frozen=True):
     @property
     def efficiency(self) -> float | None:
         """The least time of all layers over the wall time; None without a machine."""
-        limits = [one.limit_seconds for one in self.layers if one.limit_seconds is not None]
-        return sum(limits) / self.wall_seconds if limits and self.wall_seconds else None
+        return None if self.limit_seconds is None else self.limit_seconds / self.wall_seconds
+
+
+class ProfileSeries(Struct, frozen=True):
+    """One model at several batches."""
+
+    profiles: tuple[Profile, ...]
+
+
+_KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {
+    "time": lambda one: one.seconds.median if one.seconds else None,
+    "order": lambda one: -one.layer,
+    "calls": lambda one: one.calls,
+    "mac-rate": lambda one: one.macs_per_second,
+    "byte-rate": lambda one: one.bytes_per_second,
+    "limit": lambda one: one.limit_seconds,
+    "roof": lambda one: one.efficiency,
+    "memory": lambda one: one.allocated_bytes,
+}
+ORDERS = tuple(_KEYS)
+"""What layers are sorted by, the largest first; 'order' is that of the rows, 'roof' the efficiency."""
+
+
+def ordered(layers: Sequence[LayerTime], by: str = "time") -> tuple[LayerTime, ...]:
+    """Layers by one of `ORDERS`, those of which it is not known last."""
+
+    def key(one: LayerTime) -> tuple[bool, float]:
+        value = _KEYS[by](one)
+        return value is None, -(value or 0.0)
+
+    return tuple(sorted(layers, key=key))

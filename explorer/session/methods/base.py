@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from explorer.session.parts.tiling import Tiler
     from explorer.session.parts.torch_modules import ModuleMaker
     from explorer.session.parts.values import ModelValues
+    from explorer.session.profile.profiles import Profiler
     from explorer.session.sizes.over_sizes import OverSizes
 
 
@@ -97,6 +98,12 @@ class SessionParts:
         from explorer.session.parts.torch_modules import ModuleMaker
 
         return ModuleMaker(self._models)
+
+    @cached_property
+    def _profiler(self) -> Profiler:
+        from explorer.session.profile.profiles import Profiler  # onnxruntime
+
+        return Profiler(self._models)
 
     @cached_property
     def _prover(self) -> Prover:

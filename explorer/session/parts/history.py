@@ -6,6 +6,8 @@ is made of a state that was gone back to is a branch: the others stay.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from explorer.facts import History, HistoryEntry, Plan
@@ -35,7 +37,7 @@ def append(history: History, entry: HistoryEntry) -> History:
     return replace(history, entries=entries, current=made, tip=made)
 
 
-def amend(history: History, at: int, **fields: str) -> History:
+def amend(history: History, at: int, **fields: Any) -> History:
     """With something else said of a state."""
     entries = list(history.entries)
     entries[at] = replace(entries[at], **fields)

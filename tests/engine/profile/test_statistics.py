@@ -50,6 +50,7 @@ def test_quantiles_lie_between_the_samples_around_them() -> None:
         ([], 99.0, None, None),
         ([1.0] * 9, 1.0, None, None),
         ([1.0] * 10, 1.0, None, "settled"),
+        ([1.0] * 10, 0.1, None, None),
         ([1.0, 2.0] * 10, 1.0, None, None),
         ([1.0, 2.0] * 10, 60.0, None, "time limit"),
         ([1.0] * 10, 1.0, 20, None),

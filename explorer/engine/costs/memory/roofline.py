@@ -60,6 +60,11 @@ def bytes_moved(layer: Layer) -> int | None:
     return layer.bytes_read + layer.bytes_written
 
 
+def least_seconds(macs: int, moved: int, machine: Machine) -> float:
+    """The longer of all MACs at the peak and all bytes at full bandwidth."""
+    return max(macs / machine.peak_macs, moved / machine.bandwidth)
+
+
 def _point(layer: Layer, machine: Machine) -> RooflinePoint:
     moved = bytes_moved(layer)
     intensity: float | None = None
@@ -67,7 +72,7 @@ def _point(layer: Layer, machine: Machine) -> RooflinePoint:
     limit: Limit = "unknown"
     if layer.macs is not None and moved is not None:
         computing, moving = layer.macs / machine.peak_macs, moved / machine.bandwidth
-        seconds = max(computing, moving)
+        seconds = least_seconds(layer.macs, moved, machine)
         limit = "compute" if computing >= moving else "memory"
         intensity = 2 * layer.macs / moved if moved else None
     return RooflinePoint(layer.id, layer.path, layer.kind, layer.macs, moved, intensity, limit, seconds, 0.0)

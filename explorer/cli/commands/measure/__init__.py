@@ -1,0 +1,1 @@
+"""Verbs that run a model and measure it."""

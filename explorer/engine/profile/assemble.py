@@ -1,0 +1,228 @@
+"""A profile of samples: what ran for each row, what is no layer, and what of the wall time is neither.
+
+Medians are added, never samples: so layers, operators and groups are sums of the same figures, and with
+`other` and the overhead they are the wall time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from explorer.engine.costs.layer_tree import summed
+from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.profile.statistics import is_settled, spread
+from explorer.facts import Layer, TensorInfo
+from explorer.facts.profile.profile import (
+    LayerTime,
+    ModuleTime,
+    OperatorTime,
+    OtherTime,
+    Profile,
+    Spread,
+    Stopped,
+)
+from explorer.facts.roofline import Machine
+from explorer.settings.columns import tensor_bytes
+
+
+class TimeSamples(Struct):
+    """What ran for one row of the tree, or for none, run after run.
+
+    Attributes:
+        seconds: Of each run.
+        ops: Seconds and calls of one run by operator, as the runtime names it.
+        allocated_bytes, peak_bytes: Memory, where the profiler tells.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    ops: dict[str, tuple[float, int]] = field(default_factory=dict)
+    allocated_bytes: int | None = None
+    peak_bytes: int | None = None
+
+    @property
+    def calls(self) -> int:
+        """Kernels of one run."""
+        return sum(calls for _, calls in self.ops.values())
+
+
+class Conditions(Struct, frozen=True):
+    """How it was measured: the fields of `Profile` of these names, and `profiled`.
+
+    Attributes:
+        profiled: Wall times of the runs under the profiler.
+        load: What says that something else ran, in words; '' for nothing.
+    """
+
+    warmup: int
+    stopped: Stopped
+    device: str
+    threads: int
+    runtime: str
+    profiled: Sequence[float] = ()
+    batch: int | None = None
+    rows: int | None = None
+    optimize: str = ""
+    inputs: tuple[str, ...] = ()
+    machine: Machine | None = None
+    load: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def assembled(
+    layers: Sequence[Layer],
+    wall: Sequence[float],
+    of_row: Mapping[int, TimeSamples],
+    within: Mapping[int, int],
+    other: Mapping[str, TimeSamples],
+    how: Conditions,
+) -> Profile:
+    """Puts a profile together.
+
+    Args:
+        layers: The rows of the tree, in pre-order.
+        wall: Seconds of each run without a profiler.
+        of_row: What ran for a row, by its id.
+        within: Rows without time of their own, and the row whose kernel did their work.
+        other: What ran for no row, by name.
+        how: The conditions.
+    """
+    whole = spread(wall)
+    inside: dict[int, list[int]] = {}
+    for row, around in within.items():
+        inside.setdefault(around, []).append(row)
+    timed = {row: spread(samples.seconds) for row, samples in of_row.items()}
+    medians = {row: one.median for row, one in timed.items()}
+    aside = {name: spread(samples.seconds).median for name, samples in sorted(other.items())}
+    known = sum(medians.values()) + sum(aside.values())
+    base = max(whole.median, known)
+    times = [
+        _layer_time(layers, row, inside.get(row, ()), of_row[row], timed[row], base, how.machine)
+        for row in of_row
+    ]
+    times += [
+        LayerTime(row, layers[row].path, layers[row].kind, "", None, 0, 0.0, within=layers[around].path)
+        for row, around in within.items()
+        if row not in of_row
+    ]
+    seen = {*of_row, *within}
+    given = {name: getattr(how, name) for name in how.__struct_fields__ if name not in ("profiled", "notes")}
+    under = spread(how.profiled).median if how.profiled and whole.median else None
+    return Profile(
+        wall_seconds=whole.median,
+        wall=whole,
+        overhead_seconds=whole.median - known,
+        layers=tuple(sorted(times, key=lambda one: one.layer)),
+        operators=_operators([*of_row.values(), *other.values()], len(of_row), base),
+        modules=tuple(_modules(layers, medians, of_row, base)),
+        other=tuple(
+            [OtherTime(name, took, other[name].calls, _share(took, base)) for name, took in aside.items()]
+        ),
+        removed=tuple([one.path for one in layers if not one.group and one.counted and one.id not in seen]),
+        runs=whole.count,
+        settled=is_settled(whole),
+        limit_seconds=summed(one.limit_seconds for one in times if one.seconds) if how.machine else None,
+        profiler_overhead=None if under is None else under / whole.median - 1,
+        loaded=bool(how.load),
+        notes=(*how.notes, *((_SLOWED,) if known > whole.median else ())),
+        **given,
+    )
+
+
+_SLOWED = (
+    "under the profiler the kernels took longer than whole runs do without it: go by shares, not by times"
+)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _layer_time(
+    layers: Sequence[Layer],
+    row: int,
+    inside: Sequence[int],
+    samples: TimeSamples,
+    times: Spread,
+    whole: float,
+    machine: Machine | None,
+) -> LayerTime:
+    layer, median = layers[row], times.median
+    # a group has the time of what it does itself, a Loop without its body, and the counts of all in it
+    together = () if layer.group else (layer, *(layers[at] for at in inside if not layers[at].group))
+    macs, moved = _work(together)
+    return LayerTime(
+        row,
+        layer.path,
+        layer.kind,
+        ", ".join(samples.ops),
+        times,
+        samples.calls,
+        _share(median, whole),
+        macs / median if macs and median else None,
+        moved / median if moved and median else None,
+        None,
+        None if machine is None or macs is None or moved is None else least_seconds(macs, moved, machine),
+        "",
+        tuple([layers[at].path for at in inside]),
+        samples.allocated_bytes,
+        samples.peak_bytes,
+    )
+
+
+def _work(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
+    """MACs and bytes of layers that run as one; what goes from one to another stays in the kernel."""
+    rows = tuple(rows)
+    if not rows:
+        return None, None
+    each = [layer.macs for layer in rows]
+    macs = None if None in each else sum(one or 0 for one in each)
+    moves = [bytes_moved(layer) for layer in rows]
+    if None in moves:
+        return macs, None
+    made = {tensor.name: tensor for layer in rows for tensor in layer.outputs}
+    passed: list[TensorInfo] = [t for layer in rows for t in layer.inputs if t.name in made]
+    kept = tensor_bytes({t.name: t for t in passed}.values())
+    read = [tensor_bytes((t,)) for t in passed]
+    if kept is None or None in read:
+        return macs, None
+    return macs, max(0, sum(one or 0 for one in moves) - kept - sum(one or 0 for one in read))
+
+
+def _operators(every: Sequence[TimeSamples], rows: int, whole: float) -> tuple[OperatorTime, ...]:
+    """By operator; the first `rows` are of rows. What a row has is divided as its operators ran."""
+    seconds: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    layers: dict[str, int] = {}
+    for at, samples in enumerate(every):
+        median = spread(samples.seconds).median
+        ran = sum(took for took, _ in samples.ops.values())
+        for op, (took, count) in samples.ops.items():
+            part = took / ran if ran else 1 / len(samples.ops)
+            seconds[op] = seconds.get(op, 0.0) + median * part
+            calls[op] = calls.get(op, 0) + count
+            layers[op] = layers.get(op, 0) + (at < rows)
+    order = sorted(seconds, key=lambda op: (-seconds[op], op))
+    return tuple(
+        [OperatorTime(op, calls[op], seconds[op], _share(seconds[op], whole), layers[op]) for op in order]
+    )
+
+
+def _modules(
+    layers: Sequence[Layer], medians: Mapping[int, float], of_row: Mapping[int, TimeSamples], whole: float
+) -> Iterable[ModuleTime]:
+    """Groups with what the rows below them have."""
+    seconds = {row: medians.get(row, 0.0) for row in range(len(layers))}
+    calls = {row: of_row[row].calls if row in of_row else 0 for row in range(len(layers))}
+    for layer in reversed(layers):
+        if layer.parent is not None:
+            seconds[layer.parent] += seconds[layer.id]
+            calls[layer.parent] += calls[layer.id]
+    for layer in layers:
+        if layer.group and calls[layer.id]:
+            own = medians.get(layer.id, 0.0)
+            took = seconds[layer.id]
+            yield ModuleTime(
+                layer.id, layer.path, layer.kind, own, took, _share(took, whole), calls[layer.id]
+            )

@@ -1,0 +1,150 @@
+"""Flat graph: a model with its functions opened and every node named, so that kernels are told apart.
+
+onnxruntime opens functions itself before it optimises, and gives what is in them names of its own; here it is
+done before, and each node keeps the row that it is. Bodies of If, Loop and Scan stay bodies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
+from explorer.engine.profile.rows import NodeRows
+from explorer.engine.shapes.bodies import substituted
+from explorer.facts import Layer
+
+_MARK = "explorer_"
+_NAME = re.compile(rf"{_MARK}\d+(?:\.\w+\.\d+)*")
+"""Of a node of ours, also inside a name that the runtime made of it."""
+
+
+class FlatGraph(Struct, frozen=True):
+    """A model of which every node has a name of its own.
+
+    Attributes:
+        model: It, without calls of functions.
+        rows: The row of each node by its name; None for one that is no row's.
+    """
+
+    model: Model
+    rows: Mapping[str, int | None]
+
+
+def named_in(name: str) -> str:
+    """The node of ours that a name of the runtime's was made of; '' for none."""
+    found = _NAME.search(name)
+    return found[0] if found else ""
+
+
+def flattened(model: Model, layers: Sequence[Layer]) -> FlatGraph:
+    """Opens the calls of a model and names its nodes.
+
+    Args:
+        model: The model.
+        layers: Its rows.
+    """
+    opener = _Opener(model, NodeRows(layers, model.functions))
+    nodes = tuple(opener.nodes(model.graph.nodes, {}, "", None, ""))
+    flat = replace(model, graph=replace(model.graph, nodes=nodes), opsets=opener.opsets)
+    if not opener.kept:
+        flat = replace(flat, functions={})
+    return FlatGraph(flat, opener.rows)
+
+
+class _Opener:
+    """Walks a model and makes the nodes of the flat one.
+
+    Attributes:
+        rows: By the names that it gave.
+        kept: Whether a call stayed, because its function is written for another version of an operator set.
+        opsets: Of the model and of the functions that were opened.
+    """
+
+    def __init__(self, model: Model, find: NodeRows) -> None:
+        self._model, self._find = model, find
+        self._count = self._calls = 0
+        self.rows: dict[str, int | None] = {}
+        self.kept = False
+        self.opsets: dict[str, int] = dict(model.opsets)
+
+    def nodes(
+        self, nodes: Sequence[Node], renamed: Mapping[str, str], name: str, around: int | None, branch: str
+    ) -> Iterator[Node]:
+        """The nodes of a graph between the values that they have in the flat one.
+
+        Args:
+            nodes: As the model has them.
+            renamed: Values by the names that the model has for them.
+            name: Of the node whose body this is, with which one: names are numbered below it; '' outside.
+            around: Row of the node that carries them.
+            branch: Which of its graphs.
+        """
+        found = self._find.of(nodes, around, branch)
+        for node, row in zip(nodes, found, strict=True):
+            function = self._model.functions.get(node.key)
+            if function is not None and self._opens(function):
+                yield from self._called(node, function, renamed, name, row)
+                continue
+            self.kept = self.kept or function is not None
+            mine = f"{name}.{self._count}" if name else f"{_MARK}{self._count}"
+            self._count += 1
+            self.rows[mine] = row
+            yield self._renamed(node, renamed, mine, row)
+
+    def _opens(self, function: Function) -> bool:
+        return all(self.opsets.get(domain, version) == version for domain, version in function.opsets.items())
+
+    def _called(
+        self, call: Node, function: Function, renamed: Mapping[str, str], name: str, row: int | None
+    ) -> Iterator[Node]:
+        """The nodes of a function between the values of a call of it."""
+        self._calls += 1
+        self.opsets |= function.opsets
+        prefix = f"{_MARK}call{self._calls}/"
+        inside = {v: prefix + v for node in function.nodes for v in node.outputs if v}
+        inside |= dict.fromkeys(function.inputs, "")
+        inside |= {
+            own: renamed.get(given, given) for own, given in zip(function.inputs, call.inputs, strict=False)
+        }
+        passed: list[Node] = []
+        for own, given in zip(function.outputs, call.outputs, strict=False):
+            if not given:
+                continue
+            if own in function.inputs or renamed.get(given, given) in inside.values():
+                # what goes in comes out, or comes out twice
+                passed.append(Node("Identity", [inside[own]], [renamed.get(given, given)], f"{prefix}{own}"))
+            else:
+                inside[own] = renamed.get(given, given)
+        bound: Sequence[Node] = function.nodes
+        if function.attributes or function.defaults:
+            values = {**function.defaults, **call.attributes}
+            bound = [substituted(node, values) for node in bound]
+        yield from self.nodes(bound, inside, name, row, "")
+        yield from passed
+
+    def _renamed(self, node: Node, renamed: Mapping[str, str], name: str, row: int | None) -> Node:
+        """A node between other values, with the same done to its bodies."""
+        bodies: dict[str, Any] = {}
+        several = subgraphs(node)
+        for attribute, body in several:
+            if "[" not in attribute:  # operators of others may carry lists of graphs, which stay as they are
+                bodies[attribute] = self._body(body, renamed, f"{name}.{attribute}", row, attribute)
+        if bodies:
+            node = node.with_attributes({**node.attributes, **bodies})
+        return node.with_values(
+            [renamed.get(v, v) for v in node.inputs], [renamed.get(v, v) for v in node.outputs], name
+        )
+
+    def _body(
+        self, body: Graph, renamed: Mapping[str, str], name: str, row: int | None, attribute: str
+    ) -> Graph:
+        # what a body calls as the graph around does hides it there
+        own = {v.name for v in body.inputs} | set(body.initializers)
+        own |= {v for node in body.nodes for v in node.outputs}
+        seen = {mine: theirs for mine, theirs in renamed.items() if mine not in own}
+        return replace(body, nodes=tuple(self.nodes(body.nodes, seen, name, row, attribute)))

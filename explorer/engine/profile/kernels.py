@@ -1,0 +1,119 @@
+"""Kernel times out of onnxruntime's own profile, read as a stream: one event a line, one run after the other.
+
+An event has its duration in whole microseconds, cut off. That of a node which carries a body holds the nodes
+of the body, which were told before it; here each kernel has its own time alone, so those of a run add up
+to what onnxruntime says of the nodes of its main graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import CONTROL_FLOW
+
+_END = "_kernel_time"
+_BROKEN = re.compile(r'"dur" :(\d+),"ts" :(\d+),"ph" : "X","name" :"(.*)_kernel_time","args" : \{', re.DOTALL)
+_OP = re.compile(r'"op_name" : "([^"]*)"')
+
+
+class RuntimeKernel(Struct):
+    """What one node of the optimised graph did in one run, all calls together.
+
+    Attributes:
+        op: Its operator.
+        seconds: Its own time.
+        calls: How often it ran.
+        requested_bytes: Memory that it asked for and did not give back.
+        held_bytes: The most that was held behind it.
+    """
+
+    op: str
+    seconds: float = 0.0
+    calls: int = 0
+    requested_bytes: int = 0
+    held_bytes: int = 0
+
+
+class KernelRun(Struct):
+    """One run of a model.
+
+    Attributes:
+        kernels: By the names of nodes.
+        threads: That the runtime's operators had.
+        whole: Whether it came to its end.
+    """
+
+    kernels: dict[str, RuntimeKernel] = field(default_factory=dict)
+    threads: int = 1
+    whole: bool = False
+
+
+def kernel_runs(path: str) -> Iterator[KernelRun]:
+    """The runs in a profile, one at a time; the last may not be whole.
+
+    Raises:
+        BadModel: The file ends before it is closed: there was no room for it.
+    """
+    run, last = KernelRun(), ""
+    inner: list[tuple[int, int]] = []
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            last = line.strip() or last
+            event = _event(line)
+            if event is None:
+                continue
+            if event["name"] == "model_run":
+                run.whole = True
+                yield run
+                run, inner = KernelRun(), []
+            elif event["name"].endswith(_END):
+                _add(run, event, inner)
+    if last != "]":
+        raise BadModel(
+            "onnxruntime could not write its profile whole",
+            hint="is the disk full? TMPDIR=FOLDER names another place",
+        )
+    if run.kernels:
+        yield run
+
+
+def _event(line: str) -> Mapping[str, Any] | None:
+    """What a line says; names are written as they are, so one with a quotation mark is no JSON."""
+    text = line.strip().rstrip(",")
+    if not text.startswith("{"):
+        return None
+    try:
+        event: Mapping[str, Any] = msgspec.json.decode(text)
+        return event if "dur" in event and "name" in event else None
+    except msgspec.DecodeError:
+        found = _BROKEN.search(text)
+        if found is None:
+            return None
+        op = _OP.search(text)
+        name = found[3] + _END
+        args = {"op_name": op[1] if op else ""}
+        return {"name": name, "dur": int(found[1]), "ts": int(found[2]), "args": args}
+
+
+def _add(run: KernelRun, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
+    """Adds an event; `inner` are those before it by start and duration that no carrier holds yet."""
+    args, start, took = event["args"], int(event["ts"]), int(event["dur"])
+    op, own = str(args.get("op_name", "")), took
+    if op in CONTROL_FLOW:
+        while inner and inner[-1][0] >= start:
+            own -= inner.pop()[1]
+    inner.append((start, took))
+    kernel = run.kernels.setdefault(event["name"].removesuffix(_END), RuntimeKernel(op))
+    kernel.seconds += own * 1e-6
+    kernel.calls += 1
+    kernel.requested_bytes += max(0, int(args.get("mem_requested_in_use_delta", 0)))
+    kernel.held_bytes = max(kernel.held_bytes, int(args.get("mem_bytes_requested_in_use", 0)))
+    scheduled = args.get("thread_scheduling_stats")
+    if isinstance(scheduled, dict):
+        run.threads = max(run.threads, 1 + len(scheduled.get("sub_threads", ())))

@@ -1,0 +1,341 @@
+"""Profile of an ONNX graph: onnxruntime's wall time without its profiler, its kernels' times with it.
+
+Both sessions are a user's: weights are packed, threads are as the runtime likes and spin while they wait.
+Runs of the two alternate, so what changes meanwhile (clock, other work) meets both.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import onnxruntime
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.base.units import many_text, seconds_text
+from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.engine.graph.model import Graph, Model, Node, subgraphs
+from explorer.engine.profile import fused
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.flat import FlatGraph, flattened, named_in
+from explorer.engine.profile.kernels import KernelRun, kernel_runs
+from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.sessions import TimedSessions
+from explorer.engine.profile.statistics import spread, why_stop
+from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line
+from explorer.engine.runtime.provider_assignment import HOST, chosen_providers
+from explorer.facts import Analysis, Layer
+from explorer.facts.profile.profile import Profile, ProfileSpec, Stopped
+from explorer.facts.roofline import Machine
+from explorer.host.gc_pause import gc_pause
+
+_T = TypeVar("_T")
+
+_MOST_EVENTS = 150_000
+"""Events of one profile, some 100 MB: the runtime holds them until the end."""
+
+
+class TimedGraph(Struct, frozen=True):
+    """A graph that is to be timed.
+
+    Attributes:
+        model: The graph.
+        analysis: Of it, at the sizes of `feeds`.
+        feeds: Inputs by name.
+        inputs: What they are, in words.
+        batch: Size that was bound to the open first dimension.
+    """
+
+    model: Model
+    analysis: Analysis
+    feeds: Mapping[str, Array]
+    inputs: tuple[str, ...] = ()
+    batch: int | None = None
+
+
+def profiles(
+    subjects: Sequence[TimedGraph],
+    spec: ProfileSpec,
+    *,
+    scratch: str,
+    machine: Machine | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> list[Profile]:
+    """Times graphs; of several, runs of each follow those of the one before, in turn.
+
+    Args:
+        subjects: The graphs.
+        spec: How.
+        scratch: A folder for files that live as long as this takes.
+        machine: For the least time of each layer.
+        on_progress: Told how many runs were made.
+        cancel: Asked between runs; True stops.
+
+    Raises:
+        Misuse: There is no such device, or not so many processors.
+        BadModel: onnxruntime cannot load or run the model; which layer, and what ran before it, is said.
+        Cancelled: `cancel` said so.
+    """
+    providers = _providers(spec.device)
+    _check_threads(spec.threads)
+    report(on_progress, cancel, "loading")
+    every = [_Measured.of(subject, spec) for subject in subjects]
+    watch: LoadWatch | None = None
+    for _ in range(spec.repeat):
+        with tempfile.TemporaryDirectory(dir=scratch) as place, gc_pause():
+            for at, one in enumerate(every):
+                os.mkdir(folder := os.path.join(place, str(at)))
+                one.load(spec, providers, folder)
+                one.trying(lambda loaded: loaded.warm_up(spec, cancel))
+            watch = watch or LoadWatch(spec.threads or processors())
+            _alternate(every, spec, on_progress, cancel)
+            for one in every:
+                one.take()
+    assert watch is not None
+    return [one.profile(spec, providers, watch, machine) for one in every]
+
+
+def _alternate(
+    every: Sequence[_Measured], spec: ProfileSpec, on_progress: OnProgress, cancel: Cancel
+) -> None:
+    """Blocks of runs of each model in turn, until all have enough."""
+    limit = spec.time_limit * len(every) / spec.repeat
+    began = time.perf_counter()
+
+    def why(wall: Sequence[float]) -> Stopped | None:
+        return why_stop(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
+
+    def step(done: int) -> None:
+        report(on_progress, cancel, "timing", done, spec.steps or 0)
+
+    going = True
+    while going:
+        found = [
+            one.trying(partial(TimedSessions.block, room=one.room, step=step, stop=why)) for one in every
+        ]
+        for one, stopped in zip(every, found, strict=True):
+            one.stopped = stopped or one.stopped
+        going = None in found
+
+
+def _providers(device: str) -> list[str]:
+    """The execution providers of a device, in their order."""
+    short = {
+        name.removesuffix("ExecutionProvider").casefold(): name
+        for name in onnxruntime.get_available_providers()
+    }
+    if device.casefold() not in short:
+        has = ", ".join(sorted(short))
+        raise Misuse(
+            f"onnxruntime has no '{device}' here",
+            where="--device",
+            hint=nearest(device, short) or f"it has {has}",
+        )
+    return list(chosen_providers([device]))
+
+
+def _check_threads(threads: int | None) -> None:
+    there = processors()
+    if threads is not None and threads > there:
+        raise Misuse(
+            f"{threads:,} threads on {there:,} processors would wait for each other",
+            where="--threads",
+            hint=f"{there:,} at most",
+        )
+
+
+def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) -> tuple[str, ...]:
+    notes = []
+    if spec.optimize is None and level == "none":
+        notes.append(
+            f"{nodes:,} nodes are not optimised: onnxruntime needs a time that grows with their square;"
+            " --optimize all does it all the same"
+        )
+    if providers[0] != HOST:
+        notes.append(
+            f"the kernels of {providers[0]} are timed as they are started; what they compute behind that is"
+            " in the overhead"
+        )
+    return tuple(notes)
+
+
+class _Measured(Struct):
+    """What was measured so far, over all repeats.
+
+    Attributes:
+        owners: Row and name by kernel: see `_owners`.
+        of_row, other: TimeSamples by row, and by name of what is no row's.
+        within: Rows whose work the kernel of another did.
+    """
+
+    subject: TimedGraph
+    level: str
+    flat: FlatGraph
+    loaded: TimedSessions | None = None
+    stopped: Stopped = "steps"
+    wall: list[float] = field(default_factory=list)
+    profiled: list[float] = field(default_factory=list)
+    of_row: dict[int, TimeSamples] = field(default_factory=dict)
+    other: dict[str, TimeSamples] = field(default_factory=dict)
+    within: dict[int, int] = field(default_factory=dict)
+    owners: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    threads: int = 1
+    runs: int = 0
+
+    @classmethod
+    def of(cls, subject: TimedGraph, spec: ProfileSpec) -> _Measured:
+        """Of what nothing is measured yet."""
+        flat = flattened(subject.model, subject.analysis.layers)
+        few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
+        return cls(subject, spec.optimize or ("all" if few else "none"), flat)
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The rows of the model."""
+        return self.subject.analysis.layers
+
+    @property
+    def room(self) -> int:
+        """Runs whose events are kept."""
+        events = sum(max(1, layer.calls) for layer in self.layers if not layer.group)
+        return max(1, _MOST_EVENTS // max(1, events))
+
+    def load(self, spec: ProfileSpec, providers: Sequence[str], folder: str) -> None:
+        """Loads the model, with its scratch files in a folder."""
+        self.loaded = TimedSessions(self.flat.model, self.subject.feeds, spec, self.level, providers, folder)
+        self.owners = _owners(self.flat, self.loaded.optimised(), self.layers)
+
+    def trying(self, work: Callable[[TimedSessions], _T]) -> _T:
+        """What the loaded model does.
+
+        Raises:
+            BadModel: It failed; at which layer, and what ran before it, is said.
+        """
+        assert self.loaded is not None
+        try:
+            return work(self.loaded)
+        except ExplorerError:
+            raise
+        except Exception as error:  # onnxruntime's own classes share no base below Exception
+            raise _failed(error, kernel_runs(self.loaded.end()), self.flat, self.layers) from None
+
+    def take(self) -> None:
+        """Adds what was timed, and gives the loaded model up."""
+        loaded, self.loaded = self.loaded, None
+        assert loaded is not None
+        self.wall += loaded.wall
+        self.profiled += loaded.profiled
+        before, path = self.runs, loaded.end()
+        for run, wanted in zip(kernel_runs(path), loaded.counted, strict=False):
+            if not run.whole:
+                break
+            self.threads = max(self.threads, run.threads)
+            if wanted:
+                self._add(run)
+            else:
+                self._held(run)
+        if self.runs == before:
+            raise BadModel("one run has more kernels than onnxruntime's profiler keeps")
+        os.unlink(path)
+
+    def profile(
+        self, spec: ProfileSpec, providers: Sequence[str], watch: LoadWatch, machine: Machine | None
+    ) -> Profile:
+        """What was found."""
+        first = next(iter(self.subject.feeds.values()), None)
+        conditions = Conditions(
+            warmup=spec.warmup,
+            stopped=self.stopped,
+            device=spec.device,
+            threads=spec.threads or self.threads,
+            runtime=f"onnxruntime {onnxruntime.__version__}",
+            profiled=self.profiled,
+            batch=self.subject.batch,
+            rows=first.shape[0] if first is not None and first.ndim else None,
+            optimize=self.level,
+            inputs=self.subject.inputs,
+            machine=machine,
+            load=watch.words(spread(self.wall)),
+            notes=_notes(spec, self.level, providers, len(self.flat.model.graph.nodes)),
+        )
+        within = {row: around for row, around in self.within.items() if row not in self.of_row}
+        return assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
+
+    def _add(self, run: KernelRun) -> None:
+        """Adds a run; what did not run in it, or in others, has a sample of 0 there."""
+        for samples in (*self.of_row.values(), *self.other.values()):
+            samples.ops = {}
+        for name, kernel in run.kernels.items():
+            row, within = self.owner(name)
+            if row is None:
+                samples = self.other.setdefault(kernel.op, TimeSamples())
+            else:
+                samples = self.of_row.setdefault(row, TimeSamples())
+                self.within |= dict.fromkeys(within, row)
+            samples.seconds += [0.0] * (self.runs + 1 - len(samples.seconds))
+            samples.seconds[-1] += kernel.seconds
+            took, calls = samples.ops.get(kernel.op, (0.0, 0))
+            samples.ops[kernel.op] = took + kernel.seconds, calls + kernel.calls
+        self.runs += 1
+        for samples in (*self.of_row.values(), *self.other.values()):
+            samples.seconds += [0.0] * (self.runs - len(samples.seconds))
+
+    def _held(self, run: KernelRun) -> None:
+        """Memory of a run before the counted ones: the runtime plans it then, and asks for it at once."""
+        for name, kernel in run.kernels.items():
+            row, _ = self.owner(name)
+            if row is not None:
+                samples = self.of_row.setdefault(row, TimeSamples())
+                if samples.allocated_bytes is None or not self.runs:
+                    samples.allocated_bytes = max(samples.allocated_bytes or 0, kernel.requested_bytes)
+                    samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
+
+    def owner(self, name: str) -> tuple[int | None, tuple[int, ...]]:
+        """The row that a kernel is, and those within it."""
+        if name in self.owners:
+            return self.owners[name]
+        return self.flat.rows.get(named_in(name)), ()
+
+
+def _owners(
+    flat: FlatGraph, optimised: Graph | None, layers: Sequence[Layer]
+) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """The row that each kernel is, and the rows whose work it does beside, by the kernel's name."""
+    if optimised is None:
+        return {}
+    model, rows, found = flat.model, flat.rows, {}
+    for name, nodes in fused.works(model.graph, optimised, model.defaults).items():
+        known = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
+        if known:
+            main = max(known, key=lambda one: _weight(one[0], layers[one[1]]))[1]
+            found[name] = main, tuple(dict.fromkeys(row for _, row in known if row != main))
+    return found
+
+
+def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
+    """What decides which of several layers in one kernel has its time: bodies, MACs, bytes."""
+    return bool(subgraphs(node)), 0 if layer.group else layer.macs or 0, bytes_moved(layer) or 0
+
+
+def _failed(
+    error: Exception, runs: Iterable[KernelRun], flat: FlatGraph, layers: Sequence[Layer]
+) -> BadModel:
+    """At which layer a run failed, and what ran until there."""
+    name = named_in(str(error))
+    row = flat.rows.get(name)
+    where = "" if row is None else layers[row].path
+    kernels = [
+        kernel for run in runs for at, kernel in run.kernels.items() if not name or named_in(at) != name
+    ]
+    took = seconds_text(sum(kernel.seconds for kernel in kernels))
+    ran = many_text(sum(kernel.calls for kernel in kernels), "kernel")
+    before = f"{ran} ran before it, {took} together" if kernels else "nothing ran before it"
+    said = one_line(error).replace(name or "\0", where)
+    return BadModel(f"onnxruntime cannot run the model: {said}", where=where, hint=before)

@@ -1,0 +1,165 @@
+"""Sessions that are timed: one as a user's, and one under onnxruntime's profiler, of which runs alternate.
+
+A run right behind one of the other session finds threads that still spin, and caches of the other; so short
+runs are made in blocks, and the first of a block is not counted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnxruntime
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.graph.model import Graph, Model
+from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.runtime.onnxruntime import Array, one_line
+from explorer.facts.profile.profile import ProfileSpec, Stopped
+
+_Level = onnxruntime.GraphOptimizationLevel
+LEVELS: Mapping[str, Any] = {
+    "none": _Level.ORT_DISABLE_ALL,
+    "basic": _Level.ORT_ENABLE_BASIC,
+    "extended": _Level.ORT_ENABLE_EXTENDED,
+    "all": _Level.ORT_ENABLE_ALL,
+}
+"""Levels of graph optimisation by the word for `--optimize`."""
+
+_SHORT = 0.02
+"""Seconds of a run below which several are made before the profiler's turn: changing hands would be seen."""
+_BLOCK = 10
+_FULL = 1 << 20
+"""Bytes below which a disk is full."""
+
+
+class TimedSessions:
+    """A session without the profiler and one with it.
+
+    Attributes:
+        wall, profiled: Seconds of their runs.
+        counted: Of each run under the profiler, whether it was timed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        feeds: Mapping[str, Array],
+        spec: ProfileSpec,
+        level: str,
+        providers: Sequence[str],
+        place: str,
+    ) -> None:
+        self._feeds, self._level, self._place = feeds, level, place
+        self._made = skeleton(model, folder=(folder := _folder(model)))
+        self.wall: list[float] = []
+        self.profiled: list[float] = []
+        self.counted: list[bool] = []
+
+        def session(**more: Any) -> Any:
+            options = _options(spec, level, folder)
+            for name, value in more.items():
+                setattr(options, name, value)
+            return self._loaded(options, providers)
+
+        # the one that is profiled is to keep no processor busy while the other is timed
+        self._target = os.path.join(place, "optimised.onnx") if level != "none" else ""
+        written = {"optimized_model_filepath": self._target} if self._target else {}
+        prefix = os.path.join(place, "profile")
+        self._observed = session(enable_profiling=True, profile_file_prefix=prefix, **written)
+        self._plain = session()
+
+    def _loaded(self, options: Any, providers: Sequence[str]) -> Any:
+        if options.enable_profiling:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+        try:
+            return onnxruntime.InferenceSession(
+                self._made, options, providers=[*providers], enable_fallback=0
+            )
+        except Exception as error:  # onnxruntime's own classes share no base below Exception
+            if shutil.disk_usage(self._place).free < _FULL:
+                raise Misuse(
+                    "the disk is full", where=self._place, hint="make room, or name a folder in TMPDIR"
+                ) from None
+            lower = "" if self._level == "none" else "--optimize none leaves the graph as it is"
+            raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=lower) from None
+
+    def optimised(self) -> Graph | None:
+        """What the runtime made of the graph, which is read once; None where it was left as it is."""
+        if not self._target:
+            return None
+        graph = reader.read(self._target).graph
+        os.unlink(self._target)
+        return graph
+
+    def warm_up(self, spec: ProfileSpec, cancel: Cancel) -> None:
+        """Runs that are not timed: the runtime plans its memory in the first."""
+        began = time.perf_counter()
+        for step in range(max(1, spec.warmup)):
+            stop_if(cancel)
+            self._run(self._observed, None)
+            self.counted.append(False)
+            if step < spec.warmup:
+                self._run(self._plain, None)
+            if time.perf_counter() - began > spec.time_limit / 2:
+                break
+
+    def block(
+        self, room: int, step: Callable[[int], None], stop: Callable[[Sequence[float]], Stopped | None]
+    ) -> Stopped | None:
+        """Times some runs without the profiler, and some with it.
+
+        Args:
+            room: Runs under the profiler that are kept.
+            step: Told before each run how many were made.
+            stop: Says of the times so far why no more are needed.
+        """
+        short = not self.wall or self.wall[-1] < _SHORT
+        if short:  # threads of this session wake up in a run that nobody counts
+            self._run(self._plain, None)
+        why: Stopped | None = None
+        for _ in range(_BLOCK if short else 1):
+            step(len(self.wall))
+            self._run(self._plain, self.wall)
+            why = stop(self.wall)
+            if why or self.wall[-1] > _SHORT:
+                break
+        for turn in range(3 if short else 1):
+            if len(self.counted) < room or not any(self.counted):
+                first = short and not turn
+                self._run(self._observed, None if first else self.profiled)
+                self.counted.append(not first)
+        return why
+
+    def _run(self, session: Any, times: list[float] | None) -> None:
+        began = time.perf_counter()
+        session.run(None, self._feeds)
+        if times is not None:
+            times.append(time.perf_counter() - began)
+
+    def end(self) -> str:
+        """The path of the profile."""
+        path: str = self._observed.end_profiling()
+        return path
+
+
+def _folder(model: Model) -> str:
+    return os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+
+
+def _options(spec: ProfileSpec, level: str, folder: str) -> Any:
+    """A user's session: nothing is switched off that he would have."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = spec.threads or 0
+    options.graph_optimization_level = LEVELS[level]
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    weights = "session.optimized_model_external_initializers_"
+    options.add_session_config_entry(f"{weights}file_name", "optimised.data")
+    options.add_session_config_entry(f"{weights}min_size_in_bytes", "1024")
+    return options

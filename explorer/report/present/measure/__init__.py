@@ -1,0 +1,1 @@
+"""What was measured: time, layer by layer."""

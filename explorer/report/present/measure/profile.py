@@ -1,0 +1,228 @@
+"""How long a model runs, where the time goes, and how sure that is: `explorer profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.units import rate_text, seconds_text
+from explorer.facts import Info
+from explorer.facts.profile.profile import LayerTime, Profile, ProfileSeries, Spread
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Rows,
+    Span,
+    Table,
+)
+from explorer.report.present.figures import bar_text, plain, seconds, share, share_text
+from explorer.report.present.look.info import title
+from explorer.report.present.look.roofline import machine_text
+
+_OPERATORS = 10
+
+
+def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
+    """The answer of `explorer profile`, with so many layers."""
+    return [*title(about.model), Line(), *profile_blocks(fact, limit)]
+
+
+def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
+    """The answer of `explorer profile --batch 1,8,32`: the batches side by side, then each."""
+    blocks: list[Block] = [_batches(fact.profiles)]
+    for one in fact.profiles:
+        blocks += [Line(), Heading(f"Batch {one.batch:,}"), *profile_blocks(one, limit)]
+    return [*title(about.model), Line(), *blocks]
+
+
+def profile_blocks(fact: Profile, limit: int) -> list[Block]:
+    """The wall time and what it consists of, the layers, the operators, what to know."""
+    shown = [one for one in fact.layers if one.seconds][:limit]
+    timed = sum(one.seconds is not None for one in fact.layers)
+    blocks: list[Block] = [figures(fact), Line(), layer_table(fact, shown)]
+    if timed > len(shown):
+        blocks.append(Line(Span(f"{len(shown):,} of {timed:,} layers; --limit shows more", "quiet")))
+    blocks += [Line(), operator_table(fact)]
+    if fact.other:
+        columns = (
+            Column("no layer"),
+            Column("time", "right"),
+            Column("calls", "right"),
+            Column("share", "right"),
+        )
+        rows = [
+            (
+                one.name,
+                seconds(one.seconds),
+                plain(one.calls),
+                Span(share_text(one.share, 1), value=one.share),
+            )
+            for one in fact.other
+        ]
+        blocks += [Line(), Table(columns, rows)]
+    if fact.removed:
+        blocks += [
+            Line(),
+            Line(Span(f"{len(fact.removed):,} layers do not run: computed as it is loaded", "quiet")),
+        ]
+    return [*blocks, *(Paragraph(note) for note in fact.notes)]
+
+
+def spread_text(times: Spread) -> str:
+    """How far times lie apart: '1.2 to 1.4 ms in eight of ten runs'."""
+    return f"{seconds_text(times.p10)} to {seconds_text(times.p90)} in eight of ten runs"
+
+
+def figures(fact: Profile) -> Fields:
+    """The wall time, how sure it is, what of it is no layer, and how it was measured."""
+    rows = [
+        Field("Wall time", seconds(fact.wall_seconds), spread_text(fact.wall), "wall"),
+        Field("  how sure", _sure(fact), _stopped(fact), "sure"),
+    ]
+    if fact.rows and fact.rows > 1 and fact.wall_seconds:
+        rate = Span(rate_text(fact.rows / fact.wall_seconds, "rows/s"), "figure")
+        rows.append(Field("  rows", rate, f"{fact.rows:,} in a run", "rows"))
+    rows += [
+        Field(
+            "Runtime overhead",
+            seconds(fact.overhead_seconds),
+            "no kernel runs: calls, copies, gaps",
+            "overhead",
+        ),
+        Field("Profiler's cost", _cost(fact), "on a run; the wall time is measured without it", "profiler"),
+        Field("Runs on", f"{fact.device}, {fact.threads:,} threads", _runtime(fact), "on"),
+        *(Field("Input", "", text) for text in fact.inputs),
+    ]
+    if fact.machine is not None:
+        reached = Span(share_text(fact.efficiency, 1), "figure", value=fact.efficiency)
+        rows.append(
+            Field("Of the roof", reached, f"{machine_text(fact.machine)}, {fact.machine.origin}", "roof")
+        )
+    if fact.loaded:
+        rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), fact.load, "loaded"))
+    return Fields(rows)
+
+
+def _sure(fact: Profile) -> Span:
+    low, high = seconds_text(fact.wall.low), seconds_text(fact.wall.high)
+    if not fact.wall.sure:
+        return Span("not sure", "warning")
+    return Span(f"{low} to {high}", "figure" if fact.settled else "warning")
+
+
+def _stopped(fact: Profile) -> str:
+    runs = f"{fact.runs:,} runs" if fact.runs > 1 else "1 run"
+    why = {
+        "settled": "until the median was sure",
+        "steps": "as asked",
+        "time limit": "until the time was over",
+    }[fact.stopped]
+    if not fact.wall.sure:
+        return f"{runs}, {why}: six at least give an interval"
+    within = "" if fact.settled else "; wider than 5 %"
+    return f"95 % interval of the median{within}; {runs}, {why}"
+
+
+def _cost(fact: Profile) -> Span:
+    if fact.profiler_overhead is None:
+        return Span("?", "warning")
+    return Span(f"{fact.profiler_overhead * 100:+.0f} %", "figure", value=fact.profiler_overhead)
+
+
+def _runtime(fact: Profile) -> str:
+    level = f", optimize {fact.optimize}" if fact.optimize else ""
+    return f"{fact.runtime}{level}"
+
+
+def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
+    """A row a layer that has time of its own."""
+    largest = max((one.share for one in layers), default=0.0)
+
+    def row(one: LayerTime) -> tuple[Cell, ...]:
+        took = one.seconds
+        assert took is not None
+        return (
+            one.path or "(unnamed)",
+            Span(one.kind, "kind"),
+            Span(f"{one.op} +{len(one.holds)}" if one.holds else one.op, "quiet"),
+            seconds(took.median),
+            Span(f"{seconds_text(took.p10)} to {seconds_text(took.p90)}", "quiet"),
+            plain(one.calls),
+            Span(share_text(one.share, 1), value=one.share),
+            bar_text(one.share, largest),
+            _rate(one.macs_per_second, "MAC/s"),
+            _rate(one.bytes_per_second, "B/s"),
+            share(one.efficiency, 1.0) if one.efficiency is not None else "",
+        )
+
+    columns = (
+        Column("layer", shrink=True),
+        Column("kind", shrink=True, drop=2),
+        Column("kernel", shrink=True, drop=6),
+        Column("time", "right"),
+        Column("p10 to p90", "right", drop=5),
+        Column("calls", "right", drop=7),
+        Column("share", "right"),
+        Column("", role="bar", drop=9),
+        Column("MACs/s", "right", drop=3),
+        Column("bytes/s", "right", drop=4),
+        Column("of roof" if fact.machine is not None else "", "right", drop=1),
+    )
+    return Table(columns, Rows(row, layers), what="layers")
+
+
+def _rate(value: float | None, unit: str) -> Cell:
+    return "" if value is None else Span(rate_text(value, unit), "figure", value=value)
+
+
+def operator_table(fact: Profile) -> Table:
+    """A row a kind of kernel, the most expensive first."""
+    columns = (
+        Column("kernel", shrink=True),
+        Column("time", "right"),
+        Column("share", "right"),
+        Column("calls", "right"),
+        Column("layers", "right", drop=1),
+    )
+    rows = [
+        (
+            Span(one.op, "kind"),
+            seconds(one.seconds),
+            Span(share_text(one.share, 1), value=one.share),
+            plain(one.calls),
+            plain(one.layers),
+        )
+        for one in fact.operators[:_OPERATORS]
+    ]
+    return Table(columns, rows)
+
+
+def _batches(series: Sequence[Profile]) -> Table:
+    columns = (
+        Column("batch", "right"),
+        Column("wall time", "right"),
+        Column("95 % of the median", "right", drop=1),
+        Column("a row", "right"),
+        Column("rows/s", "right"),
+        Column("overhead", "right", drop=2),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for one in series:
+        batch = one.batch or 1
+        rate = batch / one.wall_seconds if one.wall_seconds else 0.0
+        rows.append(
+            (
+                plain(batch),
+                seconds(one.wall_seconds),
+                _sure(one),
+                seconds(one.wall_seconds / batch),
+                Span(rate_text(rate, ""), "figure", value=rate),
+                seconds(one.overhead_seconds),
+            )
+        )
+    return Table(columns, rows)

@@ -1,0 +1,46 @@
+"""How long a session's models run on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, OnProgress
+
+if TYPE_CHECKING:
+    from explorer.facts.profile.profile import Profile, ProfileSpec
+    from explorer.facts.roofline import Machine
+
+
+class ProfileMethods(SessionParts):
+    """Time that is measured, beside what is counted."""
+
+    def profile(
+        self,
+        spec: ProfileSpec | None = None,
+        *,
+        batch: int | None = None,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Profile:
+        """How long a model runs, layer by layer, and what is no layer; `history` keeps it with the state.
+
+        Args:
+            spec: How it is timed: threads, level of optimisation, steps; None: as the runtime likes, until
+                the median is sure.
+            batch: Size of the open first dimension; None leaves the sizes as they are.
+            machine: For the least time of each layer (see `explorer.settings.machines`).
+            index: Which model of the history; None is the current one.
+            on_progress: Told how many runs were made.
+            cancel: Asked between runs; True stops, and no file is left.
+
+        Raises:
+            Misuse: There is no such device, there are fewer processors, or the input does not fit.
+            BadModel: The model cannot run; at which layer, and what ran before it, is said.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.facts.profile.profile import ProfileSpec  # few sessions ask
+
+        return self._profiler.profile(spec or ProfileSpec(), batch, machine, index, on_progress, cancel)

@@ -1,0 +1,1 @@
+"""How long a session's models run: timed, compared, kept with their states."""

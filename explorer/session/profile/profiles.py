@@ -1,0 +1,161 @@
+"""Profiles of a session's models: at the sizes of their inputs, kept with the state that was timed."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs.training.onnx import at_batch
+from explorer.engine.graph.model import Model
+from explorer.engine.models.opened import dims_of
+from explorer.engine.profile.onnx import TimedGraph, profiles
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.engine.runtime.input_files import InputSpec, read_input
+from explorer.engine.runtime.random_inputs import (
+    InputShapes,
+    RandomInput,
+    draw,
+    given_inputs,
+    plan_inputs,
+    sizes_of,
+)
+from explorer.facts import Analysis
+from explorer.facts.profile.profile import Profile, ProfileSpec
+from explorer.facts.roofline import Machine
+from explorer.session.parts import history as states
+from explorer.session.parts.models import Models
+
+
+class Profiler:
+    """Times models; the last profile of each state is kept with it."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def profile(
+        self,
+        spec: ProfileSpec,
+        batch: int | None,
+        machine: Machine | None,
+        index: int | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Profile:
+        """Times one state."""
+        check(spec)
+        models, at = self._models, self._models.at(index)
+        subject = subject_of(models, at, spec, batch, on_progress, cancel)
+        (found,) = profiles(
+            [subject],
+            spec,
+            scratch=models.workdir,
+            machine=machine,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        found = replace(found, notes=(*models.random_weights(), *found.notes))
+        models.history = states.amend(models.history, at, profile=found)
+        return found
+
+
+def check(spec: ProfileSpec) -> None:
+    """Refuses what nobody can mean.
+
+    Raises:
+        Misuse: A number is out of range.
+    """
+    least = {"warmup": 0, "steps": 1, "repeat": 1, "threads": 1, "seed": 0}
+    for name, low in least.items():
+        value = getattr(spec, name)
+        if value is not None and value < low:
+            raise Misuse(f"'{value}' is too few", where=f"--{name}", hint=f"{low} at least")
+    if not 0 < spec.time_limit < float("inf"):
+        raise Misuse(
+            f"'{spec.time_limit:g}' is no time", where="--time-limit", hint="write seconds, such as 10"
+        )
+
+
+def subject_of(
+    models: Models,
+    at: int,
+    spec: ProfileSpec,
+    batch: int | None,
+    on_progress: OnProgress,
+    cancel: Cancel,
+) -> TimedGraph:
+    """A state as it is timed: its graph, its inputs, and what is counted at their sizes.
+
+    Raises:
+        Misuse: It is no ONNX graph, or the inputs or the batch do not fit it.
+    """
+    if not at and not models.is_graph:
+        raise Misuse(
+            "onnxruntime runs ONNX graphs, and this is none",
+            where=models.source,
+            hint="explorer convert MODEL -o OUT.onnx, and that",
+        )
+    model, opened = models.graph(at, on_progress), models.opened(at, on_progress)
+    usual = opened.options
+    known = {value.name for value in model.graph.feeds}
+    dims = dims_of(model, usual.dims)
+    shapes = {name: shape for name, shape in usual.input_shapes.items() if name in known}
+    if batch is not None:
+        dims, shapes = at_batch(model, batch, dims, shapes)
+    if spec.input is not None:
+        drawn = _given(model, spec.input, batch, shapes)
+    else:
+        drawn = _drawn(model, dims, shapes, batch)
+    sizes = sizes_of(model, drawn)
+    given = {one.name: (one.dtype, one.shape) for one in drawn}
+    if not sizes and not usual.dims and not shapes and opened.options.past is None:
+        analysis = models.examined(at, on_progress, cancel).analysis
+    else:
+        analysis = _analysis(models, at, {**usual.dims, **sizes}, given, on_progress, cancel)
+    feeds = draw(drawn, spec.seed)
+    return TimedGraph(model, analysis, feeds, tuple([one.text() for one in drawn]), batch)
+
+
+def _drawn(
+    model: Model, dims: dict[str, int], shapes: InputShapes, batch: int | None
+) -> tuple[RandomInput, ...]:
+    try:
+        return plan_inputs(model, dims, shapes)
+    except Misuse as error:
+        if batch is None or "declared" not in error.what:
+            raise
+        hint = f"explorer rebatch MODEL {batch} -o OUT.onnx makes one that has it"
+        raise Misuse(error.what, where="--batch", hint=hint) from None
+
+
+def _given(model: Model, path: str, batch: int | None, shapes: InputShapes) -> tuple[RandomInput, ...]:
+    """Inputs of a file; of a batch the first so many rows in it."""
+    arrays = read_input(path)
+    if batch is None:
+        return given_inputs(model, arrays, shapes)
+    inputs = [
+        InputSpec(value.name, value.dtype, shapes.get(value.name, (None, value.shape))[1])
+        for value in model.graph.feeds
+    ]
+    found = given_inputs(model, arrays.samples(inputs, batch)[0], shapes)
+    rows = found[0].shape[0] if found and found[0].shape else 0
+    if rows != batch:
+        raise Misuse(f"there are {rows:,} rows for a batch of {batch:,}", where=path)
+    return found
+
+
+def _analysis(
+    models: Models,
+    at: int,
+    dims: dict[str, int],
+    shapes: InputShapes,
+    on_progress: OnProgress,
+    cancel: Cancel,
+) -> Analysis:
+    """What is counted at other sizes of the inputs; the session keeps those that it has."""
+    opened = models.opened(at, on_progress)
+    usual = opened.options
+    opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
+    try:
+        return opened.examine(on_progress=on_progress, cancel=cancel).analysis
+    finally:
+        opened.options = usual

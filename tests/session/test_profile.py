@@ -1,0 +1,221 @@
+"""Profile of an ONNX graph: the sum is the wall time, and every kernel is a layer or is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper, parser
+
+from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.engine.profile.kernels import kernel_runs
+from explorer.facts.profile.profile import Profile, ProfileSpec
+from explorer.session import Session
+
+SAMPLES = Path(__file__).parent.parent.parent / "sample_models"
+_FEW = ProfileSpec(steps=3, warmup=1)
+
+
+def _profile(path: str | Path, spec: ProfileSpec = _FEW, **options: object) -> Profile:
+    with Session(str(path), cache=False) as session:
+        return session.profile(spec, **options)  # type: ignore[arg-type]
+
+
+def _model(folder: Path, text: str, **weights: np.ndarray) -> str:
+    model = parser.parse_model(text)
+    for name, values in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    path = str(folder / "model.onnx")
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("optimize", ["none", "all"])
+@pytest.mark.parametrize("name", ["lenet", "bert_tiny", "lstm_tiny", "mobilenet_small"])
+def test_layers_and_what_is_none_and_the_overhead_are_the_wall_time(name: str, optimize: str) -> None:
+    found = _profile(SAMPLES / f"{name}.onnx", ProfileSpec(steps=3, optimize=optimize))
+    layers = sum(one.seconds.median for one in found.layers if one.seconds)
+    other = sum(one.seconds for one in found.other)
+    assert layers + other + found.overhead_seconds == pytest.approx(found.wall_seconds)
+    assert sum(one.seconds for one in found.operators) == pytest.approx(layers + other)
+    top = [one for one in found.modules if "/" not in one.path.strip("/") and "." not in one.path]
+    assert all(one.seconds >= one.self_seconds for one in top)
+    assert found.runs == 3
+    assert found.stopped == "steps"
+    # a row is in one place: it runs, it is in another, or it was computed before
+    paths = [one.path for one in found.layers]
+    assert len(set(paths)) == len(paths)
+    assert not set(paths) & set(found.removed)
+    assert {one.within for one in found.layers if one.within} <= {o.path for o in found.layers if o.seconds}
+
+
+def test_without_optimisation_every_layer_that_runs_has_its_own_time() -> None:
+    found = _profile(SAMPLES / "lenet.onnx", ProfileSpec(steps=2, optimize="none"))
+    assert [one.kind for one in found.layers if one.seconds][:3] == ["Conv", "Relu", "MaxPool"]
+    assert not any(one.within for one in found.layers)
+    assert all(one.op == one.kind for one in found.layers)
+    assert found.other == ()
+
+
+def test_a_fused_layer_says_in_which_its_work_is_done() -> None:
+    found = {one.path: one for one in _profile(SAMPLES / "lenet.onnx").layers}
+    relu, gemm = found["/Relu_2"], found["/fc1/Gemm"]
+    assert (relu.within, relu.seconds) == ("/fc1/Gemm", None)
+    assert gemm.op == "FusedGemm"
+    assert gemm.holds == ("/Relu_2",)
+
+
+def test_a_sum_inside_a_blocked_convolution_is_not_given_to_the_layer_behind_it() -> None:
+    found = {one.path: one for one in _profile(SAMPLES / "mobilenet_small.onnx").layers}
+    added = found["/features/features.3/Add"]
+    if added.seconds is None:  # a processor without blocked layouts adds in a kernel of its own
+        assert added.within == "/features/features.3/conv/conv.2/Conv"
+
+
+def test_kernels_of_a_run_add_up_to_what_onnxruntime_says_of_it(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "told")
+    session = onnxruntime.InferenceSession(str(SAMPLES / "lenet.onnx"), options)
+    for _ in range(2):
+        session.run(None, {"input": np.zeros((1, 1, 28, 28), np.float32)})
+    path = session.end_profiling()
+    events = [e for e in json.loads(Path(path).read_text()) if e["name"].endswith("_kernel_time")]
+    runs = list(kernel_runs(path))
+    assert [run.whole for run in runs] == [True, True]
+    ours = sum(kernel.seconds for run in runs for kernel in run.kernels.values())
+    assert ours == pytest.approx(sum(e["dur"] for e in events) * 1e-6)
+    assert sum(kernel.calls for run in runs for kernel in run.kernels.values()) == len(events)
+
+
+_BODIES = """
+<ir_version: 9, opset_import: ["": 20, "my": 1]>
+g (float[4,8] x, bool c, int64 n) => (float[4,8] z)
+{
+  a = my.F(x, W)
+  b = my.F(a, W)
+  d = If (c) <then_branch = t () => (float[4,8] q) { q1 = MatMul(b, W) q = Relu(q1) },
+              else_branch = e () => (float[4,8] q) { q = Relu(b) }>
+  z = Loop (n, c, d) <body = bb (int64 i, bool ci, float[4,8] s) => (bool co, float[4,8] so)
+      { co = Identity(ci) s1 = MatMul(s, W) so = Relu(s1) }>
+}
+<domain: "my", opset_import: ["": 20]>
+F (p, w) => (r) { u = MatMul(p, w) r = Relu(u) }
+"""
+
+
+def test_calls_branches_and_bodies_have_rows_and_times_of_their_own(tmp_path: Path) -> None:
+    path = _model(tmp_path, _BODIES, W=np.eye(8, dtype=np.float32))
+    np.savez(tmp_path / "in.npz", x=np.ones((4, 8), np.float32), c=np.array(True), n=np.array(5))
+    found = _profile(path, ProfileSpec(steps=2, input=str(tmp_path / "in.npz")))
+    timed = [one for one in found.layers if one.seconds]
+    products = {one.path: one.calls for one in timed if one.kind == "MatMul"}
+    calls = sorted(products.values())
+    assert calls == [1, 1, 1, 5]  # two calls, a branch, a body five times
+    assert len({path.split("/")[0] for path in products}) == 4
+    assert {one.kind for one in timed} >= {"If", "Loop"}
+    loop = next(one for one in found.modules if one.kind == "Loop")
+    assert loop.self_seconds <= loop.seconds
+    # the branch that was not taken has no time
+    with Session(path, cache=False) as session:
+        other = [row.path for row in session.analysis().layers if "else_branch" in row.path and not row.group]
+    assert not set(other) & {one.path for one in timed}
+
+
+@pytest.mark.parametrize("form", ["unrolled", "scan", "lab"])
+def test_the_products_of_a_tiled_layer_are_its_rows(form: str, tmp_path: Path) -> None:
+    from explorer.facts import TileSpec
+
+    with Session(str(SAMPLES / "mlp_128.onnx"), cache=False) as session:
+        session.tile(TileSpec(tile=(64, 64, 64), form=form), verify=False)  # type: ignore[arg-type]
+        found = session.profile(_FEW)
+        assert session.history().entries[1].profile == found
+        assert session.history().entries[0].profile is None
+    products = [one for one in found.layers if one.seconds and "MatMul" in one.op]
+    assert sum(one.calls for one in products) == 8
+    assert found.other == ()
+
+
+def test_a_batch_is_bound_and_rows_are_told(tmp_path: Path) -> None:
+    found = _profile(SAMPLES / "bert_tiny.onnx", batch=4)
+    assert (found.batch, found.rows) == (4, 4)
+    assert found.inputs[0].startswith("input_ids: int64 [4, 1]")
+
+
+def test_a_machine_gives_each_layer_its_least_time() -> None:
+    from explorer.facts.roofline import Machine
+
+    found = _profile(SAMPLES / "lenet.onnx", machine=Machine("slow", 1e6, 1e6))
+    conv = next(one for one in found.layers if one.path == "/conv1/Conv")
+    assert conv.limit_seconds == pytest.approx(117.6e3 / 1e6, rel=0.2)
+    assert conv.efficiency == pytest.approx(conv.limit_seconds / conv.seconds.median)  # type: ignore[operator, union-attr]
+    assert found.efficiency is not None
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (ProfileSpec(threads=10_000), "--threads: 10,000 threads on"),
+        (ProfileSpec(device="quantum"), "--device: onnxruntime has no 'quantum' here"),
+        (ProfileSpec(steps=0), "--steps: '0' is too few"),
+        (ProfileSpec(time_limit=0.0), "--time-limit: '0' is no time"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(spec: ProfileSpec, said: str) -> None:
+    with pytest.raises(Misuse, match=r".") as refused:
+        _profile(SAMPLES / "lenet.onnx", spec)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_model_that_fails_says_at_which_layer_and_what_ran_before(tmp_path: Path) -> None:
+    path = _model(
+        tmp_path,
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[4] x, int64[1] s) => (float[N] z) { a = Relu(x) fold = Reshape(a, s) z = Neg(fold) }""",
+    )
+    np.savez(tmp_path / "in.npz", x=np.ones(4, np.float32), s=np.array([3]))
+    with Session(path, cache=False) as session:
+        names = [row.path for row in session.analysis().layers if row.kind == "Reshape"]
+        with pytest.raises(BadModel) as failed:
+            session.profile(ProfileSpec(input=str(tmp_path / "in.npz")))
+    assert failed.value.where == names[0]
+    assert "Input shape:{4}, requested shape:{3}" in failed.value.what
+    assert "explorer_" not in failed.value.what
+    assert failed.value.hint.startswith("1 kernel ran before it, ")
+
+
+def test_no_file_is_left_when_it_is_stopped(tmp_path: Path) -> None:
+    asked = iter([False] * 3)
+    with Session(str(SAMPLES / "lenet.onnx"), cache=False, workdir=str(tmp_path)) as session:
+        with pytest.raises(Cancelled):
+            session.profile(_FEW, cancel=lambda: next(asked, True))
+        assert os.listdir(tmp_path) == []
+        assert session.history().entries[0].profile is None
+
+
+def test_a_profile_that_could_not_be_written_whole_is_a_line(tmp_path: Path) -> None:
+    cut = tmp_path / "profile.json"
+    cut.write_text('[\n{"cat" : "Node","dur" :5,"ts" :1,"ph" : "X","name" :"a_kernel_time","args" : {"op_na')
+    with pytest.raises(BadModel, match="could not write its profile whole; is the disk full"):
+        list(kernel_runs(str(cut)))
+
+
+def test_a_name_with_a_quotation_mark_is_read_too(tmp_path: Path) -> None:
+    """onnxruntime writes names as they are, which is no JSON."""
+    path = tmp_path / "profile.json"
+    line = '{"cat" : "Node","pid" :1,"tid" :1,"dur" :%d,"ts" :%d,"ph" : "X","name" :"%s","args" : {%s}}'
+    path.write_text(
+        "[\n"
+        + line % (7, 1, 'say "hi"_kernel_time', '"op_name" : "Relu"')
+        + ",\n"
+        + line % (9, 0, "model_run", "")
+        + "\n]\n"
+    )
+    (run,) = kernel_runs(str(path))
+    assert run.whole
+    assert (run.kernels['say "hi"'].op, run.kernels['say "hi"'].calls) == ("Relu", 1)
