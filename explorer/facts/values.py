@@ -233,6 +233,7 @@ class HeatMap(Struct, frozen=True):
         outliers: Those numbers of it that are farthest from the mean, the farthest first.
         channels: Least and greatest number of each index of the first axis; (None, None) of no finite one.
         before: The same part of another model's tensor, if that was asked for.
+        codes, scales, zero_points, offsets: As of `TensorValues`, where every cell is one number.
     """
 
     source: str
@@ -251,3 +252,7 @@ class HeatMap(Struct, frozen=True):
     outliers: tuple[Outlier, ...] = ()
     channels: tuple[tuple[float | None, float | None], ...] = ()
     before: HeatMap | None = None
+    codes: tuple[float, ...] | None = None
+    scales: tuple[float, ...] | None = None
+    zero_points: tuple[int, ...] | None = None
+    offsets: tuple[float, ...] | None = None

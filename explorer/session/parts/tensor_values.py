@@ -194,7 +194,7 @@ def _drawn(
     down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
     made = heat.cells(window, outer, down, across, heights, widths, cancel)
-    return HeatMap(
+    fact = HeatMap(
         window.source,
         window.tensor,
         window.numbers.layer,
@@ -208,6 +208,8 @@ def _drawn(
         tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
         window.notes,
     )
+    is_each = made.size == len(down) * len(across)
+    return replace(fact, **heat.codes(window, outer, down, across)) if is_each else fact
 
 
 def _figured(fact: HeatMap, window: TensorWindow, cancel: Cancel) -> HeatMap:

@@ -16,6 +16,7 @@ def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
     place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
     about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
     which = f"  {at + 1} of {many}" if many > 1 else ""
+    which += "  right: before" if fact.before is not None else ""
     spans = (
         (f" {safe(fact.tensor.name)}", "strong"),
         (about, "dim"),
@@ -49,10 +50,21 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
     before = fact.before
     if before is not None:
         words += [("  before ", "dim"), (_cell(before, row, column), "number")]
+    words += _code(fact, row * fact.widths + column)
     if any(b - a > 1 for a, b in spans):
         words.append(("  the largest of them", "dim"))
     words.append((f"   strongest colour ±{number(largest)}", "dim"))
     return cut(words, width)
+
+
+def _code(fact: HeatMap, at: int) -> list[tuple[str, str]]:
+    """What is stored for a number."""
+    if fact.codes is None or fact.scales is None:
+        return []
+    beside = (("zero point", fact.zero_points), ("offset", fact.offsets))
+    more = [("scale", fact.scales[at]), *((word, told[at]) for word, told in beside if told and told[at])]
+    said = "".join(f", {word} {number(value)}" for word, value in more)
+    return [("  code ", "dim"), (str(fact.codes[at]), "number"), (said, "dim")]
 
 
 def _cell(fact: HeatMap, row: int, column: int) -> str:

@@ -15,6 +15,7 @@ from textual import events
 
 from explorer import Session
 from explorer.base.errors import Misuse
+from explorer.cli.main import main
 from explorer.facts import History, HistoryEntry
 from explorer.facts.values import HeatMap
 from explorer.tui.text.lines import line_text, line_width
@@ -134,6 +135,52 @@ async def test_before_and_after_stand_side_by_side(lenet: Session, tmp_path: Pat
         assert view.fact.before.stats is not None, "what was told of the whole stays"
         await hands.press("b")
         assert not view.query_one("#heat-before", HeatPanel).display
+
+
+@pytest.mark.parametrize(
+    ("to", "first"),
+    [
+        (("int8",), "conv2.weight_quantized"),
+        (("mxfp8",), "conv2.weight_mxfp8"),
+        (("weight=int4", "--block", "32"), ""),
+    ],
+)
+async def test_a_quantized_layer_shows_its_weight_and_codes(
+    to: tuple[str, ...], first: str, tmp_path: Path
+) -> None:
+    """From its group as from the layer: what is multiplied, and what is stored for it."""
+    path = str(tmp_path / "q.onnx")
+    assert main(["quantize", LENET, "-o", path, "--to", *to, "--no-report", "--quiet"]) == 0
+    with Session(path) as session:
+        async with screen(RealNumbers(session, LENET), size=(140, 40)) as hands:
+            hands.main.store.history = hands.engine.states
+            if first:
+                await hands.press("home")
+                while hands.at() != "conv2":
+                    await hands.press("down")
+                await hands.press("I")
+                view = hands.pilot.app.screen
+                assert isinstance(view, HeatMapView)
+                await hands.rest()
+                assert view.fact is not None
+                assert view.fact.tensor.name == first
+                error = np.array(view.fact.cells) - STORED["conv2.weight"][0, 0].reshape(-1)
+                assert 0 < np.abs(error).max() < 0.01, "what it stands for, not the code"
+                await hands.press("q")
+            view = await at_layer(hands, "conv2" if "mxfp8" in to else "fc2")
+            assert view.fact is not None
+            if "mxfp8" in to:
+                await hands.press("b")
+                assert view.fact is not None
+                assert view.fact.before is not None
+                assert view.fact.before.cells == tuple(STORED["conv2.weight"][0, 0].reshape(-1).tolist())
+                assert "right: before" in line_text(view.query_one(TitleBar).lines[0])
+                return
+            for _ in range(9):
+                await hands.press("plus")
+            fact = session.values("fc2.weight_quantized" if first else "fc2.weight_blocks", "0, 0")
+            assert fact.codes is not None
+            assert f"code {fact.codes[0]}, scale" in under(view)
 
 
 async def test_what_cannot_be_shown_is_said_in_a_line(lenet: Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.values.numbers import Array, Numbers
 from explorer.engine.values.window.read import parts
-from explorer.engine.values.window.table import TensorWindow
+from explorer.engine.values.window.table import TensorWindow, with_codes
 from explorer.facts.values import Outlier
 from explorer.settings.slices import Selection
 
@@ -72,6 +73,14 @@ def cells(
             take = np.isnan(old) | (np.abs(row) > np.abs(old))
             line[places] = np.where(take, row, old)
     return found
+
+
+def codes(
+    window: TensorWindow, outer: tuple[range, ...], rows: range, columns: range
+) -> dict[str, tuple[Any, ...] | None]:
+    """What is stored for each number of a matrix, by the names that a `HeatMap` has; {} if not quantized."""
+    every = (*outer, rows, columns)
+    return with_codes(window.numbers, Selection(every[len(every) - len(window.numbers.shape) :]))[1]
 
 
 def outliers(

@@ -97,7 +97,7 @@ def table(
     if before is not None and before.numbers.shape != window.numbers.shape:
         shapes = shape_text(before.numbers.shape), shape_text(window.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-    values, stored = _with_codes(window.numbers, told)
+    values, stored = with_codes(window.numbers, told)
     if output is not None:
         _write(window, selection, values.dtype, output, overwrite, cancel)
     return TensorValues(
@@ -119,8 +119,8 @@ def table(
     )
 
 
-def _with_codes(numbers: Numbers, told: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
-    """The numbers that are told, and what is stored in their places where they are quantized."""
+def with_codes(numbers: Numbers, told: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
+    """The numbers of a slice, and by `TensorValues`' names what is stored in their places if quantized."""
     stored, coded = read(numbers, told), numbers.coded
     if numbers.scales is not None:
         values, scales, zeros = dequantized(stored, numbers.scales, told)

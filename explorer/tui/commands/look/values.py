@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.values.view import HeatMapView, MapRequest
 
 if TYPE_CHECKING:
@@ -119,17 +119,50 @@ class ActivationsCommand(_Values):
 
 
 class MapCommand(ScreenCommand):
-    """The numbers of the chosen layer's tensors, as a map."""
+    """The numbers of the chosen layer's tensors, or of those of a group, as a map."""
 
     def run(self) -> None:
         """Open the map of its first weight, or of what it puts out."""
         layer = self.tree.current_layer
         if layer is None or not self.context.ready():
             return
-        stored = [w.name if self.store.by_value else f"{layer.path}.{w.name}" for w in layer.weights]
-        names = [*stored, *(() if layer.group or layer.kind == "Constant" else (layer.path,))]
+        first, stop = self.tree.cursor_range
+        if not layer.group:
+            # what rounds its weights stands beside it
+            layers, above = self.tree.model.layers, layer.parent
+            first = above or 0
+            stop = self.tree.model.end[above] if above is not None else len(layers)
+            first, stop = (first, stop) if stop - first <= AT_ONCE else (layer.id, layer.id + 1)
+        self.context.with_layers(
+            first,
+            stop,
+            lambda one: one.weights or self._is_rounded(one),
+            lambda found: self._show(layer, found),
+        )
+
+    def _is_rounded(self, layer: Layer) -> bool:
+        """Whether it is a function of what is stored alone, as what gives a weight a number format."""
+        return layer.group and self.store.by_value and layer.params > 0 and not layer.inputs
+
+    def _names(self, layer: Layer, having: Sequence[Layer]) -> Iterator[str]:
+        reads, inside = {tensor.name for tensor in layer.inputs}, ""
+        for one in having:
+            if inside and one.path.startswith(inside):
+                continue
+            if self._is_rounded(one):
+                inside = f"{one.path}/"
+                made = (tensor.name for tensor in one.outputs)
+                yield from (name for name in made if layer.group or name in reads)
+            elif layer.group or one.id == layer.id:
+                yield from (w.name if self.store.by_value else f"{one.path}.{w.name}" for w in one.weights)
+        if not layer.group and layer.kind != "Constant":
+            yield layer.path
+
+    def _show(self, layer: Layer, having: Sequence[Layer]) -> None:
+        every = list(dict.fromkeys(self._names(layer, having)))
+        names = every[:MOST]
         if not names:
-            self.store.say("a group has no numbers of its own: choose a layer in it")
+            self.store.say("nothing is stored in this group: choose a layer, for what it puts out")
             return
         place = self.store.history_place
         entries = self.store.history.entries if self.store.history is not None else ()
