@@ -7,7 +7,7 @@ its own, and who reads a rounded value reads that value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.values.agreement import Agreement
+from explorer.engine.values.numbers import Numbers
+from explorer.engine.values.window.packed import opened_weights
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", "explorer.mx"})
 """Domains of functions that round a value to a format."""
@@ -56,6 +58,7 @@ class Rounding(Struct, frozen=True):
         nodes: What rounds it.
         scale, zero: Stored tensors of a DequantizeLinear; '' where there is none.
         axis, block: Its attributes.
+        packed: The MatMulNBits whose weight it is.
     """
 
     source: str
@@ -65,6 +68,7 @@ class Rounding(Struct, frozen=True):
     zero: str = ""
     axis: int = 1
     block: int = 0
+    packed: Node | None = None
 
 
 class RoundedNode(Struct):
@@ -146,7 +150,9 @@ def _blocks(side: Side) -> dict[int, RoundedNode]:
                 each = scales.array().reshape(rows, -1)
                 # a scale for each channel, which all of its blocks have
                 block = 0 if (each == each[:, :1]).all() else block
-            weight = Rounding(node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block)
+            weight = Rounding(
+                node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block, packed=node
+            )
             found[i] = RoundedNode({1: weight})
     return found
 
@@ -303,7 +309,10 @@ def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[i
     """
     agreement = Agreement()
     for slot, rounding in _weights(found, side)[1].items():
-        _compare(agreement, side, rounding, original.get(slot))
+        if rounding.packed is not None:
+            _compare_packed(agreement, side, rounding.packed, node, original.get(slot))
+        else:
+            _compare(agreement, side, rounding, original.get(slot))
     snr = agreement.snr_db if agreement.elements else None
     said = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
     return f"{node.op} -> {formats_text(found, side)}{said}"
@@ -359,6 +368,38 @@ def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Ten
             if table is not None:
                 values = what(values, _along(table, values.shape, axis, rounding.block, part))
         agreement.add(was[part].reshape(-1, 1), values.reshape(-1, 1))
+
+
+def _compare_packed(
+    agreement: Agreement, side: Side, packed: Node, node: Node, original: Tensor | None
+) -> None:
+    """The same of a weight in blocks, which is stored as (N, K); the original as `node` reads it."""
+    name = packed.inputs[1]
+    unpack = opened_weights([packed], side.stored, _part).get(name)
+    if original is None or unpack is None:
+        return
+    codes = side.stored[name]
+    numbers = unpack(Numbers(name, codes.dtype, codes.shape, codes.nbytes, lambda: iter(())))
+    (n, k), scales = numbers.shape, numbers.scales
+    try:
+        was = original.array()
+        was = was if node.attributes.get("transB") else was.T
+        if was.shape != (n, k) or scales is None or scales.zero is None or numbers.part is None:
+            return
+        scale, zero = scales.scale().astype(np.float32), scales.zero().astype(np.float32)
+        rows = max(1, _SLAB // k)
+        for at in range(0, n, rows):
+            end = min(at + rows, n)
+            values = np.concatenate(list(numbers.part(at * k, end * k))).reshape(-1, k).astype(np.float32)
+            values -= np.repeat(zero[at:end], scales.block, 1)[:, :k]
+            values *= np.repeat(scale[at:end], scales.block, 1)[:, :k]
+            agreement.add(was[at:end].reshape(-1, 1), values.reshape(-1, 1))
+    except BadModel:
+        return
+
+
+def _part(tensor: Tensor, start: int, stop: int) -> Iterator[Any]:
+    yield tensor.array().reshape(-1)[start:stop]
 
 
 def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:

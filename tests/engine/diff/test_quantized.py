@@ -79,6 +79,36 @@ def test_a_quantized_layer_is_one_row_with_its_signal_to_noise(tmp_path: Path, a
     } == {"MatMul": (1, 0, 0)}
 
 
+@pytest.mark.parametrize("node", ["MatMul", "Gemm<transB=1>"])
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"weight": "int4", "block": 16}, "weight int4, block 16"),
+        ({"weight": "uint4", "symmetric": False}, "weight uint4, per channel"),
+        (
+            {"weight": "int8", "input": "uint8", "form": "qoperator"},
+            "int8 x uint8, output uint8, per channel",
+        ),
+    ],
+    ids=["blocks", "zero points", "qoperator"],
+)
+def test_weights_in_blocks_and_in_operators_of_integers_have_their_signal_to_noise(
+    node: str, spec: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """What the report of the quantization says of the same weight, to a tenth of a dB."""
+    weight = np.random.default_rng(0).standard_normal((40, 40)).astype(np.float32)
+    text = f"(float[3,40] x) => (float[3,40] y) {{ y = {node}(x,w) }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(proto, tmp_path / "a.onnx")
+    with Session(str(tmp_path / "a.onnx")) as session:
+        fact = session.quantize(QuantizeSpec(**{"input": "float32", **spec}), output=str(tmp_path / "b.onnx"))
+    snr, op = fact.layers[0].weight_snr_db, node.partition("<")[0]
+    said = said.replace(", output uint8", "") if op == "Gemm" else said
+    found = rows(str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"))
+    assert ("quantized", f"{op} -> {said}, {snr:.1f} dB") in found
+
+
 def test_what_rounds_a_value_for_another_operator_is_its_maker_s(tmp_path: Path) -> None:
     """A Relu that reads a rounded product is as it was; the product is what is rounded."""
     nodes = [
