@@ -20,7 +20,8 @@ from explorer.facts.verification import Verification
 class HistoryEntry(Struct, frozen=True):
     """One state of the session: the model as opened, or the outcome of a transform.
 
-    `path` is the ONNX file that holds it (None: an nn.Module not exported yet); `command` is what
+    `path` is the ONNX file that holds it (None: the model as opened, or an nn.Module that was quantized as
+    one and is in no file: `ranges` of what its layers are given make it again); `command` is what
     would make it headless; `saved` is where the user saved it; `name` is what the user calls it; `spec` is
     what was asked for, None where no transform was, or a program kept the entry that did not write it down;
     `dims` are the sizes that were bound when it was made, None where nobody wrote them down; `parent` is the
@@ -41,6 +42,7 @@ class HistoryEntry(Struct, frozen=True):
     quantize: QuantizeRequest | None = None
     quantization: Quantization | None = None
     profile: Profile | None = None
+    ranges: Mapping[str, tuple[float, float]] | None = None
 
 
 class History(Struct, frozen=True):

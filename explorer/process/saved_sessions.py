@@ -444,6 +444,10 @@ def _outside(history: History, folder: str) -> History:
         before = places.get(history.parent(at))
         if before is None:
             continue
+        if at and entry.path is None and entry.quantize is not None:  # a module, made again of the original
+            places[at] = len(entries)
+            entries.append(replace(entry, parent=before))
+            continue
         name = entry.path or ""
         file = os.path.join(folder, name)
         if not name or os.path.basename(name) != name or not os.path.isfile(file) or os.path.islink(file):

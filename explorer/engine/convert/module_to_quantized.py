@@ -1,13 +1,14 @@
-"""Quantized layers in an nn.Module (`explorer quantize -o FILE.pt2`): calibrated, measured and written."""
+"""Quantized layers in an nn.Module: what is chosen, calibrated, measured, and written (`-o FILE.pt2`)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
@@ -21,24 +22,105 @@ from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Graph, Model, Value
-from explorer.engine.models.opened import OpenedModel
+from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import report
 from explorer.engine.quantize.answer import answer
-from explorer.engine.quantize.choice import choose
+from explorer.engine.quantize.calibration import Range
+from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.grids import Grids, wanted
-from explorer.engine.quantize.torch.layers import module_layers
-from explorer.engine.quantize.torch.modules import layer_runs, quantize_copy, ranges, run_errors
+from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
+from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.engine.tiling.torch.replace import copied
 from explorer.facts import Analysis, Layer, TensorInfo
-from explorer.facts.quantize import Quantization, QuantizeRequest
+from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.host import output_files
 from explorer.host.optional_packages import error_line, silence
 
 
+class QuantizedModule(Struct, frozen=True):
+    """What became of a quantization of a module.
+
+    Attributes:
+        module: The quantized copy.
+        opened: The same as an opened model.
+        fact: What it answers.
+        ranges: Of what its layers are given, by the names of those values: what `quantized_again` needs.
+    """
+
+    module: nn.Module
+    opened: TorchModel
+    fact: Quantization
+    ranges: Mapping[str, Range]
+
+
+class ModuleChoice(Struct, frozen=True):
+    """What a specification asks of the layers of a module.
+
+    Attributes:
+        module: With its values.
+        layers: Of it.
+        choices: For them.
+        rows: Of the analysis, whose outputs have the names of the layers.
+    """
+
+    module: nn.Module
+    layers: Sequence[ModuleLayer]
+    choices: Sequence[LayerChoice]
+    rows: Sequence[Layer]
+
+    def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
+        """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
+        grids, bits = Grids({}), spec.accumulator
+        found = answer(self.choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
+        return replace(found, modules=True)
+
+
+def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
+    """What `spec` asks of every layer of a module, which runs once on random inputs.
+
+    Raises:
+        Misuse: The model is no nn.Module with layers, or no layer takes a format.
+        BadModel: It does not run.
+    """
+    loaded = _fitting(opened, spec)
+    bound = bind(loaded, opened.options.input_shapes, opened.options.dims)
+    samples = _samples(loaded, bound, QuantizeRequest(spec, draws=1))
+    with silence():
+        return _chosen(loaded, samples, partial(_run, bound, loaded.source), spec, analysis)
+
+
+def _chosen(
+    loaded: LoadedModule, samples: Samples, run: Run, spec: QuantizeSpec, analysis: Analysis
+) -> ModuleChoice:
+    module = loaded.materialise()
+    layers = module_layers(module, layer_runs(module, run, samples))
+    rows = _named_by_path(analysis.layers)
+    return ModuleChoice(module, layers, choose([one.layer for one in layers], spec, lambda: rows), rows)
+
+
+def quantized_again(
+    opened: TorchModel, spec: QuantizeSpec, ranges: Mapping[str, Range], analysis: Analysis
+) -> TorchModel:
+    """The module that a quantization made, of the same ranges: the same numbers.
+
+    Raises:
+        Misuse: See `module_choice`; or ranges are missing.
+    """
+    found = module_choice(opened, spec, analysis)
+    uses = wanted(found.choices)
+    if missing := [use.value for use in uses if use.value not in ranges]:
+        raise Misuse(f"'{missing[0]}' was not calibrated", where=opened.source, hint="quantize it again")
+    made = sharing_values(found.module)
+    with silence():
+        grids = Grids({use: ranges[use.value] for use in uses})
+        quantize_copy(made, found.layers, found.choices, grids.of)
+    return opened.holding(twin_of(opened.loaded, made))
+
+
 def to_quantized(
-    opened: OpenedModel,
+    opened: TorchModel,
     module: nn.Module | None,
     request: QuantizeRequest,
     job: ConversionJob,
@@ -47,12 +129,12 @@ def to_quantized(
     output: str | None = None,
     overwrite: bool = False,
     measured: bool = True,
-) -> tuple[nn.Module, Quantization]:
+) -> QuantizedModule:
     """A module whose layers round to number formats: rounded weights are stored, inputs rounded as they come.
 
     Args:
         opened: The model.
-        module: The object that it was opened from, if it was one: then the result has tensors of its own.
+        module: The object that it was opened from, if the result is to have tensors of its own.
         request: Formats and layers, and the samples that ranges are chosen on.
         job: Inputs, axes to leave open in the file, who is told; its `path` is not looked at.
         analysis: Of the model, for MACs and bytes.
@@ -67,43 +149,52 @@ def to_quantized(
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
-    loaded = _checked(opened, request, job, output, overwrite)
+    spec = request.spec
+    loaded = _checked(opened, spec, job, output, overwrite)
     job.tell("settling the inputs")
     bound = bind(loaded, job.input_shapes, job.dims)
     samples = _samples(loaded, bound, request)
     run = partial(_run, bound, loaded.source)
-    rows = _named_by_path(analysis.layers)
     with silence():
-        original = loaded.materialise()
-        layers = module_layers(original, layer_runs(original, run, samples))
-        choices = choose([one.layer for one in layers], request.spec, lambda: rows)
+        found = _chosen(loaded, samples, run, spec, analysis)
+        original, parts = found.module, (found.layers, found.choices)
         step = partial(report, job.on_progress, job.cancel, "calibrating")
-        grids = Grids(ranges(original, layers, choices, request.spec, samples, run, step))
+        seen = ranges(original, *parts, spec, samples, run, step)
+        grids = Grids(seen)
         made = sharing_values(original) if module is None else copied(module, share=False)
-        quantize_copy(made, layers, choices, grids.of)
+        quantize_copy(made, *parts, grids.of)
         twin = twin_of(loaded, made)
         errors: dict[str, Any] = {}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
-            parts = run_errors(original, twin.materialise(), layers, choices, grids.of, samples, run, step)
-            errors = dict(zip(("layers", "outputs"), parts, strict=True))
+            told = run_errors(original, twin.materialise(), *parts, grids.of, samples, run, step)
+            errors = dict(zip(("layers", "outputs"), told, strict=True))
     if output is not None:
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
-    stored, bits = analysis.info.totals.weight_bytes, request.spec.accumulator
-    fact = answer(choices, grids.of, rows, stored, **errors, weights=measured, accumulator_bits=bits)
-    seen = samples.text if measured or wanted(choices) else ""
+    stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
+    fact = answer(
+        found.choices, grids.of, found.rows, stored, **errors, weights=measured, accumulator_bits=bits
+    )
+    said = samples.text if measured or wanted(found.choices) else ""
     seconds = time.perf_counter() - started
-    return made, replace(fact, output=output or "", calibration=seen, seconds=seconds)
+    fact = replace(fact, output=output or "", calibration=said, seconds=seconds, modules=True)
+    by_value = {use.value: limits for use, limits in seen.items()}
+    return QuantizedModule(made, opened.holding(twin), fact, by_value)
+
+
+def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
+    """The module, if it can be quantized as one."""
+    if spec.form != "auto":
+        raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out for a module")
+    return replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
 
 
 def _checked(
-    opened: OpenedModel, request: QuantizeRequest, job: ConversionJob, output: str | None, overwrite: bool
+    opened: TorchModel, spec: QuantizeSpec, job: ConversionJob, output: str | None, overwrite: bool
 ) -> LoadedModule:
     """The module, after all that can be refused before anything is run."""
-    if request.spec.form != "auto":
-        raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out for a module")
-    loaded = replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
+    loaded = _fitting(opened, spec)
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)

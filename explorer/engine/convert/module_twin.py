@@ -39,10 +39,20 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
         Misuse: It is none.
     """
     loaded = module_of(opened)
-    if any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules()):
+    if _replays(loaded):
         what = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
         raise Misuse(what, where=opened.source, hint=f"name the code: package.module:callable; or {hint}")
     return loaded
+
+
+def has_layers(opened: object) -> bool:
+    """Whether it is an nn.Module of layers, and not one that replays the operators of a file."""
+    loaded: LoadedModule | None = getattr(opened, "loaded", None)
+    return loaded is not None and not _replays(loaded)
+
+
+def _replays(loaded: LoadedModule) -> bool:
+    return any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules())
 
 
 def twin_of(loaded: LoadedModule, made: nn.Module) -> LoadedModule:

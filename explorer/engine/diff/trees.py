@@ -8,7 +8,7 @@ paired up within groups that belong together: by name, then in order by kind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from operator import attrgetter
@@ -33,6 +33,7 @@ def tree_diff(
     form: TreeForm,
     graphs: tuple[Model, Model] | None = None,
     flows: tuple[ValueFlow | None, ValueFlow | None] = (None, None),
+    known: Mapping[str, tuple[str, str]] | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TreeDiff:
@@ -44,6 +45,7 @@ def tree_diff(
         form: What the trees are of.
         graphs: The ONNX graphs whose nodes the rows are; None for rows that are no nodes.
         flows: The edges between the rows of either, as far as they are known; not needed beside graphs.
+        known: By path of the first, what the user of rows knows of their values: the state, what differs.
         on_progress: Told the phase.
         cancel: Asked between steps; True stops.
 
@@ -60,6 +62,8 @@ def tree_diff(
         first, rows = row_graph(before.info, one.layers, one.end, flows[0])
         second, others = row_graph(after.info, other.layers, other.end, flows[1])
         links = row_links(first, second, (rows, others), tell)
+        paths = {layer.path: layer.id for layer in before.layers} if known else {}
+        links.said.update((paths[path], said) for path, said in (known or {}).items() if path in paths)
     tell("aligning both trees", 0, 0)
     merged = _Merge(one, other, links, cancel)
     merged.pair_unfolded()
@@ -75,7 +79,7 @@ def tree_diff(
         counts=tuple(counts.most_common()),
         equal=not any(row.status not in SAME for row in pairs) and not links.graph,
         form=form,
-        values_compared=graphs is not None,
+        values_compared=graphs is not None or known is not None,
         totals_before=before.info.totals,
         totals_after=after.info.totals,
     )

@@ -87,6 +87,22 @@ class QuantizedLayer(Struct, frozen=True):
     accumulator: Accumulator | None = None
     reason: str = ""
 
+    @property
+    def formats(self) -> str:
+        """Of its weight and inputs: 'int8', 'mxfp4 x float16', 'weight int4'."""
+        weight, inputs = (name if name not in ("float32", "") else "" for name in (self.weight, self.input))
+        if weight and inputs:
+            return weight if weight == inputs else f"{weight} x {inputs}"
+        return f"weight {weight}" if weight else (inputs and f"input {inputs}") or self.before
+
+    @property
+    def described(self) -> str:
+        """They, and what shares a scale: 'int8, per channel', 'weight int4, block 32'."""
+        if not self.granularity:
+            return self.formats
+        shared = self.granularity if " " in self.granularity else f"per {self.granularity}"
+        return f"{self.formats}, {shared}"
+
 
 class BeforeAfter(Struct, frozen=True):
     """A figure of the model as it was, and as it is; None where it is not known."""
@@ -132,6 +148,8 @@ class Quantization(Struct, frozen=True):
         accumulator_bits: Of the accumulator that the hardware has; 0 where none was named.
         overflows: Layers with sums that do not fit it, for some input.
         command: What does the same at the command line.
+        modules: Whether the layers are those of an nn.Module, and what is made is one; else they are nodes of
+            a graph.
     """
 
     by_op: tuple[OperatorCount, ...]
@@ -145,3 +163,4 @@ class Quantization(Struct, frozen=True):
     overflows: tuple[str, ...] = ()
     command: str = ""
     seconds: float = 0.0
+    modules: bool = False

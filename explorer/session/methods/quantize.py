@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.facts.quantize import QuantizeRequest
 from explorer.session.methods.base import SessionParts
@@ -32,7 +32,17 @@ class QuantizeMethods(SessionParts):
         Raises:
             Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
         """
-        return self._quantizer.choice(spec, state, on_progress)
+        with self._quantizer.gone_to(state, back=True):
+            if self._as_module(spec, None, on_progress):
+                return self._module_maker.choice(spec)
+            return self._quantizer.choice(spec, on_progress)
+
+    def _as_module(self, spec: QuantizeSpec, output: str | None, on_progress: OnProgress) -> bool:
+        """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
+        opened = self._models.opened(self._models.current, on_progress)
+        if spec.form != "auto" or not hasattr(opened, "loaded"):
+            return False
+        return self._module_maker.takes(output)
 
     def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model, and who said so.
@@ -40,6 +50,8 @@ class QuantizeMethods(SessionParts):
         Raises:
             Misuse: See `quantize_choice`.
         """
+        if self._as_module(spec, None, on_progress):
+            return self._module_maker.settings(spec)
         return self._quantizer.settings(spec, on_progress)
 
     def quantize(
@@ -58,10 +70,13 @@ class QuantizeMethods(SessionParts):
     ) -> Quantization:
         """Quantizes the current model; the result becomes the current one, and every other state stays.
 
+        An nn.Module is quantized by its modules, to one of them (see `quantize_module`), unless the form or
+        `output` asks for ONNX.
+
         Args:
             spec: Formats, layers, how they are written.
             state: Another state of the history, of which a branch is made; None for the current one.
-            output: Where to write it; None keeps it in the session's folder until `save`.
+            output: Where to write it; None keeps it in the session until `save`.
             overwrite: Whether an existing `output` may be replaced.
             calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
                 are chosen on them, and errors are measured.
@@ -76,15 +91,16 @@ class QuantizeMethods(SessionParts):
             BadModel: A weight holds NaN, or the model does not run.
             Cancelled: `cancel` said so.
         """
-        return self._quantizer.quantize(
-            QuantizeRequest(spec, calibrate or "", draws, seed),
-            state=state,
-            output=output,
-            overwrite=overwrite,
-            measured=report,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        how = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
+        return self._quantized(QuantizeRequest(spec, calibrate or "", draws, seed), state, report, how)
+
+    def _quantized(
+        self, request: QuantizeRequest, state: int | None, measured: bool, how: Mapping[str, Any]
+    ) -> Quantization:
+        with self._quantizer.gone_to(state):
+            if self._as_module(request.spec, how["output"], how["on_progress"]):
+                return self._module_maker.quantized_state(request, measured=measured, **how)
+            return self._quantizer.quantize(request, measured=measured, **how)
 
     def quantize_module(
         self,
@@ -131,7 +147,6 @@ class QuantizeMethods(SessionParts):
             overwrite=overwrite,
             measured=report,
             dynamic=dynamic,
-            command=self._exporter.quantize_module_command(request, output, dynamic),
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -196,10 +211,6 @@ class QuantizeMethods(SessionParts):
             BadModel: See `quantize`.
             Cancelled: See `quantize`.
         """
-        return self._quantizer.requantize(
-            layer,
-            {"weight": weight, "input": input, "bias": bias, "on": on},
-            measured=report,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        values = {"weight": weight, "input": input, "bias": bias, "on": on}
+        how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
+        return self._quantized(*self._quantizer.asked_again(layer, values), report, how)

@@ -22,6 +22,7 @@ from explorer.facts.comparison import (
     roofline_machine,
 )
 from explorer.facts.cost import Hardware
+from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.tiling import Tiler
 
@@ -38,6 +39,8 @@ class Comparer:
     def diff(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff:
         """What changed from one to the other, analysed at the same sizes."""
         own, (other, b) = self._models, after
+        if (changes := self._of_modules(before, after, on_progress, cancel)) is not None:
+            return changes
         analyses = self._analyses(before, after, on_progress, cancel)
         changes = diff(
             own.graph(before, on_progress),
@@ -48,6 +51,26 @@ class Comparer:
             cancel=cancel,
         )
         return replace(changes, before=own.label(before), after=other.label(b))
+
+    def _of_modules(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff | None:
+        """What changed between two modules of this session that quantization made; None where one is none."""
+        models, (other, b) = self._models, after
+        if other is not models or not (models.is_module(before) or models.is_module(b)):
+            return None
+        opened: list[Any] = [models.opened(at, on_progress) for at in (before, b)]
+        if not all(hasattr(one, "loaded") for one in opened):
+            return None
+        from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # torch
+
+        sides = [
+            ModuleSide(
+                one.loaded.materialise(),
+                states.formats_at(models.history, at),
+                models.examined(at, on_progress, cancel).info,
+            )
+            for one, at in zip(opened, (before, b), strict=True)
+        ]
+        return replace(module_diff(*sides), before=models.label(before), after=models.label(b))
 
     def _analyses(
         self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
@@ -63,7 +86,7 @@ class Comparer:
         """The layer trees of both side by side: as graphs if one is a graph and the other can be."""
         own, (other, b) = self._models, after
         both = (own, before), after
-        kinds = [at > 0 or models.opened(0, on_progress).is_graph for models, at in both]
+        kinds = [models.opened(at, on_progress).is_graph for models, at in both]
         exported = any(kinds) and not all(kinds)
         if all(kinds) or (exported and (own if kinds[1] else other).from_torch):
             found = tree_diff(
@@ -75,10 +98,14 @@ class Comparer:
             )
         else:
             examined = [models.examined(at, on_progress, cancel) for models, at in both]
+            changes = self._of_modules(before, after, on_progress, cancel)
             found = tree_diff(
                 *[one.analysis for one in examined],
                 form="rows",
                 flows=(examined[0].flow, examined[1].flow),
+                known=None
+                if changes is None
+                else {row.before or "": (row.status, row.what) for row in changes.nodes},
                 on_progress=on_progress,
                 cancel=cancel,
             )

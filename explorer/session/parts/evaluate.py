@@ -59,7 +59,7 @@ def _predictor(
     models, at = state
     name = models.label(at)
     opened: Any = models.opened(at, on_progress)
-    if at or not hasattr(opened, "loaded"):
+    if not hasattr(opened, "loaded"):
         return of_graph(models.graph(at, on_progress), name, output, models.random_weights())
     bound, specs = module_inputs(opened, data, named)
     fallback = next((info.shape[0] for info in bound.inputs if info.shape), None)

@@ -15,7 +15,6 @@ from explorer.engine.formats.onnx import writer
 from explorer.engine.models.opened import dims_of
 from explorer.facts import TileSpec
 from explorer.facts.conversion import Conversion
-from explorer.facts.quantize import QuantizeRequest
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -34,14 +33,34 @@ class Exporter:
         self._models = models
 
     def save(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
-        """Writes the current model as ONNX, and says where."""
+        """Writes the current model as ONNX, or a quantized module by the name's ending; and says where."""
         models = self._models
         models.check_target(path, overwrite)
-        model = models.graph(models.current, on_progress)
+        as_module = models.is_module(models.current) and not path.lower().endswith(".onnx")
+        model = None if as_module else models.graph(models.current, on_progress)
         with output_files.atomic_write(path, overwrite=overwrite) as temporary:
-            writer.write(model, temporary, on_progress=on_progress)
+            if model is None:
+                self._write_module(temporary, path, on_progress)
+            else:
+                writer.write(model, temporary, on_progress=on_progress)
         models.history = states.amend(models.history, models.current, saved=path)
         return path
+
+    def _write_module(self, path: str, target: str, on_progress: OnProgress) -> None:
+        from explorer.engine.convert.module_twin import write_twin  # torch
+
+        models = self._models
+        opened: Any = models.opened(models.current)
+        job = convert.ConversionJob(
+            opened=opened,
+            source=models.source,
+            path=path,
+            target=target,
+            dims=models.options["dims"],
+            input_shapes=models.options["input_shapes"],
+            on_progress=on_progress,
+        )
+        write_twin(opened.loaded, opened.format, job)
 
     def convert(
         self,
@@ -61,7 +80,9 @@ class Exporter:
         models = self._models
         if models.current:
             raise Misuse(
-                "the current model was tiled: it is ONNX already",
+                "the current model was quantized: the model as opened is converted"
+                if models.is_module(models.current)
+                else "the current model was tiled: it is ONNX already",
                 where=models.source,
                 hint="save it as it is",
             )
@@ -147,20 +168,10 @@ class Exporter:
     ) -> str:
         """The command that does headless what `tile_module` does; '' where no command can."""
         words = scripts.tiling_words(replace(spec, form="auto"))
-        if self._models.module is not None or words is None:
+        if self._models.module is not None or self._models.current or words is None:
             return ""
         target = ["-o", path_word(output)] if output else []
         head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
-        return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
-
-    def quantize_module_command(
-        self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
-    ) -> str:
-        """The command that does headless what `quantize_module` does; '' where no command can."""
-        words = scripts.quantize_words(request)
-        if self._models.module is not None or words is None or output is None:
-            return ""
-        head = ["explorer", "quantize", path_word(self._models.source), "-o", path_word(output), *words]
         return shlex.join([*head, *dynamic_words(dynamic or {}), *opening_words(self._models.options)])
 
     def script(self, path: str, index: int | None, branches: bool, overwrite: bool) -> str:
@@ -202,6 +213,9 @@ class Exporter:
         """A state, and with which options the one before has to be opened for it to come out the same."""
         history, options = self._models.history, self._models.options
         entry, before = history.entries[at], history.parent(at) or 0
+        if self._models.is_module(before):
+            what = f"'{entry.label}' was made of a quantized nn.Module, whose layers no command opens"
+            raise Misuse(what, where="script", hint="save it as it is")
         bound = options["dims"] if entry.dims is None else entry.dims
         if before == 0:
             return scripts.Step(entry, {**options, "dims": bound}, at, before)

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.facts import History, HistoryEntry, Plan
+from explorer.facts.quantize import QuantizedLayer
 
 LONGEST_NAME = 200
 """Characters of a state's name."""
@@ -48,6 +49,12 @@ def between(history: History, one: int, other: int) -> tuple[HistoryEntry, ...]:
     """What was made on the way from one state to another, by way of what both were made of."""
     a, b = history.line_to(one), history.line_to(other)
     return tuple(history.entries[at] for at in sorted({*a} ^ {*b}))
+
+
+def formats_at(history: History, at: int) -> dict[str, QuantizedLayer]:
+    """What is known of the layers of a state that took a number format on the way to it, by their names."""
+    made = (history.entries[i].quantization for i in history.line_to(at))
+    return {layer.name: layer for one in made if one is not None for layer in one.layers if not layer.reason}
 
 
 def plan_between(history: History, before: int, after: int) -> Plan | None:

@@ -1,7 +1,8 @@
 """The models of a session: what was opened, what was made of it, and which is current.
 
-A state is a file or the opened model; what was found out about one (its graph, its analysis, its matrix
-products) is kept here, so that no question costs twice.
+A state is a file, the opened model, or an nn.Module made of it, which is made again where it is not there any
+more; what was found out about one (its graph, its analysis, its matrix products) is kept here, so that no
+question costs twice.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from explorer.session.parts import history as states
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.onnx import OnnxModel
+    from explorer.engine.models.torch.module import TorchModel
     from explorer.engine.operators.call import Rules
     from explorer.engine.tiling.products import Products
     from explorer.facts import Info, OpStat
@@ -42,6 +44,9 @@ __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
 
 _FEW, _A_SECOND = 10_000, 50_000
 """Rows that are packed in no time, and for a second of analysis: who shows no pages keeps no more of them."""
+
+_MODULES = 3
+"""States that are modules and held in memory."""
 
 Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -83,19 +88,21 @@ class Models:
         self._own_workdir: str | None = None
         self._original: OpenedModel | None = None
         self._states: dict[int, OnnxModel] = {}
+        self._modules: dict[int, TorchModel] = {}
         self.history = History((HistoryEntry("original", None, ""),), 0)
         self._graph: Model | None = None
         self._caches, self._since = cache and named, time.time_ns()
         self._seconds = 0.0
         self._cache: AnalysisCache | None = None
         self._examined: dict[int, AnalysisResult] = {}
-        self._original_graph: AnalysisResult | None = None
+        self._of_graphs: dict[int, AnalysisResult] = {}
         self.products: dict[int, dict[Any, Products]] = {}
 
     def close(self) -> None:
         """Forgets the models and removes the temporary folder."""
         self._original = None
         self._states.clear()
+        self._modules.clear()
         self._examined.clear()
         self._graph = None
         if self._own_workdir is not None:
@@ -150,9 +157,15 @@ class Models:
         entry = self.history.entries[at]
         return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
 
-    def append(self, entry: HistoryEntry) -> None:
-        """Adds a state that was made of the current one."""
+    def append(self, entry: HistoryEntry, module: TorchModel | None = None) -> None:
+        """Adds a state that was made of the current one; of one without a file the module itself."""
         self.history = states.append(self.history, entry)
+        if module is not None:
+            self._keep_module(self.current, module)
+
+    def is_module(self, at: int) -> bool:
+        """Whether a state was made as an nn.Module, so that no file holds it."""
+        return at > 0 and self.history.entries[at].path is None
 
     def restore(self, history: History) -> None:
         """Takes up the history of a session that ended."""
@@ -180,13 +193,13 @@ class Models:
         opened = self.opened(0, on_progress)
         check_names([opened], replace(opened.options, dims=dict(dims)))
         before = self.options["dims"]
-        found = self._examined, self.products, self._graph, self._original_graph
+        found = self._examined, self.products, self._graph, self._of_graphs
         self._take_dims(dims)
         try:
             self.examined(self.current, on_progress, cancel)
         except BaseException:
             self._take_dims(before)
-            self._examined, self.products, self._graph, self._original_graph = found
+            self._examined, self.products, self._graph, self._of_graphs = found
             raise
         self.history = replace(self.history, dims=dict(dims))
 
@@ -205,7 +218,9 @@ class Models:
     # what is known of them
 
     def opened(self, at: int = 0, on_progress: OnProgress = None) -> OpenedModel:
-        """A state as a model that was opened, once; every state but the first is an ONNX file."""
+        """A state as a model that was opened, once: the first, an ONNX file, or a module that was made."""
+        if self.is_module(at):
+            return self._module(at, on_progress)
         if at:
             state = self._state(at)
             state.options = self._state_options(self.options["dims"])
@@ -238,6 +253,11 @@ class Models:
 
     def graph(self, at: int, on_progress: OnProgress = None) -> Model:
         """The ONNX graph at a place of the history; the original is exported if it is none."""
+        if self.is_module(at):
+            own = os.path.join(self.workdir, f"module-{at}")  # all are called as the original is
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            with scratch.private_files(own) as folder:
+                return self._module(at, on_progress).graph(folder, on_progress=on_progress)
         if at:
             return self._state(at).model
         if self._graph is None:
@@ -320,12 +340,12 @@ class Models:
             return ()
 
     def graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """As `examined`, but of the ONNX graph even where the original is a module."""
-        if at or self.opened(0, on_progress).is_graph:
+        """As `examined`, but of the ONNX graph even of a module."""
+        if self.opened(at, on_progress).is_graph:
             return self.examined(at, on_progress, cancel).analysis
-        if self._original_graph is None:
-            self._original_graph = self._examined_graph(0, on_progress, cancel)
-        return self._original_graph.analysis
+        if at not in self._of_graphs:
+            self._of_graphs[at] = self._examined_graph(at, on_progress, cancel)
+        return self._of_graphs[at].analysis
 
     def analysis_at(self, at: int, sizes: Mapping[str, int]) -> Analysis:
         """The analysis of a state's graph; at these sizes of its inputs where it is not known without."""
@@ -429,6 +449,26 @@ class Models:
             self._states[at] = _onnx(path, OpenOptions())
         return self._states[at]
 
+    def _module(self, at: int, on_progress: OnProgress) -> TorchModel:
+        """A state that is a module, made again of the one before it where it was given up."""
+        if at not in self._modules:
+            from explorer.engine.convert.module_to_quantized import quantized_again  # torch
+
+            entry, parent = self.history.entries[at], self.history.parent(at) or 0
+            before: Any = self.opened(parent, on_progress)
+            if entry.quantize is None:
+                raise Misuse("this state of the session is gone", where="history")
+            analysis = self.examined(parent, on_progress).analysis
+            made = quantized_again(before, entry.quantize.spec, entry.ranges or {}, analysis)
+            self._keep_module(at, made)
+        return self._modules[at]
+
+    def _keep_module(self, at: int, module: TorchModel) -> None:
+        """Each holds weights of its own: those that were made first can be made again."""
+        self._modules[at] = module
+        while len(self._modules) > _MODULES:
+            del self._modules[next(iter(self._modules))]
+
     def _open(self, on_progress: OnProgress) -> OpenedModel:
         if on_progress is not None:
             on_progress(Progress("opening"))
@@ -456,7 +496,8 @@ class Models:
     def _take_dims(self, dims: Mapping[str, int]) -> None:
         """Other sizes: whatever was found out at those before is not known any more."""
         self.options["dims"] = dict(dims)
-        self._examined, self.products, self._original_graph, self._cache = {}, {}, None, None
+        self._examined, self.products, self._of_graphs, self._cache = {}, {}, {}, None
+        self._modules.clear()
         if self._original is not None:
             self._original.options = replace(self._original.options, dims=dict(dims))
             if not self._original.is_graph:
@@ -464,6 +505,8 @@ class Models:
 
     def _forget(self, at: int) -> None:
         self._states.pop(at, None)
+        self._modules.pop(at, None)
+        self._of_graphs.pop(at, None)
         self._examined.pop(at, None)
         self.products.pop(at, None)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
@@ -35,6 +36,7 @@ from explorer.engine.tiling.products import find_products
 from explorer.facts import HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
+from explorer.facts.tiling import scope_of
 from explorer.host import output_files, scratch
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -68,15 +70,14 @@ class Quantizer:
         self._models = models
         self._original: tuple[object, OriginalRuns] | None = None
 
-    def choice(self, spec: QuantizeSpec, state: int | None, on_progress: OnProgress) -> Quantization:
-        """What `quantize` would do to a state."""
-        with self._gone_to(state, back=True):
-            chosen = self._chosen(spec, on_progress)
-            request = QuantizeRequest(spec)
-            return self._answer(chosen, Grids({}), {}, request, None, weights=False)
+    def choice(self, spec: QuantizeSpec, on_progress: OnProgress) -> Quantization:
+        """What `quantize` would do to the current state."""
+        chosen = self._chosen(spec, on_progress)
+        request = QuantizeRequest(spec)
+        return self._answer(chosen, Grids({}), {}, request, None, weights=False)
 
     @contextmanager
-    def _gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:
+    def gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:
         """Another state is the current one: until the end with `back`, else for good unless that fails."""
         models = self._models
         kept, at = models.history, models.at(state)
@@ -95,12 +96,7 @@ class Quantizer:
         model = self._models.graph(self._models.current, on_progress)
         return in_force(spec, self._of(model, spec, sized=True).choices)
 
-    def quantize(self, request: QuantizeRequest, *, state: int | None = None, **how: Any) -> Quantization:
-        """Quantizes a state; the result becomes the current one."""
-        with self._gone_to(state):
-            return self._quantize(request, **how)
-
-    def _quantize(
+    def quantize(
         self,
         request: QuantizeRequest,
         *,
@@ -110,6 +106,7 @@ class Quantizer:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Quantization:
+        """Quantizes the current state; the result becomes the current one."""
         started = time.perf_counter()
         models, spec = self._models, request.spec
         if output is not None:
@@ -190,34 +187,21 @@ class Quantizer:
         bound = options["dims"] or options["input_shapes"]
         return shapes.infer(chosen.model).values if bound else chosen.shapes
 
-    def requantize(
-        self,
-        layer: str,
-        values: Mapping[str, Any],
-        *,
-        measured: bool,
-        on_progress: OnProgress,
-        cancel: Cancel,
-    ) -> Quantization:
-        """The current state made anew with another choice for one layer."""
+    def asked_again(self, layer: str, values: Mapping[str, Any]) -> tuple[QuantizeRequest, int]:
+        """What made the current state, another choice for one layer; and what it was made of."""
         models = self._models
         kept = models.history
         entry = kept.entries[kept.current]
         if entry.quantize is None or entry.quantization is None or entry.parent is None:
             raise Misuse("the current model was not quantized here", hint="quantize it first")
         names = [one.name for one in entry.quantization.layers]
+        if entry.path is None and layer not in names:
+            # a blame looks at the export of a module, and has the names of that
+            scopes = accumulate(scope_of(layer).split("."), "{}.{}".format)
+            layer = max({*scopes} & {*names}, key=len, default=layer)
         if layer not in names:
             raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
-        request = replace(entry.quantize, spec=for_layer(entry.quantize.spec, layer, **values))
-        return self.quantize(
-            request,
-            state=entry.parent,
-            output=None,
-            overwrite=False,
-            measured=measured,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        return replace(entry.quantize, spec=for_layer(entry.quantize.spec, layer, **values)), entry.parent
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

@@ -138,7 +138,8 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
     files, last = {0: '"$model"'}, 0
     for step in steps:
         entry, number = step.entry, step.number
-        output = _output(entry, f"{stem}_{number}.onnx", taken)
+        ending = ".pt2" if entry.path is None else ".onnx"
+        output = _output(entry, f"{stem}_{number}{ending}", taken)
         named = f', "{_comment(entry.name)}"' if entry.name else ""
         branch = "" if step.before == last else f", made of {step.before or 'the model'}"
         lines += ["", f"# {number}: {_comment(entry.label)}{named}{branch}"]

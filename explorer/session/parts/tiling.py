@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from explorer.base.errors import Misuse
 from explorer.engine.convert.job import module_of
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
@@ -163,6 +164,12 @@ class Tiler:
         self, at: int, on_progress: OnProgress, spec: TileSpec, apart: tuple[str, ...] | None
     ) -> Products:
         """The matrix products of a state; where `spec` packs groups into tiles, these among them."""
+        if self._models.is_module(at):
+            raise Misuse(
+                "a quantized nn.Module rounds, and multiplies floats: it is not tiled",
+                where=self._models.label(at),
+                hint="quantize the original as ONNX (form qdq) for tiles of integers",
+            )
         packed = spec.grouped == "pack"
         known = self._models.products.get(at, {})
         key: Any = (spec.tile, spec.rules, apart) if packed else apart

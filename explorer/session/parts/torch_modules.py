@@ -1,11 +1,13 @@
 """Tiling or quantizing the layers of an nn.Module in PyTorch, and torchinfo's table: what ends in no ONNX
 file.
 
-The results stand beside the history, whose states are files: the original stays the current model.
+What is handed out as an nn.Module stands beside the history: the original stays the current model. A
+quantized module can be a state, too.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +15,33 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.convert.job import ConversionJob, ConversionOptions
-from explorer.engine.convert.module_to_quantized import to_quantized
+from explorer.engine.convert.module_to_quantized import (
+    ModuleChoice,
+    QuantizedModule,
+    module_choice,
+    to_quantized,
+)
 from explorer.engine.convert.module_to_tiled import plan_module, to_torch
+from explorer.engine.convert.module_twin import has_layers, replaceable
 from explorer.engine.costs.compare import torchinfo
 from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.quantize.settings import in_force
 from explorer.engine.tiling.layers import with_sites_found
-from explorer.facts import Plan, TileResult, TileSpec
+from explorer.facts import Analysis, HistoryEntry, Plan, TileResult, TileSpec
 from explorer.facts.comparison import TorchinfoTable
-from explorer.facts.quantize import Quantization, QuantizeRequest
-from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
+from explorer.facts.settings import QuantizeSettings
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Cancel, Models, OnProgress, stem
+from explorer.session.parts.quantize import label
+from explorer.settings.parse import dynamic_words, opening_words, path_word
 
 if TYPE_CHECKING:
     from torch import nn
+
+MODULE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
+"""Of files that hold an nn.Module."""
+_AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
 
 
 class ModuleMaker:
@@ -39,7 +56,7 @@ class ModuleMaker:
         return self._with_macs(self._planned(self._naming(spec, job), job))
 
     def _planned(self, spec: TileSpec, job: ConversionJob) -> Plan:
-        return plan_module(self._models.opened(0, job.on_progress), spec, job, self._macs())
+        return plan_module(job.opened, spec, job, self._macs())
 
     def _naming(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
         """`spec` with the layers by name that it asks for by a filter."""
@@ -65,8 +82,8 @@ class ModuleMaker:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
         job = self._job(target=output or "", draws=draws, on_progress=on_progress, **how)
         module, result = to_torch(
-            self._models.opened(0, on_progress),
-            self._models.module,
+            job.opened,
+            None if self._models.current else self._models.module,
             self._naming(spec, job),
             job,
             output=output,
@@ -87,19 +104,89 @@ class ModuleMaker:
         overwrite: bool,
         measured: bool,
         dynamic: Mapping[str, Mapping[int, str]] | None,
-        command: str,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[nn.Module, Quantization]:
         """The quantized module, and what became of it."""
+        how: dict[str, Any] = {"overwrite": overwrite, "measured": measured, "cancel": cancel}
+        command = self.command(request, output, dynamic or {}) if output is not None else ""
+        made = self._quantized(request, output, dynamic, on_progress, own=True, **how)
+        return made.module, replace(made.fact, command=command)
+
+    def quantized_state(
+        self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **how: Any
+    ) -> Quantization:
+        """Quantizes the current state as a module, which becomes the current one; `how` as for `quantize`."""
+        made, models = self._quantized(request, output, None, on_progress, **how), self._models
+        command = self.command(request, output, {})
+        fact = replace(made.fact, command=command)
+        entry = HistoryEntry(
+            label=f"quantize {label(request.spec)}",
+            path=None,
+            command=command,
+            saved=output or "",
+            dims=dict(models.options["dims"]),
+            quantize=request,
+            quantization=fact,
+            ranges=made.ranges,
+        )
+        models.append(entry, made.opened)
+        return fact
+
+    def _quantized(
+        self,
+        request: QuantizeRequest,
+        output: str | None,
+        dynamic: Mapping[str, Mapping[int, str]] | None,
+        on_progress: OnProgress,
+        *,
+        own: bool = False,
+        overwrite: bool,
+        measured: bool,
+        cancel: Cancel,
+    ) -> QuantizedModule:
         job = self._job(
             target=output or "", verify=False, dynamic=dynamic, on_progress=on_progress, cancel=cancel
         )
-        opened = self._models.opened(0, on_progress)
-        analysis = self._models.examined(0).analysis
         how: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
-        module, fact = to_quantized(opened, self._models.module, request, job, analysis, **how)
-        return module, replace(fact, command=command)
+        module = self._models.module if own and not self._models.current else None
+        return to_quantized(self._opened(), module, request, job, self._analysis(), **how)
+
+    def choice(self, spec: QuantizeSpec) -> Quantization:
+        """What `quantized_state` would do to the current state."""
+        analysis = self._analysis()
+        fact = self._choice(spec).answer(analysis.info.totals.weight_bytes, spec)
+        return replace(fact, command=self.command(QuantizeRequest(spec), None, {}))
+
+    def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
+        """What `spec` asks of every layer of the current state."""
+        found = in_force(spec, self._choice(spec).choices)
+        return replace(found, layers=tuple(replace(layer, form="module") for layer in found.layers))
+
+    def _choice(self, spec: QuantizeSpec) -> ModuleChoice:
+        return module_choice(self._opened(), spec, self._analysis())
+
+    def takes(self, output: str | None) -> bool:
+        """Whether a quantization of the current state, which is of PyTorch's, is one of its modules.
+
+        Raises:
+            Misuse: `output` is a file of modules, and the state is none.
+        """
+        if output is not None and not output.lower().endswith(MODULE_ENDINGS):
+            return False
+        opened = self._opened()
+        return has_layers(opened) or (output is not None and not replaceable(opened, _AS_ONNX))
+
+    def command(
+        self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]
+    ) -> str:
+        """The command that quantizes the opened module headless; '' where no command can."""
+        words, models = scripts.quantize_words(request), self._models
+        if models.module is not None or models.current or words is None:
+            return ""
+        target = path_word(output or f"{stem(models.source)}_quantized.pt2")
+        head = ["explorer", "quantize", path_word(models.source), "-o", target, *words]
+        return shlex.join([*head, *dynamic_words(dynamic), *opening_words(models.options)])
 
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""
@@ -117,14 +204,14 @@ class ModuleMaker:
         on_progress: OnProgress,
         **how: Any,
     ) -> ConversionJob:
-        if self._models.current:
+        if self._models.current and not self._models.is_module(self._models.current):
             raise Misuse(
                 "the current model was made as ONNX: it is no module",
                 where=self._models.source,
                 hint="explorer.to_torch(path) loads the file; or go back to the original",
             )
         return ConversionJob(
-            opened=self._models.opened(0, on_progress),
+            opened=self._models.opened(self._models.current, on_progress),
             source=self._models.source,
             dims=self._models.options["dims"],
             input_shapes=self._models.options["input_shapes"],
@@ -134,6 +221,14 @@ class ModuleMaker:
             on_progress=on_progress,
             **how,
         )
+
+    def _opened(self) -> TorchModel:
+        found = self._models.opened(self._models.current)
+        assert isinstance(found, TorchModel)
+        return found
+
+    def _analysis(self) -> Analysis:
+        return self._models.examined(self._models.current).analysis
 
     def _with_macs(self, plan: Plan) -> Plan:
         """A plan that says of what it leaves how much that is, as far as the analysis knows."""

@@ -174,7 +174,7 @@ def test_what_torch_fuses_is_rounded_in_the_file_too(inputs: str, tmp_path: Path
 
 def test_a_state_that_was_made_as_onnx_is_no_module(net: Net) -> None:
     with Session(net, inputs=(X,)) as session:
-        session.quantize(QuantizeSpec(), report=False)
+        session.quantize(QuantizeSpec(form="qdq"), report=False)
         with pytest.raises(Misuse, match="the current model was made as ONNX: it is no module"):
             session.quantize_module(QuantizeSpec())
 

@@ -6,6 +6,7 @@ than many a model takes to be counted.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -136,6 +137,12 @@ class TorchModel:
             dims=self.options.dims,
             input_shapes=self.options.input_shapes,
         )
+
+    def holding(self, loaded: LoadedModule) -> TorchModel:
+        """What was made of the module in its place; inputs and options stay."""
+        made = copy.copy(self)
+        made.loaded, made._graph = loaded, None
+        return made
 
     def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
         """Figures of the nodes that torch.export makes of the module, by their names."""

@@ -25,8 +25,6 @@ from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
 from explorer.report.present.look.info import title
 
-_LEFT = ("float32", "")
-
 
 def quantize(about: Info, fact: Quantization) -> list[Block]:
     """The answer of `explorer quantize`."""
@@ -70,7 +68,12 @@ def _compared(fact: Quantization) -> list[Block]:
 
 def _rests_on(fact: Quantization) -> str:
     """What the figures come from."""
-    if not fact.output:
+    if not (fact.output or fact.seconds):
+        if fact.modules:
+            return (
+                "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it and measures what it"
+                " loses; -o FILE.onnx or --form quantizes its ONNX export."
+            )
         return "Only the choice, nothing was run: -o FILE writes the model and measures what it loses."
     what = "ranges and errors" if fact.outputs else "ranges"
     ran = f"{what} from {printable(fact.calibration)}; " if fact.calibration else ""
@@ -153,21 +156,11 @@ def _row(layer: QuantizedLayer) -> tuple[Cell, ...]:
     )
 
 
-def layer_formats(layer: QuantizedLayer) -> str:
-    """The formats of a layer's weight and inputs: 'int8', 'mxfp4 x float16', 'weight int4'."""
-    weight, inputs = (name if name not in _LEFT else "" for name in (layer.weight, layer.input))
-    if weight and inputs:
-        return weight if weight == inputs else f"{weight} x {inputs}"
-    return f"weight {weight}" if weight else (inputs and f"input {inputs}") or layer.before
-
-
 def layer_summary(layer: QuantizedLayer) -> str:
     """One line: 'Gemm -> int8, per channel, 38.2 dB'."""
-    parts = [f"{layer.op} -> {layer_formats(layer)}"]
-    if layer.granularity:
-        parts.append(f"per {layer.granularity}" if " " not in layer.granularity else layer.granularity)
     snr = layer.output_snr_db if layer.output_snr_db is not None else layer.weight_snr_db
-    return ", ".join([*parts, *([snr_text(snr)] if snr is not None else [])])
+    said = f"{layer.op} -> {layer.described}"
+    return said if snr is None else f"{said}, {snr_text(snr)}"
 
 
 def snr_text(snr: float) -> str:

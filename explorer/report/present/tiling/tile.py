@@ -15,7 +15,6 @@ from explorer.report.present.alike import alike, and_more
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
 from explorer.report.present.figures import share_text, utilization
-from explorer.report.present.quantize.quantize import layer_formats
 from explorer.settings.parse import option_words, path_word
 
 
@@ -186,7 +185,7 @@ def _grid(site: SitePlan) -> str:
 def _quantized(first: Quantization) -> list[Block]:
     """How many layers took which formats before they were tiled, and what stayed."""
     changed = [layer for layer in first.layers if not layer.reason]
-    formats = ", ".join(dict.fromkeys(layer_formats(layer) for layer in changed))
+    formats = ", ".join(dict.fromkeys(layer.formats for layer in changed))
     said = f"quantized first: {len(changed):,} of {len(first.layers):,} layers to {formats}"
     return [Line((Span(said, "figure"),), 2)]
 

@@ -292,5 +292,8 @@ def _calibrator(said: str) -> dict[str, Any]:
 def _headline(choice: Quantization, width: int) -> list[Line]:
     """How many layers take a format, and what is saved."""
     taken = sum(not layer.reason for layer in choice.layers)
-    rows = Field("layers", f"{taken:,} of {len(choice.layers):,}"), *totals(choice).rows
+    rows = (
+        Field("modules" if choice.modules else "layers", f"{taken:,} of {len(choice.layers):,}"),
+        *totals(choice).rows,
+    )
     return side_by_side(Fields(rows), width)

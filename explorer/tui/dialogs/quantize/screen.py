@@ -74,7 +74,8 @@ class QuantizationScreen(SubScreen[LayerWish]):
         """Show the layers, the cursor on the worst."""
         fact = self._fact
         taken = sum(not layer.reason for layer in fact.layers)
-        said = f" {taken:,} of {len(fact.layers):,} layers took a format"
+        what = "modules" if fact.modules else "layers"
+        said = f" {taken:,} of {len(fact.layers):,} {what} took a format"
         said += f"   {fact.calibration}" if fact.calibration else ""
         head = (((" Quantization", "strong"), (f"   {safe(self._state)}", "dim")), ((safe(said), "dim"),))
         self.query_one(TitleBar).show(lambda width: head)

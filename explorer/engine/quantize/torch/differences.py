@@ -1,0 +1,122 @@
+"""Differences of two nn.Modules that quantization made of one: a row a layer, its rounding folded in."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+import torch
+from msgspec import Struct
+from torch import nn
+
+from explorer.engine.quantize.torch.layers import found_modules
+from explorer.engine.quantize.torch.rounding import InputRounding
+from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.values.agreement import Agreement
+from explorer.facts import Diff as DiffFact
+from explorer.facts import Info, NodeDiff, OpDiff
+from explorer.facts.quantize import QuantizedLayer
+
+
+class ModuleSide(Struct, frozen=True):
+    """One of the two.
+
+    Attributes:
+        module: With its values.
+        formats: What is known of the layers that took a number format, by their names.
+        info: Of its analysis.
+    """
+
+    module: nn.Module
+    formats: Mapping[str, QuantizedLayer]
+    info: Info
+
+
+def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
+    """What differs between the layers of two modules with the same names.
+
+    Weights, buffers and roundings are compared themselves: layers of which nothing is told compute the same.
+    """
+    rows: list[NodeDiff] = []
+    fates: defaultdict[str, Counter[bool]] = defaultdict(Counter)
+    held = dict(after.module.named_modules())
+    for path, layer, kind in _layers(before.module):
+        row = _row(path, layer, held[path], kind, before, after)
+        fates[kind][row is not None] += 1
+        rows += [] if row is None else [row]
+    summary = [OpDiff(op, many.total(), many[True], many[False], 0, 0) for op, many in fates.items()]
+    return DiffFact(
+        before=before.info.model.source,
+        after=after.info.model.source,
+        equal=not rows,
+        summary=tuple(sorted(summary, key=lambda one: (not one.changed, -one.total, one.op))),
+        nodes=tuple(rows),
+        totals_before=before.info.totals,
+        totals_after=after.info.totals,
+    )
+
+
+def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """Layers that can take a number format, with all that is in them; and what else holds or makes values."""
+    whole = {path: kind.__name__ for path, _, kind in found_modules(module)}
+    inside: tuple[str, ...] = ()
+    for path, layer in module.named_modules():
+        if path and path.startswith(inside or ("\0",)):
+            continue
+        if path in whole:
+            inside = (*inside, f"{path}." if path else "")
+            yield path, layer, whole[path]
+        elif not any(layer.children()) or _own(layer):
+            yield path, layer, type(layer).__name__
+
+
+def _own(layer: nn.Module) -> bool:
+    return any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))
+
+
+def _row(
+    path: str, old: nn.Module, new: nn.Module, kind: str, before: ModuleSide, after: ModuleSide
+) -> NodeDiff | None:
+    """What differs in a layer; None for nothing."""
+    pairs = [
+        (name, tensor, new.get_parameter(name) if tensor is parameter else new.get_buffer(name))
+        for name, tensor, parameter in _tensors(old)
+    ]
+    other = [(name, a, b) for name, a, b in pairs if a is not b and not torch.equal(a, b)]
+    if not other and _roundings(old) == _roundings(new):
+        return None
+    name = path or type(old).__name__
+    was, now = before.formats.get(name), after.formats.get(name)
+    agreement = Agreement()
+    for held, a, b in other:
+        if a.dim() > 1 and "weight" in held:
+            agreement.add(*map(as_array, (a, b) if now is not None else (b, a)))
+    said = _snr(agreement)
+    if was is None and now is not None:
+        text = f"{kind} -> {now.described}{said}"
+    elif was is not None:
+        text = f"{was.described}{said} -> {kind if now is None else now.described}"
+    else:
+        text = "; ".join(f"{held} values differ" for held, _, _ in other)
+    status = "quantized" if was is None and now is not None else "changed"
+    return NodeDiff(status, name, name, text, kind, kind, "name")
+
+
+def _tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
+    """What a layer holds: name, tensor, and the same where it is a parameter."""
+    whole = not (any(layer.children()) and not isinstance(layer, nn.MultiheadAttention))
+    yield from ((name, tensor, tensor) for name, tensor in layer.named_parameters(recurse=whole))
+    yield from ((name, tensor, None) for name, tensor in layer.named_buffers(recurse=whole))
+
+
+def _roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
+    """How what a layer is given is rounded."""
+    hooks = layer._forward_pre_hooks.values()
+    return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
+
+
+def _snr(agreement: Agreement) -> str:
+    """Of the stored weights, of which something was lost."""
+    snr = agreement.snr_db if agreement.elements else None
+    return "" if snr is None or not math.isfinite(snr) else f", {snr:.1f} dB"
