@@ -143,8 +143,7 @@ def to_quantized(
         measured: Measure errors of weights, layers and outputs.
 
     Raises:
-        Misuse: The model is no nn.Module, no layer takes a format, the samples do not fit, or `output` cannot
-            be written.
+        Misuse: As `module_choice`; or the samples do not fit, or `output` cannot be written.
         BadModel: The module cannot be run or written, or a weight holds NaN.
         Cancelled: `job.cancel` said so.
     """
@@ -172,13 +171,11 @@ def to_quantized(
     if output is not None:
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
-    stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
-    fact = answer(
-        found.choices, grids.of, found.rows, stored, **errors, weights=measured, accumulator_bits=bits
-    )
+    stored, how = analysis.info.totals.weight_bytes, {"accumulator_bits": spec.accumulator, **errors}
+    fact = answer(found.choices, grids.of, found.rows, stored, weights=measured, **how)
     said = samples.text if measured or wanted(found.choices) else ""
-    seconds = time.perf_counter() - started
-    fact = replace(fact, output=output or "", calibration=said, seconds=seconds, modules=True)
+    took = time.perf_counter() - started
+    fact = replace(fact, output=output or "", calibration=said, seconds=took, modules=True)
     by_value = {use.value: limits for use, limits in seen.items()}
     return QuantizedModule(made, opened.holding(twin), fact, by_value)
 
