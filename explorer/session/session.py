@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline
     from explorer.facts.cost import Hardware
+    from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
     from explorer.facts.sweep import Sweep, SweepSpec
 
@@ -255,6 +256,28 @@ class Session(
             on_progress=on_progress,
             cancel=cancel,
         )
+
+    def sweep_training(self, data: str, over: str, **how: Any) -> TrainingSweep:
+        """Trains copies of the module in several ways; which does best on the held out samples.
+
+        Args:
+            data: As for `train`.
+            over: What is tried: 'lr=1e-4..1e-2,batch=64,256,epochs=20,optimizer=adam,sgd'. All combinations;
+                of a range those between its ends by tens (rates) or by doubling.
+            how: `trials`, so many combinations, drawn at random from the whole of each range; `seed`, of what
+                is drawn, and of every training; `output`, `scheduler`, `workers`, `on_progress`, `cancel` as
+                for `sweep`; `take`, a row by its place (1 is the best) and a file for the checkpoint of it,
+                which `weights_file` takes, and whether it may `overwrite` one; `labels`, `inputs`, `held`,
+                `task` as for `train`.
+
+        Raises:
+            Misuse: As for `train`, of all trials; `over` cannot be read, or there is no such row.
+            MissingExtra: PyTorch Lightning or Dask is not installed.
+            Cancelled: `cancel` said so; what is done is kept.
+        """
+        from explorer.session.sweep import sweep_trainings
+
+        return sweep_trainings(self, self._models, data, over, reopen, **how)
 
 
 def reopen(path: str, **options: Any) -> Session:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,15 +17,18 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import sweep as engine
-from explorer.engine.sweep import formats
-from explorer.engine.sweep.fingerprint import files_of
+from explorer.engine.sweep import formats, trainings
+from explorer.engine.sweep.fingerprint import files_of, fingerprint
 from explorer.facts.comparison import FigureTable, tilings_table
+from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.facts.quantize import FormatSweep, FormatSweepSpec
 from explorer.facts.sweep import Sweep, SweepSpec, ordered
 from explorer.host import input_files
-from explorer.session.parts.models import Models, OnProgress
+from explorer.host.output_files import check_target
+from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.quantize import Quantizer
 from explorer.settings.parse import opening_words, parse_tiles
+from explorer.settings.trials import parse_trials
 
 _MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
@@ -89,6 +93,90 @@ def sweep_formats(
     return replace(found, output=output or "")
 
 
+def sweep_trainings(
+    session: engine.SweepSession,
+    models: Models,
+    data: str,
+    over: str,
+    reopen: Reopen,
+    *,
+    trials: int | None = None,
+    seed: int = 0,
+    output: str | None = None,
+    overwrite: bool = False,
+    take: tuple[int, str] | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **how: Any,
+) -> TrainingSweep:
+    """A row for every way of training the session's module; see `Session.sweep_training`."""
+    asked = parse_trials(over, trials, seed)
+    if output is not None:
+        engine.check_output(output, [models.source, data])
+    if take is not None:
+        models.check_target(take[1], overwrite, data, *([output] if output else []))
+        if not 1 <= take[0] <= len(asked):
+            hint = f"there are {len(asked):,}"
+            raise Misuse(f"there is no row {take[0]}", where="--take", hint=hint)
+    module, samples = session.module_digest(), fingerprint([data], cancel)
+    source, options = _from_anywhere(models)
+    words = shlex.join(opening_words(models.options))
+    opening = {name: models.options[name] for name in _MATTERS}
+    tasks = []
+    for one in asked:
+        row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **one)
+        said = {**how, "opening": opening, "rules": _digest(models.options["rules"])}
+        key = trainings.key_of(row, module, samples, said)
+        tasks.append(
+            trainings.TrainingTask(
+                opener=partial(_module_anew, reopen, source, options),
+                files=(data,),
+                fingerprint=samples,
+                opening=f"{module} {words}",
+                row=replace(row, key=key),
+                how=how,
+                module=module,
+            )
+        )
+    return trainings.sweep_trainings(
+        session,
+        tasks,
+        stay=models.module is not None,
+        output=output,
+        take=None if take is None else (*take, overwrite),
+        scheduler=scheduler,
+        workers=workers,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+
+
+def _from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
+    """What a module is opened by, wherever a worker runs."""
+    head, colon, name = models.source.rpartition(":")
+    source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
+    paths = {key: os.path.abspath(path) for key in ("rules", "weights_file") if (path := models.options[key])}
+    return source, {**models.options, **paths}
+
+
+def _module_anew(reopen: Reopen, source: str, options: Mapping[str, Any]) -> engine.SweepSession:
+    """A module as its file is now: a worker may have imported it for a sweep before."""
+    sys.modules.pop(source.rpartition(":")[0], None)
+    return reopen(source, **options)
+
+
+def training_results(
+    path: str, over: str | None = None, take: tuple[int, str] | None = None, overwrite: bool = False
+) -> TrainingSweep:
+    """The trainings that such a file holds, all or those of `over`; `take` writes the weights of a row."""
+    if take is not None:
+        check_target(take[1], overwrite=overwrite, models=[path], weights=())
+    wanted = parse_trials(over) if over else ({},)
+    return trainings.kept_trainings(path, wanted, None if take is None else (*take, overwrite))
+
+
 def is_results(path: str) -> bool:
     """Whether this is a file that a sweep keeps its rows in."""
     return os.path.isfile(path) and engine.is_store(path)
@@ -104,9 +192,14 @@ def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
     return formats.kept_formats(path, names)
 
 
-def holds_formats_only(path: str) -> bool:
-    """Whether such a file holds rows of number formats, and no tilings."""
-    return not engine.kept(path).rows and bool(formats.kept_formats(path).rows)
+def kinds(path: str) -> tuple[str, ...]:
+    """What rows such a file holds: 'tilings', 'formats', 'trainings'."""
+    held = {
+        "tilings": engine.kept(path).rows,
+        "formats": formats.kept_formats(path).rows,
+        "trainings": trainings.holds(path),
+    }
+    return tuple(name for name, rows in held.items() if rows)
 
 
 def sorted_by(fact: Sweep, by: str) -> Sweep:

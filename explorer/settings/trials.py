@@ -37,21 +37,8 @@ _KINDS = {
 }
 
 
-class _Axis(NamedTuple):
-    """The values of one option; with `ends` they are a range, whose grid they are."""
-
-    kind: _Kind
-    values: tuple[Any, ...]
-    ends: tuple[Any, Any] | None
-
-    def drawn(self, draw: random.Random) -> Any:
-        """One of the list, or of the range, where each ratio is as likely as the next."""
-        if self.ends is None:
-            return draw.choice(self.values)
-        low, high = self.ends
-        value = math.exp(draw.uniform(math.log(low), math.log(high)))
-        value = float(f"{value:.3g}") if self.kind.read is float else round(value)
-        return min(max(value, low), high)
+_Span = tuple[Any, Any]
+"""Both ends of a range; of a single value it is both."""
 
 
 def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[dict[str, Any], ...]:
@@ -66,35 +53,34 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
     Raises:
         Misuse: A name or a value cannot be read, or they are too many.
     """
-    axes: dict[str, list[_Axis]] = {}
+    spans: dict[str, list[_Span]] = {}
     name = ""
     for word in text.split(","):
         said, equals, value = word.partition("=")
-        if equals:
-            name = said.strip()
-            if name in axes:
-                raise Misuse(f"'{name}' stands there twice", where="--train", hint="name its values once")
+        name = said.strip() if equals else name
+        if equals and name in spans:
+            raise Misuse(f"'{name}' stands there twice", where="--train", hint="name its values once")
         if name not in _KINDS:
             what = f"'{name or word.strip()}' is nothing that is tried"
             hint = nearest(name, _KINDS) or f"{', '.join(_KINDS)} are; {_HINT}"
             raise Misuse(what, where="--train", hint=hint)
-        axes.setdefault(name, []).append(_axis(name, (value if equals else word).strip()))
-    joined = [_joined(several) for several in axes.values()]
-    found = math.prod(len(axis.values) for axis in joined) if count is None else count
-    if found > MOST:
-        raise Misuse(f"these are {found:,} trainings", where="--train", hint=f"{MOST:,} are the most")
-    names = [axis.kind.name for axis in joined]
+        spans.setdefault(name, []).append(_span(name, (value if equals else word).strip()))
+    axes = [[one for span in found for one in _grid(_KINDS[name], *span)] for name, found in spans.items()]
+    many = math.prod(map(len, axes)) if count is None else count
+    if many > MOST:
+        raise Misuse(f"these are {many:,} trainings", where="--train", hint=f"{MOST:,} are the most")
     if count is None:
-        made = list(itertools.product(*(axis.values for axis in joined)))
+        made = list(itertools.product(*axes))
     else:
         draw = random.Random(seed)
         # of few values there may be fewer combinations than are asked for
-        draws = (tuple(axis.drawn(draw) for axis in joined) for _ in range(100 * count))
+        draws = (tuple(_drawn(_KINDS[n], draw, s) for n, s in spans.items()) for _ in range(100 * count))
         made = list(itertools.islice(dict.fromkeys(draws), count))
+    names = [_KINDS[name].name for name in spans]
     return tuple(dict(zip(names, values, strict=True)) for values in dict.fromkeys(made))
 
 
-def _axis(name: str, text: str) -> _Axis:
+def _span(name: str, text: str) -> _Span:
     kind = _KINDS[name]
     low, dots, high = text.partition("..")
     try:
@@ -104,18 +90,20 @@ def _axis(name: str, text: str) -> _Axis:
         fits = False
     if not fits:
         raise Misuse(f"'{text}' is no value or range of {name}", where="--train", hint=_HINT)
-    values = [ends[0]]
-    while dots and values[-1] * kind.times < ends[1] * (1 - 1e-9):
+    return ends
+
+
+def _grid(kind: _Kind, low: Any, high: Any) -> list[Any]:
+    values = [low]
+    while low != high and values[-1] * kind.times < high * (1 - 1e-9):
         values.append(kind.read(f"{values[-1] * kind.times:.9g}"))
-    if dots and ends[1] != ends[0]:
-        values.append(ends[1])
-    return _Axis(kind, tuple(values), ends if dots else None)
+    return values if low == high else [*values, high]
 
 
-def _joined(several: Sequence[_Axis]) -> _Axis:
-    """Values of a list as one; a range stands alone."""
-    if len(several) == 1:
-        return several[0]
-    if any(axis.ends for axis in several):
-        raise Misuse("a range stands alone", where="--train", hint=_HINT)
-    return _Axis(several[0].kind, tuple(axis.values[0] for axis in several), None)
+def _drawn(kind: _Kind, draw: random.Random, spans: Sequence[_Span]) -> Any:
+    """A value of one of the ranges, in which each ratio is as likely as the next."""
+    low, high = draw.choice(spans)
+    if low == high:
+        return low
+    value = math.exp(draw.uniform(math.log(low), math.log(high)))
+    return min(max(float(f"{value:.3g}") if kind.read is float else round(value), low), high)

@@ -132,10 +132,12 @@ FORMAT_SWEEP = (
     next(option for option in FORMATS if option.flag == "--granularity"),
     Option(
         "--take",
-        "write the number formats of a row, or of the one that was found, for quantize --config",
+        "write the number formats of a row, or of the one that was found, for quantize --config;\n"
+        "with --train the weights of a row, for --weights-file",
         "ROW:FILE",
         manual="write the number formats of a row by its number, or of the one that was `found` under"
-        " `--bits` and `--snr`, as a file for `quantize --config`: `7:formats.toml`, `found:formats.toml`",
+        " `--bits` and `--snr`, as a file for `quantize --config`: `7:formats.toml`, `found:formats.toml`;"
+        " with `--train` the weights of a row as a checkpoint for `--weights-file`: `1:best.ckpt`",
     ),
 )
 """What number formats are tried on; of `explorer sweep`."""

@@ -5,20 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from explorer.base.errors import Misuse
 from explorer.engine.evaluate.data_file import DataFile
 from explorer.engine.evaluate.predictor import Predictor
-from explorer.engine.evaluate.score import ClassMetrics, NumberMetrics, choices, task_of
+from explorer.engine.evaluate.score import Metrics, choices, metrics_of, task_of
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import Array
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Progress
-from explorer.facts.evaluate.evaluation import Evaluation, ModelAgreement, ModelScore, Task
-
-_LOSS = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
-Metrics = ClassMetrics | NumberMetrics
+from explorer.facts.evaluate.evaluation import LOSSES, Evaluation, ModelAgreement, ModelScore, Task
 
 
 def evaluate(
@@ -60,8 +55,7 @@ def evaluate(
         chosen = chosen or (task_of(labels, found[0]) if labels is not None else "agreement")
         outputs = outputs or _outputs(found[0], labels, chosen)
         if labels is not None:
-            metrics = metrics or [_metrics(chosen) for _ in models]
-            _check_classes(labels, chosen, data, done)
+            metrics = metrics or [metrics_of(chosen) for _ in models]
             for one, output in zip(metrics, found, strict=True):
                 one.add(output, labels, data.path, done)
         for agreement, model, output in zip(beside, models[1:], found[1:], strict=True):
@@ -73,7 +67,7 @@ def evaluate(
         data.path,
         data.count,
         chosen,
-        _LOSS[chosen],
+        LOSSES[chosen],
         taken,
         data.labels,
         batch,
@@ -104,25 +98,11 @@ def _score(
     )
 
 
-def _metrics(task: Task) -> Metrics:
-    return ClassMetrics() if task == "classification" else NumberMetrics()
-
-
 def _outputs(output: Array, labels: Array | None, task: Task) -> int:
     """Classes, or numbers of a sample."""
     if task == "regression":
         return int(output[0].size)
     return int(choices(output, labels).shape[1]) if output.ndim > 1 else 1
-
-
-def _check_classes(labels: Array, task: Task, data: DataFile, first: int) -> None:
-    """Refuses classes that are no whole numbers."""
-    if task != "classification" or labels.dtype.kind in "biu":
-        return
-    broken = (labels != np.floor(labels)).reshape(len(labels), -1).any(axis=1)
-    if broken.any():
-        what = f"'{data.labels}' in sample {first + int(np.argmax(broken)) + 1:,} is no class"
-        raise Misuse(what, where=data.path, hint="classes are whole numbers from 0 on")
 
 
 def _agree(

@@ -86,17 +86,17 @@ class ClassMetrics(Struct):
         if scores.shape[0] != labels.size or scores.shape[1] < 2:
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
-        truth = labels.reshape(-1).astype(np.int64)
-        wrong = (truth < 0) | (truth >= scores.shape[1])
+        truth = labels.reshape(-1)
+        wrong = (truth < 0) | (truth >= scores.shape[1]) | (truth != np.floor(truth))
         if wrong.any():
             at = int(np.argmax(wrong))
             sample = first + at * len(labels) // max(truth.size, 1) + 1
             what = (
-                f"the label {int(truth[at])} in sample {sample:,} is no class: there are {scores.shape[1]:,}"
+                f"the label {truth[at]:.12g} in sample {sample:,} is no class: there are {scores.shape[1]:,}"
             )
             raise Misuse(what, where=where, hint=f"classes are 0 to {scores.shape[1] - 1}")
         self.classes = scores.shape[1]
-        self._count(scores, truth)
+        self._count(scores, truth.astype(np.int64))
 
     def _count(self, scores: Array, truth: Array) -> None:
         place = places(scores, truth)
@@ -188,3 +188,11 @@ class NumberMetrics(Struct):
             "r2": 1 - self.squares / self.spread if some and self.spread else None,
             "undefined": self.undefined,
         }
+
+
+Metrics = ClassMetrics | NumberMetrics
+
+
+def metrics_of(task: Task) -> Metrics:
+    """What adds up the figures of a task."""
+    return ClassMetrics() if task == "classification" else NumberMetrics()

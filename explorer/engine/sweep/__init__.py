@@ -264,7 +264,7 @@ class _Run:
                 return 0
         tasks, places = self._tasks(busy)
 
-        def done(task: Task, outcome: tuple[Row, ...] | ExplorerError) -> None:
+        def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
             work, indices = places[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not kept: another worker, or another day, may do better

@@ -76,5 +76,10 @@ def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Har
     tiling = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
     for rule in tiling["rules"]:
         rule.pop("origin", None)
-    said = {"version": __version__, "model": model, "opening": opening, "tiling": tiling, "machine": machine}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})
+
+
+def digest(said: Mapping[str, Any]) -> str:
+    """Digest of what figures depend on, and of the program's version."""
+    text = json.dumps({"version": __version__, **said}, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

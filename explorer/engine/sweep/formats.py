@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
-from explorer.base.version import __version__
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.quantize.number_formats import format_of
 from explorer.engine.sweep import MOST, Subject, cluster, complain, processes
-from explorer.engine.sweep.fingerprint import fingerprint
-from explorer.engine.sweep.measure import Row, SweepSession, Task
+from explorer.engine.sweep.fingerprint import digest, fingerprint
+from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.mixed import bits_of, next_move, outcome, snr_of
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
@@ -367,7 +364,7 @@ class _Run:
                 tasks.append(task)
                 places[id(task)] = work, at
 
-        def done(task: Task, outcome: tuple[Row, ...] | ExplorerError) -> None:
+        def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
             work, at = places[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not kept: another worker, or another day, may do better
@@ -454,8 +451,7 @@ def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: st
     choice = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
     for rule in choice["rules"]:
         rule.pop("origin", None)
-    said = {"version": __version__, "model": model, "opening": opening, "formats": choice, "samples": samples}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return digest({"model": model, "opening": opening, "formats": choice, "samples": samples})
 
 
 def _content(path: str) -> str:

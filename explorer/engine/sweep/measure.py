@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from explorer.engine.sweep.fingerprint import fingerprint
 from explorer.engine.tiling.cost import plan_cost
 from explorer.facts import History, Plan, TileResult, TileSpec
 from explorer.facts.cost import Hardware
+from explorer.facts.evaluate.training_run import TrainingRun
 from explorer.facts.quantize import FormatRow, Quantization, QuantizeSpec
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
@@ -61,6 +62,12 @@ class SweepSession(Protocol):
     ) -> Quantization:
         """Quantize and run, without a state."""
 
+    def module_digest(self) -> str:
+        """Of the module that was opened."""
+
+    def train(self, data: str, *, output: str | None, cancel: Cancel, **how: Any) -> TrainingRun:
+        """Train a copy of it."""
+
     def undo(self) -> History:
         """One step back."""
 
@@ -93,11 +100,11 @@ class Task(Struct, frozen=True, kw_only=True):
     opening: str = ""
     version: str = __version__
 
-    def made(self, door: SweepSession) -> Iterator[Row]:
+    def made(self, door: SweepSession) -> Iterator[Struct]:
         """The rows, one after the other."""
         raise NotImplementedError
 
-    def __call__(self) -> tuple[Row, ...]:
+    def __call__(self) -> tuple[Struct, ...]:
         """The rows, made in a worker's process."""
         return measure(self)
 
@@ -213,7 +220,7 @@ _ONE = threading.Lock()
 _open: tuple[str, SweepSession] | None = None
 
 
-def measure(task: Task) -> tuple[Row, ...]:
+def measure(task: Task) -> tuple[Struct, ...]:
     """The task's rows, made in a worker's process; the model stays open for the next task.
 
     Raises:

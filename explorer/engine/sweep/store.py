@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 import msgspec
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.facts.evaluate.training_sweep import TrainingTrial
 from explorer.facts.quantize import FormatRow
 from explorer.facts.sweep import SweepRow
 
@@ -28,9 +29,22 @@ _BUSY = 30.0
 """Seconds that another sweep into the same file is waited for; it holds the file for a row at a time."""
 _LARGEST = 1 << 63
 
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """The weights of a training's best epoch, as Lightning writes them."""
+
+    key: str
+    content: bytes
+
+
 Row = TypeVar("Row", bound=msgspec.Struct)
 
-_TABLES: dict[type, str] = {SweepRow: "rows", FormatRow: "formats"}
+_TABLES: dict[type, str] = {
+    SweepRow: "rows",
+    FormatRow: "formats",
+    TrainingTrial: "trainings",
+    Checkpoint: "checkpoints",
+}
 
 
 class _Layout(Generic[Row]):
@@ -97,7 +111,7 @@ def is_store(path: str) -> bool:
 
 
 class Store(Generic[Row]):
-    """Rows of one kind by key; tilings and number formats have a table each.
+    """Rows of one kind by key; tilings, number formats, trainings and their weights have a table each.
 
     Args:
         kind: Of the rows.

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 Task = Literal["classification", "regression", "agreement"]
 """What labels say: a class, numbers to be met, or (without labels) nothing."""
+LOSSES = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
 
 
 class ClassScore(Struct, frozen=True):

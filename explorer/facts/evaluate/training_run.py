@@ -6,13 +6,7 @@ from msgspec import Struct
 
 
 class EpochScore(Struct, frozen=True):
-    """One pass over the samples.
-
-    Attributes:
-        loss: Mean over the samples that were trained on, while it was trained.
-        held_loss: Mean over those that were held out, after it; `accuracy` is of them, too, and None
-            of a regression.
-    """
+    """One pass: losses of what was trained on, and after it of what was held out, whose accuracy it is."""
 
     epoch: int
     loss: float
@@ -21,7 +15,7 @@ class EpochScore(Struct, frozen=True):
     seconds: float
 
 
-class TrainingRun(Struct, frozen=True):
+class TrainingRun(Struct, frozen=True, kw_only=True):
     """A training.
 
     Attributes:
@@ -48,56 +42,6 @@ class TrainingRun(Struct, frozen=True):
     seed: int
     epochs: tuple[EpochScore, ...]
     best: int
-    output: str
+    output: str = ""
     weights: str
-    seconds: float
-
-
-class TrainingTrial(Struct, frozen=True):
-    """One training of several.
-
-    Attributes:
-        rate, batch, epochs, optimizer: How.
-        best: The epoch of the lowest held loss, whose figures these are.
-        loss: Mean over the held out samples; `accuracy` is of them, too, and None of a regression.
-        error: Why it has no figures; '' where it has.
-    """
-
-    rate: float = 1e-2
-    batch: int = 64
-    epochs: int = 20
-    optimizer: str = "adam"
-    best: int = 0
-    loss: float | None = None
-    accuracy: float | None = None
-    seconds: float = 0.0
-    error: str = ""
-
-
-class TrainingSweep(Struct, frozen=True):
-    """Trainings of one model on one file, side by side.
-
-    Attributes:
-        source: The model; `data` the file.
-        task, loss: As of a `TrainingRun`.
-        samples, held: Trained on, and held out: the same ones in every trial.
-        parameters: Numbers that were trained.
-        seed: Of every trial.
-        trials: The best first: of the lowest held loss; those without figures last.
-        output: The checkpoint of the best; '' where none was asked for.
-        workers: Processes that worked at it; 0 where it was done in this one.
-    """
-
-    source: str
-    data: str
-    task: str
-    loss: str
-    samples: int
-    held: int
-    parameters: int
-    seed: int
-    trials: tuple[TrainingTrial, ...]
-    output: str
-    weights: str
-    workers: int
     seconds: float

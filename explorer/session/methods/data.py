@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts.evaluate.evaluation import Evaluation, Task
-    from explorer.facts.evaluate.training_run import TrainingRun, TrainingSweep
+    from explorer.facts.evaluate.training_run import TrainingRun
 
 
 class DataMethods(SessionParts):
@@ -73,41 +73,17 @@ class DataMethods(SessionParts):
             for models in beside:
                 models.close()
 
-    def train(
-        self,
-        data: str,
-        *,
-        labels: str = "",
-        inputs: Sequence[str] = (),
-        epochs: int = 20,
-        rate: float = 1e-2,
-        batch: int = 64,
-        optimizer: str = "adam",
-        seed: int = 0,
-        held: float = 0.2,
-        task: Task | None = None,
-        output: str | None = None,
-        overwrite: bool = False,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> TrainingRun:
+    def train(self, data: str, **how: Any) -> TrainingRun:
         """Trains a copy of the module that was opened, a small one, on the samples of a file.
 
         Args:
             data: As for `evaluate`; it is held in memory.
-            labels: As for `evaluate`.
-            inputs: As for `evaluate`.
-            epochs: Passes over the samples.
-            rate: The learning rate.
-            batch: Samples of a step.
-            optimizer: 'adam', 'sgd', or 'momentum' (of 0.9).
-            seed: Of the shuffling, of what is held out and of what the model draws.
-            held: The share of samples that is held out, and says which epoch is best.
-            task: As for `evaluate`.
-            output: A checkpoint for the weights of the best epoch, which `weights_file` takes.
-            overwrite: Whether an existing `output` may be replaced.
-            on_progress: Told after every epoch.
-            cancel: Asked at every batch; True stops, and nothing is written.
+            how: `labels`, `inputs`, `task`, as for `evaluate`; `epochs` (20 passes over the samples), `rate`
+                (0.01), `batch` (64 samples a step), `optimizer` ('adam', 'sgd', or 'momentum' of 0.9), `seed`
+                (0: of the shuffling, of what is held out, of what the model draws), `held` (0.2, the share
+                that is held out, and says which epoch is best); `output`, a checkpoint for the weights of the
+                best epoch, which `weights_file` takes, and if it may `overwrite` one; `on_progress`, told
+                after every epoch, and `cancel`, asked at every batch: True stops, and nothing is written.
 
         Raises:
             Misuse: It is no module, the data does not fit it, or the loss is NaN.
@@ -117,70 +93,14 @@ class DataMethods(SessionParts):
         """
         from explorer.session.parts.train import trained  # torch, lightning
 
-        how: dict[str, Any] = {"epochs": epochs, "rate": rate, "batch": batch, "optimizer": optimizer}
-        how |= {"seed": seed, "held": held, "task": task}
-        return trained(
-            self._models,
-            data,
-            labels=labels,
-            inputs=inputs,
-            output=output,
-            overwrite=overwrite,
-            on_progress=on_progress,
-            cancel=cancel,
-            **how,
-        )
+        return trained(self._models, data, **how)
 
-    def sweep_training(
-        self,
-        data: str,
-        over: str,
-        *,
-        trials: int | None = None,
-        seed: int = 0,
-        output: str | None = None,
-        overwrite: bool = False,
-        scheduler: str | None = None,
-        workers: int | None = None,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-        **how: Any,
-    ) -> TrainingSweep:
-        """Trains copies of the module in several ways; which does best on the held out samples.
-
-        Args:
-            data: As for `train`.
-            over: What is tried: 'lr=1e-4..1e-2,batch=64,256,epochs=20,optimizer=adam,sgd'. All combinations;
-                of a range those between its ends by tens (rates) or by doubling.
-            trials: So many combinations, drawn at random from the whole of each range.
-            seed: Of what is drawn, and of every training.
-            output: A checkpoint for the weights of the best, which `weights_file` takes.
-            overwrite: Whether an existing `output` may be replaced.
-            scheduler: Of a Dask cluster that does the work; data and model lie at the same place there.
-            workers: Processes on this machine; 1 is this one, None as many as there are processors where
-                that saves time.
-            on_progress: Told how many trainings are done.
-            cancel: Asked now and then; True stops, and nothing is written.
-            how: labels, inputs, held and task, as for `train`.
+    def module_digest(self) -> str:
+        """Digest of the module that was opened: its layers, its numbers, the files its classes are in.
 
         Raises:
-            Misuse: As for `train`, of all trials, or `over` cannot be read.
-            MissingExtra: PyTorch Lightning or Dask is not installed.
-            Cancelled: `cancel` said so.
+            Misuse: It is no module.
         """
-        from explorer.session.parts.train import swept  # torch, lightning
+        from explorer.session.parts.train import module_digest  # torch
 
-        return swept(
-            self._models,
-            data,
-            over,
-            trials=trials,
-            seed=seed,
-            output=output,
-            overwrite=overwrite,
-            scheduler=scheduler,
-            workers=workers,
-            on_progress=on_progress,
-            cancel=cancel,
-            **how,
-        )
+        return module_digest(self._models)

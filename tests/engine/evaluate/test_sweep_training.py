@@ -44,7 +44,7 @@ def here(tmp_path, monkeypatch):
 def test_every_combination_is_trained_as_train_would_and_the_best_is_kept(here):
     with Session(NET) as session:
         found = session.sweep_training(
-            "d.npz", "lr=1e-3,0.1,batch=16,64,epochs=2", output="b.ckpt", workers=1
+            "d.npz", "lr=1e-3,0.1,batch=16,64,epochs=2", take=(1, "b.ckpt"), workers=1
         )
         alone = {
             (rate, batch): session.train("d.npz", epochs=2, rate=rate, batch=batch)
@@ -67,6 +67,36 @@ def test_every_combination_is_trained_as_train_would_and_the_best_is_kept(here):
     assert own.loss == again.loss
 
 
+def test_a_sweep_that_is_stopped_goes_on_where_it_was(here, capsys):
+    """By what the rows say of themselves: what another model, data or seed made is not taken for it."""
+    steps, over = iter(range(1000)), "lr=0.1,0.2,0.4,epochs=2"
+    how = {"output": "r.db", "workers": 1}
+    with Session(NET) as session:
+        with pytest.raises(Cancelled):  # in the third training
+            session.sweep_training("d.npz", over, cancel=lambda: next(steps) > 14, **how)
+        more = session.sweep_training("d.npz", over, take=(2, "two.ckpt"), **how)
+        again = session.sweep_training("d.npz", over, **how)
+        other = session.sweep_training("d.npz", over, held=0.3, **how)
+    assert (more.made, more.kept, again.made, again.kept) == (1, 2, 0, 3)
+    assert again.trials == more.trials
+    assert (other.made, other.kept) == (3, 0)
+    # a file of results gives weights without a training, and those are the row's
+    assert main(["sweep", "r.db", "--json"]) == 0
+    kept = json.loads(capsys.readouterr().out)["trials"]
+    assert len(kept) == 6
+    at = 1 + [row["key"] for row in kept].index(more.trials[1].key)
+    assert main(["sweep", "r.db", "--take", f"{at}:same.ckpt"]) == 0
+    capsys.readouterr()
+    assert main(["sweep", "r.db", "--train", "lr=0.2..0.4", "--csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 4
+    assert (here / "same.ckpt").read_bytes() == (here / "two.ckpt").read_bytes()
+    # the same module by another name is known; with another layer in its file it is another one
+    for code, known in ((CODE, 1), (CODE.replace("nn.Linear(4, 3)", "nn.Linear(4, 3), nn.Tanh()"), 0)):
+        (here / "moved.py").write_text(code)
+        with Session("moved.py:net") as session:
+            assert session.sweep_training("d.npz", "lr=0.1,epochs=2", **how).kept == known
+
+
 def test_workers_find_what_one_process_finds(here, monkeypatch):
     def travelled(tasks, done, *, workers, cancel=None):
         for task in tasks:
@@ -75,8 +105,8 @@ def test_workers_find_what_one_process_finds(here, monkeypatch):
 
     monkeypatch.setattr(processes, "run", travelled)
     with Session(NET) as session:
-        near = session.sweep_training("d.npz", "lr=1e-2..1,epochs=1", output="a.ckpt", workers=1)
-        far = session.sweep_training("d.npz", "lr=1e-2..1,epochs=1", output="b.ckpt", workers=3)
+        near = session.sweep_training("d.npz", "lr=1e-2..1,epochs=1", take=(1, "a.ckpt"), workers=1)
+        far = session.sweep_training("d.npz", "lr=1e-2..1,epochs=1", take=(1, "b.ckpt"), workers=3)
     assert (near.workers, far.workers) == (0, 3)
     figures = [[(t.rate, t.loss, t.accuracy) for t in fact.trials] for fact in (near, far)]
     assert figures[0] == figures[1]
@@ -114,7 +144,7 @@ def test_processes_and_a_cluster_train(here):
             command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "2"]
             with subprocess.Popen([*command, "--no-dashboard"], stderr=subprocess.DEVNULL) as worker:
                 there = session.sweep_training(
-                    "d.npz", "lr=0.01,0.1,epochs=1", scheduler=address, output="c.ckpt"
+                    "d.npz", "lr=0.01,0.1,epochs=1", scheduler=address, take=(1, "c.ckpt")
                 )
                 worker.terminate()
             scheduler.terminate()
@@ -133,14 +163,14 @@ def test_the_answer_is_a_table_the_best_first_and_one_that_fails_says_why(here, 
         "--workers",
         "1",
     ]
-    assert main([*words, "-o", "best.ckpt"]) == 0
+    assert main([*words, "--take", "1:best.ckpt"]) == 0
     said = capsys.readouterr()
-    rows = [line.split() for line in said.out.splitlines() if "sgd" in line]
+    rows = [line.split()[1:] for line in said.out.splitlines() if "sgd" in line]
     assert [row[0] for row in rows] == ["0.1", "1e+30"]
     assert "NaN or Inf in epoch 1" in said.out
     assert "best is lr 0.1" in said.out
     assert "1 of 2 trials have no figures" in said.err
-    assert main([*words, "-o", "best.ckpt"]) == 2
+    assert main([*words, "--take", "1:best.ckpt"]) == 2
     assert "exists" in capsys.readouterr().err
     assert main([*words, "--json"]) == 0
     trials = json.loads(capsys.readouterr().out)["trials"]
@@ -164,6 +194,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
     assert 10 < sum(t["rate"] < 1e-3 for t in drawn) < 30
     # of two there are no forty
     assert len(parse_trials("batch=64,256", 40)) == 2
+    assert [t["rate"] for t in parse_trials("lr=0.5,0.01..0.1")] == [0.5, 0.01, 0.1]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +202,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
     [
         (["--train", "lr=1e-3"], "--train: needs samples; add --data FILE"),
         (["--data", "d.npz"], "--data: needs --train"),
-        (["--train", "lr=0.1", "--data", "d.npz", "--tile", "16"], "--tile: is for tilings"),
+        (["--train", "lr=0.1", "--data", "d.npz", "--tile", "16"], "--tile: says nothing of trainings"),
         (["--train", "rate=0.1", "--data", "d.npz"], "'rate' is nothing that is tried"),
         (["--train", "lr=fast", "--data", "d.npz"], "'fast' is no value or range of lr"),
         (["--train", "lr=nan", "--data", "d.npz"], "'nan' is no value or range of lr"),
@@ -179,18 +210,19 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
         (["--train", "batch=1", "--data", "d.npz"], "'1' is no value or range of batch"),
         (["--train", f"epochs=1..{10**400}", "--data", "d.npz"], "is no value or range of epochs"),
         (["--train", "optimizer=adam..sgd", "--data", "d.npz"], "no value or range of optimizer"),
-        (["--train", "lr=0.1,1..10", "--data", "d.npz"], "a range stands alone"),
+        (["--train", "lr=0.1", "--data", "d.npz", "--take", "2:new.ckpt"], "there is no row 2"),
+        (["--train", "lr=0.1", "--data", "d.npz", "--take", "best"], "'best' is no row and file"),
         (["--train", "lr=0.1,lr=1", "--data", "d.npz"], "'lr' stands there twice"),
         (["--train", "lr=0.1", "--trials", "2000", "--data", "d.npz"], "1,000 are the most"),
         (["--train", "lr=0.1,1", "--data", "none.npz"], "none.npz"),
         (["--train", "lr=1e30", "--data", "d.npz"], "NaN or Inf in epoch 1"),
-        (["--train", "lr=0.1", "--data", "d.npz", "-o", "d.npz", "--force"], "d.npz"),
+        (["--train", "lr=0.1", "--data", "d.npz", "--take", "1:d.npz", "--force"], "d.npz"),
         (["other.onnx", "--train", "lr=0.1", "--data", "d.npz"], "one model is trained at a time"),
     ],
 )
 def test_what_cannot_be_swept_is_one_line_and_nothing_is_written(here, capsys, words, says):
     before = {path: path.stat().st_size for path in here.iterdir()}
-    output = [] if "-o" in words or "--tile" in words else ["-o", "new.ckpt"]
+    output = [] if "--take" in words or "--tile" in words else ["--take", "1:new.ckpt"]
     assert main(["sweep", NET, *words, *output]) == 2
     err = capsys.readouterr().err
     assert says in err
@@ -207,7 +239,7 @@ def test_an_object_stays_here_and_who_stops_gets_no_file(here):
         with pytest.raises(Misuse, match="stays in its process"):
             session.sweep_training("d.npz", "lr=0.1", workers=2)
     with Session(NET) as session, pytest.raises(Cancelled):
-        session.sweep_training("d.npz", "lr=0.1", output="new.ckpt", cancel=lambda: True)
+        session.sweep_training("d.npz", "lr=0.1", take=(1, "new.ckpt"), cancel=lambda: True)
     assert not (here / "new.ckpt").exists()
 
 

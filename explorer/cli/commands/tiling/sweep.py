@@ -12,17 +12,18 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
-from explorer.cli.commands.compare import train
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.arguments.training import TRAINING_SWEEP, samples
+from explorer.cli.output.answer import Answer, document, plain, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 from explorer.process import supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.quantize import FormatSweep
     from explorer.facts.sweep import Sweep, SweepSpec
 
@@ -34,14 +35,16 @@ def _layout_beside(path: str) -> str:
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    if (trained := train.swept(given, progress)) is not None:
-        return trained
     from explorer.session import sweep
 
-    formats = _formats(given, progress)
-    if formats is not None:
+    shown = len(given.models) == 1 and sweep.is_results(given.models[0])
+    held = sweep.kinds(given.models[0]) if shown else ()
+    trainings = held == ("trainings",) or ("trainings" in held and given.train is not None)
+    if (trained := _trainings(given, progress, trainings)) is not None:
+        return trained
+    if (formats := _formats(given, progress, shown, held)) is not None:
         return formats
-    if len(given.models) == 1 and sweep.is_results(given.models[0]):
+    if shown:
         if idle := sorted(given.explicit - _OF_RESULTS):
             flag = "--" + idle[0].replace("_", "-")
             raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
@@ -89,12 +92,11 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _formats(given: ParsedArgs, progress: ProgressLine) -> Answer | None:
+def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Sequence[str]) -> Answer | None:
     """The answer where number formats are tried, or a file of results holds nothing else; else None."""
     from explorer.session import sweep
 
-    shown = len(given.models) == 1 and sweep.is_results(given.models[0])
-    if given.quantize is None and not (shown and sweep.holds_formats_only(given.models[0])):
+    if given.quantize is None and (not shown or "formats" not in held or "tilings" in held):
         if idle := sorted(given.explicit & {option.key for option in FORMAT_SWEEP}):
             flag = "--" + idle[0].replace("_", "-")
             raise Misuse("says nothing of tilings", where=flag, hint="name formats: --quantize int8,fixed8.4")
@@ -202,6 +204,49 @@ def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
     return explorer.sweep_formats(*given.models, spec=spec, on_progress=progress, **how, **given.opening)
 
 
+def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer | None:
+    """The answer where trainings are asked for, or a file of results holds nothing else; else None."""
+    if not shown and not given.train:
+        if idle := given.explicit & _OWN_OF_TRAININGS:
+            raise Misuse("needs --train", where="--" + min(idle), hint="leave it out")
+        return None
+    if idle := given.explicit - (_OF_TRAINING_RESULTS if shown else _OF_TRAININGS):
+        flag = "--" + min(idle).replace("_", "-")
+        raise Misuse("says nothing of trainings", where=flag, hint="leave it out")
+    row, colon, path = (given.take or "1:").partition(":")
+    if not (row.isdecimal() and colon) or bool(given.take) != bool(path):
+        raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
+    take = (int(row), path) if given.take else None
+    if shown:
+        from explorer.session import sweep
+
+        fact = sweep.training_results(given.models[0], given.train, take, given.force)
+    else:
+        fact = _trained(given, progress, take)
+    failed = sum(bool(trial.error) for trial in fact.trials)
+    return Answer(
+        DONE,
+        lambda: plain(fact),
+        lambda: present("tiling.sweep_training").training_sweep(fact),
+        rows="trials",
+        warning=f"{failed:,} of {len(fact.trials):,} trials have no figures" if failed else "",
+    )
+
+
+def _trained(given: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | None) -> TrainingSweep:
+    if given.data is None:
+        raise Misuse("needs samples", where="--train", hint="add --data FILE")
+    if len(given.models) > 1:
+        raise Misuse("one model is trained at a time", where=given.models[1], hint="leave it out")
+    _say_what_is_kept(given)
+    how = {
+        name: getattr(given, name) for name in ("trials", "seed", "output", "scheduler", "workers", "held")
+    }
+    how |= {"take": take, "overwrite": given.force, "on_progress": progress}
+    with explorer.Session(given.models[0], **given.opening) as session:
+        return session.sweep_training(given.data, given.train, **samples(given), **how)
+
+
 def _without(fact: Sweep | FormatSweep, bad: Mapping[str, str]) -> str:
     """What there are no figures of: whole models, and why, and single tilings; '' if there are all."""
     said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
@@ -219,6 +264,14 @@ _OF_TILINGS = {
     *("verify", "sort", "beside", "scalesim", "markdown"),
 }
 """Options that mean something for tilings alone."""
+_OWN_OF_TRAININGS = {option.key for option in TRAINING_SWEEP}
+_OF_TRAINING_RESULTS = {"train", "take", "force", "json", "csv", "quiet", "memory"}
+_OF_TRAININGS = {
+    *_OWN_OF_TRAININGS,
+    *_OF_TRAINING_RESULTS,
+    *("seed", "output", "workers", "scheduler"),
+    *(flag[2:].replace("-", "_") for flag in OPENING),
+}
 
 
 def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:
@@ -296,7 +349,7 @@ COMMAND = Command(
         "--seed",
         Option(
             "--output",
-            "a file that keeps the rows (SQLite), for going on where it was stopped; --train: a checkpoint",
+            "a file that keeps the rows (SQLite), for going on where it was stopped",
             "FILE",
             short="-o",
         ),
@@ -328,8 +381,8 @@ COMMAND = Command(
             " as"
             " `FILE` with `_layout` in its name, the layout that version 3 asks for (`-l`)",
         ),
-        Option("--force", "overwrite FILE of --scalesim, of --take, or of --train's -o, if it exists"),
-        *train.SWEPT,
+        Option("--force", "overwrite FILE of --scalesim, or of --take, if it exists"),
+        *TRAINING_SWEEP,
         *OPENING,
         "--markdown",
         *TABLE,
@@ -339,7 +392,7 @@ COMMAND = Command(
         "explorer sweep model.onnx --tile-m 16,64 --tile-k 16,64 --tile-n 16,64 -o results.db",
         "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
         "explorer sweep results.db --beside 32,64,128 --markdown",
-        "explorer sweep net.py:net --train lr=1e-4..1e-2,batch=64,256 --data train.npz -o best.ckpt",
+        "explorer sweep net.py:net --train lr=1e-4..1e-2,batch=64,256 --data train.npz --take 1:best.ckpt",
         "explorer sweep model.onnx --quantize int8,fixed8.4,mxfp4 --per-layer -o results.db",
         "explorer sweep model.onnx --quantize int8,mxfp4 --bits 6 --snr 20 --take found:mixed.toml",
         "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",

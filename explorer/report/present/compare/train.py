@@ -1,11 +1,12 @@
-"""A training by its epochs, and several by their figures: `explorer train`, `explorer sweep --train`."""
+"""A training by its epochs: `explorer train`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from explorer.base.units import exact_text, printable, seconds_text
-from explorer.facts.evaluate.training_run import EpochScore, TrainingRun, TrainingSweep, TrainingTrial
+from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
+from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.figures import share_text, written
 
@@ -18,7 +19,7 @@ def training_run(fact: TrainingRun) -> list[Block]:
     best = fact.epochs[fact.best - 1]
     how = f"{fact.optimizer}, rate {fact.rate:g}, batch {fact.batch:,}, seed {fact.seed}"
     blocks: list[Block] = [
-        *_head(fact, how),
+        *head(fact, how),
         *_curve(f"{fact.loss}, held out", [epoch.held_loss for epoch in fact.epochs]),
         Line(),
         Table(
@@ -30,59 +31,22 @@ def training_run(fact: TrainingRun) -> list[Block]:
             what="epochs" if len(fact.epochs) > 200 else "",
         ),
         Line(),
-        Line(("best is epoch ", Span(f"{fact.best}", "strong"), *_accuracy_said(best)), 2),
+        Line(("best is epoch ", Span(f"{fact.best}", "strong"), *accuracy_said(best)), 2),
         Line(Span(seconds_text(fact.seconds), "quiet"), 2),
     ]
     return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
 
 
-def training_sweep(fact: TrainingSweep) -> list[Block]:
-    """The answer of `explorer sweep --train`: a row a trial, the best first, and where its weights are."""
-    best = fact.trials[0]
-    workers = f", {fact.workers} workers" if fact.workers else ""
-    blocks: list[Block] = [
-        *_head(fact, f"seed {fact.seed}"),
-        Table(
-            (
-                *(Column(name, "right") for name in ("lr", "batch", "epochs", "best", fact.loss, "accuracy")),
-                Column("optimizer"),
-                Column("time", "right"),
-                Column("", role="warning"),
-            ),
-            Rows(_trial, fact.trials),
-        ),
-        Line(),
-        Line(
-            ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *_accuracy_said(best)), 2
-        ),
-        Line(Span(f"{len(fact.trials):,} trained in {seconds_text(fact.seconds)}{workers}", "quiet"), 2),
-    ]
-    return [*blocks, Line(), *written(fact.output)] if fact.output else blocks
-
-
-def _head(fact: TrainingRun | TrainingSweep, how: str) -> list[Block]:
+def head(fact: TrainingRun | TrainingSweep, how: str) -> list[Block]:
+    """What is trained on what, and how."""
     samples = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
     said = f"{exact_text(fact.parameters)} parameters, {how}; weights {fact.weights}"
     title = Span(printable(fact.source), "strong"), Span(f"   {fact.task}, {samples}", "quiet")
     return [Line(title), Line(Span(said, "quiet"), 2), Line()]
 
 
-def _trial(trial: TrainingTrial) -> Sequence[Cell]:
-    known = trial.loss is not None
-    return (
-        Span(f"{trial.rate:g}", "figure", f"{trial.rate!r}", trial.rate),
-        f"{trial.batch:,}",
-        f"{trial.epochs:,}",
-        f"{trial.best}" if known else "-",
-        Span(f"{trial.loss:.4g}", "figure", f"{trial.loss!r}", trial.loss) if known else "-",
-        "-" if trial.accuracy is None else share_text(trial.accuracy, 1.0),
-        trial.optimizer,
-        Span(seconds_text(trial.seconds), "quiet") if known else "-",
-        printable(trial.error),
-    )
-
-
-def _accuracy_said(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
+def accuracy_said(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
+    """The accuracy, where there is one, behind what has it."""
     if epoch.accuracy is None:
         return ()
     return ", accuracy ", Span(share_text(epoch.accuracy, 1.0), "figure")

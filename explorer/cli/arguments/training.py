@@ -1,0 +1,64 @@
+"""Options of trainings, and of the data files that models are trained and evaluated on."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.options import Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from explorer.cli.arguments.command import ParsedArgs
+
+DATA = (
+    Option(
+        "--data",
+        "an .npz, .npy or .csv with a sample in each row",
+        "FILE",
+        manual="an `.npz` (arrays with a sample in each row), `.npy` or `.csv` (a sample in each line)",
+    ),
+    Option(
+        "--labels",
+        "the array or column that is to be met (default: labels, label, y, targets, target; the last column)",
+        "NAME",
+        manual="the array or column that is to be met; by default `labels`, `label`, `y`, `targets` or"
+        " `target`, of a table the last column",
+    ),
+    Option(
+        "--inputs",
+        "arrays or columns that go in, separated by commas, or input=array (default: by name, or the rest)",
+        "NAMES",
+        manual="arrays or columns that go in, separated by commas, in the order of the model's inputs or as"
+        " `input=array`; by default what is called like the inputs, or what is left",
+    ),
+    Option(
+        "--task",
+        "what labels say (default: whole numbers are classes)",
+        choices=("classification", "regression"),
+    ),
+)
+"""Which of a file are samples, and what they are for."""
+
+HELD = Option("--held", "share of samples that is held out (default 0.2)", "SHARE", "0.2", reads="share")
+
+TRAINING_SWEEP = (
+    Option(
+        "--train",
+        "train a small module in each of these ways instead: lr=1e-4..1e-2,batch=64,256\n"
+        "(lr, batch, epochs, optimizer; a range goes by tens, or by doubling)",
+        "VALUES",
+        manual="train a small module on `--data` in each of these ways instead, the best first:"
+        " `lr=1e-4..1e-2,batch=64,256` (`lr`, `batch`, `epochs`, `optimizer`; a range goes by tens, or by"
+        " doubling); `--take 1:best.ckpt` writes the weights of a row",
+    ),
+    Option("--trials", "so many of --train, drawn from the whole of its ranges", "N", least=1),
+    *DATA,
+    HELD,
+)
+"""What `explorer sweep` takes for trainings."""
+
+
+def samples(given: ParsedArgs) -> dict[str, Any]:
+    """That, as a `Session` takes it."""
+    inputs = given.inputs.split(",") if given.inputs else ()
+    return {"labels": given.labels or "", "inputs": inputs, "task": given.task}

@@ -1,0 +1,187 @@
+"""Sweep of trainings: a row for every way to train a module, and its checkpoint, kept as other rows are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
+from explorer.engine.sweep import cluster, processes
+from explorer.engine.sweep.fingerprint import digest
+from explorer.engine.sweep.measure import SweepSession, Task
+from explorer.engine.sweep.store import Checkpoint, Store
+from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
+from explorer.host import scratch
+from explorer.host.output_files import atomic_write
+
+Take = tuple[int, str, bool] | None
+"""The row whose checkpoint is written, where, and whether over another file."""
+_HOW = ("seed", "rate", "batch", "epochs", "optimizer")
+_WORTH = 20.0
+"""Seconds of work from which on other processes are worth those that they take to import torch."""
+
+
+class TrainingTask(Task, frozen=True, kw_only=True):
+    """One training: `how`, but for what the row says itself; the only one of the task's files is the data.
+
+    Attributes:
+        module: Digest of the module that is meant.
+    """
+
+    row: TrainingTrial
+    how: Mapping[str, Any]
+    module: str
+
+    def made(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
+        """The row with its figures, and the checkpoint; that there can be none, is an answer."""
+        stop_if(cancel)
+        row = self.row
+        if door.module_digest() != self.module:
+            raise BadModel("the worker has another module of this name", where=row.model)
+        how = {name: getattr(row, name) for name in _HOW}
+        try:
+            with scratch.folder() as folder:
+                path = os.path.join(folder, "best.ckpt")
+                run = door.train(self.files[0], output=path, cancel=cancel, **self.how, **how)
+                with open(path, "rb") as file:
+                    yield Checkpoint(row.key, file.read())
+        except (Cancelled, MissingExtra):
+            raise
+        except ExplorerError as error:
+            yield replace(row, error=str(error))
+            return
+        names = ("task", "samples", "held", "parameters", "weights", "best", "seconds")
+        best = run.epochs[run.best - 1]
+        found = {name: getattr(run, name) for name in names}
+        yield replace(row, measure=run.loss, loss=best.held_loss, accuracy=best.accuracy, **found)
+
+
+def sweep_trainings(
+    door: SweepSession,
+    tasks: Sequence[TrainingTask],
+    *,
+    stay: bool = False,
+    output: str | None = None,
+    take: Take = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> TrainingSweep:
+    """Does the trainings that `output` does not hold yet.
+
+    Args:
+        door: The session of the module.
+        tasks: A training each.
+        stay: The module is an object of this process.
+        output: As for `sweep`, and so are the rest.
+        take: A row by its place, whose checkpoint is written.
+        scheduler: Of a Dask cluster.
+        workers: Processes.
+        on_progress: Told how many are done.
+        cancel: Asked now and then; True stops. What is done is kept.
+
+    Raises:
+        Misuse: All of them fail.
+        MissingExtra, Cancelled: As for `sweep`.
+    """
+    began = time.perf_counter()
+    if stay and (scheduler or (workers or 1) > 1):
+        raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
+    with Store(TrainingTrial, output) as store, Store(Checkpoint, output) as weights:
+        known = {row.key: row for row in store.rows([task.row.key for task in tasks]) if not row.error}
+        # the same content may have another name now
+        rows = {
+            key: replace(row, model=tasks[0].row.model, data=tasks[0].row.data) for key, row in known.items()
+        }
+        left = [task for task in tasks if task.row.key not in known]
+        count = len(left)
+
+        def done(task: TrainingTask, found: Sequence[Any] | ExplorerError) -> None:
+            if isinstance(found, ExplorerError):
+                # not kept: another worker, or another day, may do better
+                rows[task.row.key] = replace(task.row, error=str(found))
+            else:
+                rows[task.row.key] = found[-1]
+                weights.add(found[:-1])
+                store.add(found[-1:])
+            report(on_progress, None, "training", len(rows) - len(known), count)
+
+        report(on_progress, None, "training", 0, count)
+        here = scheduler is None and (stay or workers in (None, 1))
+        while left and here and (stay or workers == 1 or _cheap(rows, known, len(left))):
+            done(left[0], list(left[0].made(door, cancel)))
+            del left[0]
+        far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in left]
+        most = workers or min(processes.cores(), processes.room(os.path.getsize(tasks[0].files[0])))
+        at_work = 0
+        if far and scheduler is None:
+            at_work = processes.run(far, done, workers=most, cancel=cancel)
+        elif far:
+            at_work = cluster.run(far, done, scheduler=scheduler or "", cancel=cancel)
+        found = _answer(list(rows.values()), weights, take)
+    made, seconds = sum(not row.error for row in found.trials) - len(known), time.perf_counter() - began
+    return replace(found, made=made, kept=len(known), output=output or "", workers=at_work, seconds=seconds)
+
+
+def kept_trainings(path: str, wanted: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
+    """The trainings that a file of results holds, of those that are wanted.
+
+    Raises:
+        Misuse: There is none, or `take` names no row.
+    """
+    with (
+        Store(TrainingTrial, path, changed=False) as store,
+        Store(Checkpoint, path, changed=False) as weights,
+    ):
+        rows = [row for row in store.rows() if any(_is(row, one) for one in wanted)]
+        if not rows:
+            raise Misuse("it holds no such training", where=path)
+        return replace(_answer(rows, weights, take), kept=len(rows), output=path)
+
+
+def _is(row: TrainingTrial, wanted: Mapping[str, Any]) -> bool:
+    return all(getattr(row, name) == value for name, value in wanted.items())
+
+
+def holds(path: str) -> bool:
+    """Whether a file of results holds a training."""
+    with Store(TrainingTrial, path, changed=False) as store:
+        return next(store.rows(), None) is not None
+
+
+def key_of(row: TrainingTrial, module: str, samples: str, said: Mapping[str, Any]) -> str:
+    """Digest of what a row's figures depend on: the contents of module and data, and how it is trained."""
+    how = {name: getattr(row, name) for name in _HOW}
+    return digest({"module": module, "samples": samples, "how": how, "said": said})
+
+
+def _answer(rows: Sequence[TrainingTrial], weights: Store[Checkpoint], take: Take) -> TrainingSweep:
+    trials = tuple(sorted(rows, key=lambda row: (bool(row.error), row.place)))
+    best = trials[0]
+    if best.error:
+        raise Misuse(best.error)
+    if take is not None:
+        at, path, overwrite = take
+        found = next(weights.rows([row.key for row in trials[at - 1 : at]]), None) if at > 0 else None
+        if found is None:
+            what, hint = f"there is no row {at} with figures", f"there are {len(trials):,}"
+            raise Misuse(what, where="--take", hint=hint)
+        with atomic_write(path, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
+            file.write(found.content)
+    names = ("data", "task", "samples", "held", "parameters", "seed", "weights")
+    same = {name: getattr(best, name) for name in names}
+    written = "" if take is None else take[1]
+    return TrainingSweep(source=best.model, loss=best.measure, trials=trials, written=written, **same)
+
+
+def _cheap(rows: Mapping[str, TrainingTrial], known: Mapping[str, TrainingTrial], left: int) -> bool:
+    """Whether what is left takes less than workers do to begin, by what those that were trained took."""
+    took = [row.seconds for key, row in rows.items() if key not in known]
+    return left < 2 or processes.cores() < 2 or not took or sum(took) / len(took) * left < _WORTH
