@@ -254,6 +254,22 @@ BAD = {
 }
 
 
+def test_no_class_of_a_wide_table_of_confusions_is_cut_at_sixty_columns(here, capsys, monkeypatch):
+    _linear("a.onnx")
+    x, y = _samples(20_000)
+    np.savez("d.npz", x=x, y=y % 2)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["evaluate", "a.onnx", "--data", "d.npz", "--batch", "20000"]) == 0
+    said = capsys.readouterr().out
+    fact = explorer.evaluate_files("a.onnx", data="d.npz", batch=20_000).models[0]
+    for confusion in fact.confusions:
+        assert f" {confusion.count:,}" in said
+    assert max(map(len, said.splitlines())) <= 60
+    heads = [line.split() for line in said.splitlines() if line.split()[:1] == ["label"]]
+    assert [word for words in heads for word in words[1:]] == [str(at) for at in range(CLASSES)]
+    assert len(heads) > 1
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_data_that_does_not_fit_is_one_line(here, capsys, case):
     _linear("a.onnx")

@@ -12,6 +12,8 @@ from explorer.report.present.figures import plain, share_text
 
 _MATRIX = 10
 """Classes up to which every confusion is shown, as a matrix."""
+_NARROW, _GAP = 54, 2
+"""Cells that a matrix may take on the narrowest terminal, and between two columns."""
 _FEW = 5
 _OF_TASK = {
     "classification": ("accuracy", "top-5", "cross entropy"),
@@ -102,24 +104,37 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
-    heading = Heading(printable(model.source), f"{model.confused:,} labels missed")
+    said = f"{model.confused:,} labels missed"
     if fact.outputs <= _MATRIX:
-        return [heading, _matrix(model, fact.outputs)]
+        return [
+            Heading(printable(model.source), f"{said}; what they were taken for"),
+            *_matrix(model, fact.outputs),
+        ]
     rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _FEW]]
     columns = (Column("label", "right"), Column("taken for", "right"), Column("times", "right"))
-    return [heading, Table(columns, rows)]
+    return [Heading(printable(model.source), said), Table(columns, rows)]
 
 
-def _matrix(model: ModelScore, classes: int) -> Table:
-    """Labels downward, what the model took them for to the right."""
+def _matrix(model: ModelScore, classes: int) -> list[Block]:
+    """Labels downward, what the model took them for to the right; in parts, where it is a wide one."""
     counts = {(c.label, c.predicted): c.count for c in model.confusions}
     counts |= {(c.label, c.label): c.correct for c in model.classes}
-    columns = [Column("label", "right"), *(Column(f"as {at}", "right") for at in range(classes))]
-    rows: list[list[Cell]] = [
-        [plain(label), *(_cell(counts.get((label, at), 0), label == at) for at in range(classes))]
-        for label in range(classes)
-    ]
-    return Table(columns, rows)
+    most = [max(counts.get((label, at), 0) for label in range(classes)) for at in range(classes)]
+    widths = [len(f"{many:,}") + _GAP for many in most]
+    parts: list[list[int]] = [[]]
+    for at, width in enumerate(widths):
+        if len("label") + sum(widths[of] for of in parts[-1]) + width > _NARROW:
+            parts.append([])
+        parts[-1].append(at)
+    blocks: list[Block] = []
+    for part in parts:
+        columns = [Column("label", "right"), *(Column(f"{at}", "right") for at in part)]
+        rows: list[list[Cell]] = [
+            [plain(label), *(_cell(counts.get((label, at), 0), label == at) for at in part)]
+            for label in range(classes)
+        ]
+        blocks += [*([Line()] if blocks else []), Table(columns, rows)]
+    return blocks
 
 
 def _cell(count: int, right: bool) -> Span:
