@@ -234,7 +234,7 @@ def test_the_answer_is_a_table_and_json(here, capsys):
     np.savez("d.npz", x=x, y=y)
     assert main(["evaluate", "a.onnx", "b.onnx", "--data", "d.npz"]) == 0
     said = capsys.readouterr().out
-    assert all(word in said for word in ("accuracy", "cross entropy", "SNR dB", "as 6", "the first"))
+    assert all(word in said for word in ("accuracy", "cross entropy", "SNR dB", "taken for", "the first"))
     assert main(["evaluate", "a.onnx", "a.onnx", "--data", "d.npz", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["models"][1]["agreement"]["snr_db"] == "inf"
@@ -256,8 +256,8 @@ BAD = {
 
 def test_no_class_of_a_wide_table_of_confusions_is_cut_at_sixty_columns(here, capsys, monkeypatch):
     _linear("a.onnx")
-    x, y = _samples(20_000)
-    np.savez("d.npz", x=x, y=y % 2)
+    x, y = _samples(140_000)
+    np.savez("d.npz", x=x, y=y * 0)
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["evaluate", "a.onnx", "--data", "d.npz", "--batch", "20000"]) == 0
     said = capsys.readouterr().out
