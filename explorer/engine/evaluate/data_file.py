@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import math
 import os
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
+from itertools import islice, tee
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from explorer.engine.runtime import samples
 from explorer.engine.runtime.input_files import Array, InputSpec
 from explorer.host import confinement
 
-_CELLS = 1 << 28
-"""Cells of a table at most: 2 GiB as numbers. What is larger belongs into an .npz."""
 TABLE = "the table"
 """What the columns of a table that go in are called together."""
 
@@ -69,7 +67,10 @@ class DataFile(Struct, frozen=True):
         for first in range(0, self.count, size):
             made = {}
             for name, rows in each.items():
-                made[name] = np.stack(list(islice(rows, min(size, self.count - first))))
+                found = list(islice(rows, wanted := min(size, self.count - first)))
+                if len(found) < wanted:
+                    raise Misuse("the file is cut short", where=self.path)
+                made[name] = np.stack(found)
                 self._check(name, made[name], first)
             yield made
 
@@ -216,8 +217,23 @@ def _elements(sample: Sequence[Any]) -> int | None:
 
 
 def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataFile:
-    names, values = _numbers(path)
-    table = values.reshape(-1, len(names))
+    """A table, of which the lines are counted; numbers are read when they are asked for."""
+    lines = _lines(path)
+    _, head = next(lines, (0, []))
+    headless = all(map(_is_number, head))
+    names = (
+        [f"column {at}" for at in range(1, len(head) + 1)] if headless else [cell.strip() for cell in head]
+    )
+    count = int(headless and bool(head))
+    for number, line in lines:
+        if len(line) != len(names):
+            what = f"it has {len(line):,} cells and the first line {len(names):,}"
+            raise Misuse(what, where=f"{path}:{number}")
+        count += 1
+    if not count:
+        raise Misuse("there is no sample in it", where=path)
+    if len(set(names)) != len(names):
+        raise Misuse("two columns are called alike", where=path)
     for name in (*inputs, *([labels] if labels else [])):
         if name not in names:
             raise Misuse(f"it has no column '{printable(name)}'", where=path, hint=nearest(name, names))
@@ -225,18 +241,23 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     taken = [name for name in names if name != chosen and (not inputs or name in inputs)]
     if not taken:
         raise Misuse("no column is left that goes in", where=path)
-    into = [names.index(name) for name in taken]
-    parts = {TABLE: Part(table.dtype, (len(into),), lambda: iter(table[:, into]))}
-    if chosen:
-        at = names.index(chosen)
-        parts[chosen] = Part(table.dtype, (), lambda: iter(table[:, at]))
-    return DataFile(path, len(table), parts, chosen, True, tuple(taken))
+    columns: dict[str, Any] = {TABLE: [names.index(name) for name in taken]}
+    columns |= {chosen: names.index(chosen)} if chosen else {}
+    waiting: list[Iterator[Array]] = []
+
+    def each(into: Any) -> Iterator[Array]:
+        # parts are read side by side, a batch of each: the lines are so only once
+        if not waiting:
+            waiting.extend(tee(_numbers(path, names, 0 if headless else 1), len(columns)))
+        return (row[into] for row in waiting.pop())
+
+    kind = np.dtype(np.float64)
+    parts = {name: Part(kind, np.shape(into), partial(each, into)) for name, into in columns.items()}
+    return DataFile(path, count, parts, chosen, True, tuple(taken))
 
 
-def _numbers(path: str) -> tuple[list[str], Array]:
-    """The names of the columns, and all numbers, line by line."""
-    values = array("d")
-    names: list[str] = []
+def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not empty, as cells, and their numbers."""
     try:
         if not os.path.isfile(path):
             raise Misuse("there is no such file", where=path)
@@ -244,42 +265,22 @@ def _numbers(path: str) -> tuple[list[str], Array]:
             head = file.readline(1 << 20)
             file.seek(0)
             mark = max(",;\t", key=head.count)
-            for number, line in enumerate(csv.reader(file, delimiter=mark), 1):
-                if not line:
-                    continue
-                if not names:
-                    numeric = all(_is_number(cell) for cell in line)
-                    names = (
-                        [f"column {at}" for at in range(1, len(line) + 1)]
-                        if numeric
-                        else [c.strip() for c in line]
-                    )
-                    if not numeric:
-                        continue
-                if len(line) != len(names):
-                    what = f"it has {len(line):,} cells and the first line {len(names):,}"
-                    raise Misuse(what, where=f"{path}:{number}")
-                _take(values, line, names, f"{path}:{number}")
-                if len(values) > _CELLS:
-                    raise Misuse("this table is too large", where=path, hint="numpy.savez keeps it as arrays")
+            yield from ((at, line) for at, line in enumerate(csv.reader(file, delimiter=mark), 1) if line)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise Misuse(f"this is no table of numbers: {error}", where=path) from None
-    if not values:
-        raise Misuse("there is no sample in it", where=path)
-    if len(set(names)) != len(names):
-        raise Misuse("two columns are called alike", where=path)
-    return names, np.frombuffer(values, np.float64)
 
 
-def _take(values: array[float], line: Sequence[str], names: Sequence[str], where: str) -> None:
-    try:
-        values.extend([float(cell) for cell in line])
-    except ValueError:
-        at = next(at for at, cell in enumerate(line) if not _is_number(cell))
-        what = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
-        raise Misuse(what, where=where) from None
+def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
+    """The numbers of each line."""
+    for number, line in islice(_lines(path), first, None):
+        try:
+            yield np.array([float(cell) for cell in line])
+        except ValueError:
+            at = next(at for at, cell in enumerate(line) if not _is_number(cell))
+            what = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
+            raise Misuse(what, where=f"{path}:{number}") from None
 
 
 def _is_number(cell: str) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from explorer.base.errors import Misuse
+from explorer.base.units import shape_text
 from explorer.engine.evaluate.data_file import DataFile
 from explorer.engine.evaluate.predictor import Predictor
 from explorer.engine.evaluate.score import Metrics, choices, metrics_of, task_of
@@ -53,13 +54,13 @@ def evaluate(
         found = [model.predict(samples) for model in models]
         labels = samples[data.labels] if data.labels else None
         chosen = chosen or (task_of(labels, found[0]) if labels is not None else "agreement")
+        for agreement, model, output in zip(beside, models[1:], found[1:], strict=True):
+            _agree(agreement, found[0], output, labels, models[0], model)
         outputs = outputs or _outputs(found[0], labels, chosen)
         if labels is not None:
             metrics = metrics or [metrics_of(chosen) for _ in models]
             for one, output in zip(metrics, found, strict=True):
                 one.add(output, labels, data.path, done)
-        for agreement, model, output in zip(beside, models[1:], found[1:], strict=True):
-            _agree(agreement, found[0], output, labels, models[0], model)
         done += len(found[0])
     assert chosen is not None  # a file without samples was refused
     taken = data.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
@@ -109,7 +110,8 @@ def _agree(
     agreement: Agreement, first: Array, output: Array, labels: Array | None, a: Predictor, b: Predictor
 ) -> None:
     if first.shape != output.shape:
-        what = f"its output is {output.shape[1:]} a sample and that of {a.name} {first.shape[1:]}"
+        texts = shape_text(output.shape[1:]), shape_text(first.shape[1:])
+        what = f"its output is {texts[0]} a sample and that of {a.name} {texts[1]}"
         raise Misuse(what, where=b.name, hint="name the output that is scored with --scores NAME")
     agreement.add(choices(first, labels), choices(output, labels)) if first.ndim > 1 else agreement.add(
         first, output

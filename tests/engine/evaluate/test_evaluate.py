@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -330,3 +331,15 @@ def test_batches_are_read_as_they_are_needed(here, monkeypatch):
     monkeypatch.setattr(np, "load", lambda *a, **k: pytest.fail("the whole file was loaded"))
     explorer.evaluate_files("a.onnx", data="d.npz", batch=100)
     assert sizes == [100, 100, 3]
+
+
+def test_a_table_is_never_in_memory_as_a_whole(here):
+    _linear("a.onnx")
+    x, y = _samples(8_000)
+    np.savetxt("d.csv", np.c_[x, y], delimiter=",", fmt="%.3f")
+    explorer.evaluate_files("a.onnx", data="d.csv", batch=8_000)  # what is imported and kept is there
+    tracemalloc.start()
+    explorer.evaluate_files("a.onnx", data="d.csv", batch=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.size * 8 / 2
