@@ -64,7 +64,7 @@ class StatisticsRow(Struct, frozen=True):
     Attributes:
         layer: Path of the layer that owns (weights) or makes (activations) the tensor; '' if none does.
         operator: Of the layer: an operator of ONNX, a type of module; '' where there is no layer.
-        role: 'weight', 'activation', or 'gradient'.
+        role: 'weight', 'activation', 'gradient' of what a layer puts out, or 'weight gradient'.
         tensor: Its name.
         dtype: Its precision, as stored.
         shape: Its sizes.
@@ -111,7 +111,8 @@ class Activations(Struct, frozen=True):
 
     Attributes:
         inputs: How each input came about: 'x float32 (1, 3, 224, 224): random, seed 0'.
-        tensors: In execution order; a layer called n times has n entries per output.
+        tensors: In execution order; a layer called n times has n entries per output. Of what flows back those
+            of the parameters, by their names, are behind the others.
         output: The .npz file with the values, '' when none was asked for.
         skipped: Layers that were asked for and did not run, or whose output is no tensor, and why; first the
             one that failed, if the model did.

@@ -58,6 +58,7 @@ class ActivationRequest(Struct, frozen=True):
             layers in every run.
         kinds: Operators or module types of layers; empty means all.
         backward: What flows back is wanted, not what is put out.
+        take_weight: `take` of the gradients of parameters, once a run, by their names.
     """
 
     layers: tuple[str, ...]
@@ -69,6 +70,7 @@ class ActivationRequest(Struct, frozen=True):
     begin: Callable[[int], None] = lambda runs: None
     kinds: tuple[str, ...] = ()
     backward: Backward | None = None
+    take_weight: Callable[[Numbers, int, str], None] = lambda numbers, call, name: None
 
 
 class ActivationRun(Struct, frozen=True):
@@ -137,6 +139,7 @@ class _Collector(Struct):
     measured: list[TensorStats] = field(default_factory=list)
     samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
     held: int = 0
+    weights: set[str] = field(default_factory=set)
 
     def begin(self, runs: int) -> None:
         self.runs = runs
@@ -166,6 +169,10 @@ class _Collector(Struct):
             called = f"{name}#{call + 1}" if call else name
             self.archive.add(f"{called}@{run + 1}" if self.runs > 1 else called, numbers)
 
+    def take_weight(self, numbers: Numbers, call: int, name: str) -> None:
+        self.weights.add(name)
+        self.take(numbers, call, name)
+
     def step(self, done: int, total: int) -> None:
         stop_if(self.cancel)
         if self.on_progress is not None:
@@ -176,6 +183,25 @@ class _Collector(Struct):
         return (
             *self.measured,
             *(one.stats(self.asked.bins, call, self.cancel) for (_, call), one in self.samples.items()),
+        )
+
+    def roles(
+        self, found: Sequence[TensorStats], backward: Backward | None
+    ) -> Iterator[tuple[str, list[TensorStats]]]:
+        """What the figures are of, and those of it."""
+        made: list[TensorStats] = []
+        held: list[TensorStats] = []
+        for stats in found:
+            (held if stats.tensor.name in self.weights else made).append(stats)
+        yield "activation" if backward is None else "gradient", made
+        yield "weight gradient", held
+
+    def each_run(self) -> tuple[str, ...]:
+        """Says of what a gradient of a weight is, where there are several."""
+        if self.runs == 1 or not self.weights:
+            return ()
+        return (
+            f"gradients of weights are those of each of the {self.runs:,} runs by itself, not of their sum",
         )
 
 
@@ -195,7 +221,7 @@ def activations(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
-    """Statistics of what the layers of a model put out, or of what flows back through them.
+    """Statistics of what the layers of a model put out, or of what flows back to that and to the weights.
 
     Args:
         run: Runs the model; from its format.
@@ -223,7 +249,8 @@ def activations(
     with _archive(output, overwrite) as archive:
         collector = _Collector(asked, asked.choices(), archive, cancel, on_progress)
         hooks = collector.take, collector.step, batch, collector.begin
-        ran = run(ActivationRequest(tuple(layers), given, seed, *hooks, asked.kinds, backward))
+        how = asked.kinds, backward, collector.take_weight
+        ran = run(ActivationRequest(tuple(layers), given, seed, *hooks, *how))
         found = collector.found()
     return Activations(
         source,
@@ -233,8 +260,12 @@ def activations(
         ran.skipped,
         time.perf_counter() - started,
         ran.sizes,
-        _rough(found),
-        statistics_rows(found, rows, "activation" if backward is None else "gradient", asked.axis),
+        (*_rough(found), *collector.each_run()),
+        tuple(
+            row
+            for role, some in collector.roles(found, backward)
+            for row in statistics_rows(some, rows, role, asked.axis)
+        ),
     )
 
 

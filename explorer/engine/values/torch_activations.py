@@ -10,6 +10,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -249,6 +251,23 @@ class _Watch:
 
         tensor.register_hook(back)  # type: ignore[no-untyped-call]
 
+    def parameters(self, module: nn.Module, every: bool) -> None:
+        """Hand on what flowed back to the parameters of what is wanted, or to all."""
+        paths = set(self.wanted.values())
+        for name, parameter in module.named_parameters():
+            owner = name.rpartition(".")[0]
+            scopes = accumulate(owner.split("."), "{}.{}".format) if owner else [type(module).__name__]
+            if not every and paths.isdisjoint(scopes):
+                continue
+            if parameter.grad is not None:
+                gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                numbers = numbers_of(gradient, name, layer=owner or type(module).__name__)
+                self.asked.take_weight(numbers, 0, name)
+            elif not parameter.requires_grad:
+                self.barren[name] = "it is frozen: no gradient of it is asked for"
+            else:
+                self.barren[name] = "nothing flows back to it: the loss does not depend on it"
+
     def fail(self, path: str) -> Any:
         """A hook that notes the innermost module in which an exception was raised."""
 
@@ -309,7 +328,9 @@ def record(
                     with torch.no_grad():
                         module(*args, **kwargs)
                 else:
-                    flow_back(module, args, kwargs, asked.backward, asked.seed, before)
+                    every = not (asked.layers or asked.kinds)
+                    look = partial(watch.parameters, module, every)
+                    flow_back(module, args, kwargs, asked.backward, asked.seed, before, look)
             except ExplorerError:
                 raise
             except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ def flow_back(
     backward: Backward,
     seed: int,
     at: int,
+    look: Callable[[], None],
 ) -> None:
     """Runs a module forward and backward; its parameters have the gradients that they had before.
 
@@ -32,6 +33,7 @@ def flow_back(
         backward: Where the gradient begins.
         seed: Of a target that is drawn.
         at: How many samples ran before: those that follow have a target of their own, drawn or given.
+        look: Called while the parameters have the gradients of this run.
 
     Raises:
         Misuse: The outputs have no gradient, or are not what the loss takes.
@@ -52,6 +54,7 @@ def flow_back(
                 raise Misuse("no output of it has a gradient", hint="leave --backward out")
             start, gradient = _start(found, backward, seed, at)
             start.backward(gradient)  # type: ignore[no-untyped-call]
+        look()
     finally:
         for tensor, wanted, gradient in before:
             tensor.grad = gradient

@@ -80,8 +80,9 @@ class ValueMethods(SessionParts):
                 samples as the model takes the figures are over all.
             batch: How many to run at a time, where the model leaves that open; None: all.
             seed: Of the drawn input, and the same for both kinds of model.
-            loss: If given, the gradient is told that flows back to what layers of a module put out: of the
-                'sum', 'mse' or 'cross-entropy' of outputs, or that of the first output in a .npy file.
+            loss: If given, the gradient is told that flows back to what layers of a module put out, and to
+                their parameters: of the 'sum', 'mse' or 'cross-entropy' of outputs, or that of the first
+                output in a .npy file.
             target: A .npy file with the target or the classes of such a loss; None draws it.
             bins: Intervals of the histograms.
             output: An .npz file that takes the values, named after their layers.

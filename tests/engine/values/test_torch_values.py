@@ -526,7 +526,7 @@ class Branches(nn.Module):
 
 
 def flowing(found: Activations) -> dict[tuple[str, int], Any]:
-    return {(stats.layer, stats.call): stats for stats in found.tensors}
+    return {(stats.tensor.name, stats.call): stats for stats in found.tensors}
 
 
 @pytest.mark.parametrize("loss", ["sum", "mse", "cross-entropy", "given"])
@@ -562,7 +562,9 @@ def test_gradients_are_those_of_torch(loss: str, batch: int | None, tmp_path: Pa
             ),
             "given": lambda out, wanted=wanted: (out * wanted).sum(),
         }[loss](out)
-        values = (("relu", 0), hidden), (("twice", 0), middle), (("twice", 1), last), (("last", 0), out)
+        values = [(("relu", 0), hidden), (("twice", 0), middle), (("twice", 1), last), (("last", 0), out)]
+        weights = (f"{layer}.weight" for layer in ("first", "twice", "last"))  # one is used twice
+        values += [((name, 0), model.get_parameter(name)) for name in weights]
         for (key, _), gradient in zip(
             values, torch.autograd.grad(start, [v for _, v in values]), strict=True
         ):
@@ -573,18 +575,49 @@ def test_gradients_are_those_of_torch(loss: str, batch: int | None, tmp_path: Pa
         chosen = seen[key].chosen
         np.testing.assert_allclose(chosen["rms"], (whole**2).mean(0).sqrt(), rtol=1e-5)
         np.testing.assert_allclose(chosen["absmax"], whole.abs().amax(0), rtol=1e-5)
-    assert {row.role for row in found.statistics} == {"gradient"}
-    assert dict(found.skipped)["idle"].startswith("nothing flows back to it")
+    roles = {row.tensor: row.role for row in found.statistics}
+    assert (roles["twice"], roles["twice.weight"]) == ("gradient", "weight gradient")
+    assert any("each of the 3 runs by itself" in note for note in found.notes) == (batch is not None)
+    for name in ("idle", "idle.weight"):
+        assert dict(found.skipped)[name].startswith("nothing flows back to it")
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
 def test_layers_without_parameters_and_frozen_ones_have_gradients(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).requires_grad_(False)
     with Session(model, input_shapes={"input": (None, (2, 4))}) as session:
-        seen = flowing(session.activations(loss="sum"))
+        found = session.activations(loss="sum")
+    seen = flowing(found)
     assert set(seen) == {("0", 0), ("1", 0)}
+    assert dict(found.skipped)["0.weight"] == "it is frozen: no gradient of it is asked for"
     assert (seen["1", 0].minimum, seen["1", 0].maximum) == (1.0, 1.0)
     assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_gradients_of_weights_are_those_of_the_layers_that_are_asked_for(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    from explorer.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attentive.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)\n"
+    )
+    words = ["attentive.py:net", "--backward", "--input-shape", "src:1,3,8", "--quiet", "--csv"]
+    held = []
+    for layers in ([], ["--layer", "self_attn"], ["--op", "Linear", "--layer", "linear*"]):
+        assert main(["activations", *words, "--stat", "rms", "--axis", "0", *layers]) == 0
+        rows = [line.split(",") for line in capsys.readouterr().out.splitlines()[1:]]
+        held.append(list(dict.fromkeys(row[3] for row in rows if row[2] == "weight gradient")))
+    attention = [
+        f"self_attn.{name}" for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+    ]
+    assert held[0][:4] == attention
+    assert len(held[0]) == 12
+    assert held[1] == attention
+    assert held[2] == ["linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias"]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ _LOSS = Option(
 _OWN = (
     Option(
         "--backward",
-        "the gradients that flow back to what layers put out, in place of that (nn.Module)",
-        manual="the same of the gradients that flow back to what layers put out (of modules)",
+        "the gradients that flow back to what layers put out and to weights, in place of that (nn.Module)",
+        manual="the same of the gradients that flow back to what layers put out and to their weights"
+        " (of modules)",
     ),
     _LOSS,
     Option(
