@@ -20,7 +20,7 @@ InputShape = tuple[str | None, tuple[int, ...]]
 
 _SEPARATOR = re.compile(r"\s*[xX×,]\s*")
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
 _CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
 _LEAST_MEMORY = 64 << 20
@@ -343,7 +343,10 @@ def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
 def parse_bytes(text: str) -> float:
     """A size of memory in powers of 1024: '8G', '512 KiB', '2000000000'; -1 if it is none."""
     match = _SIZE.fullmatch(text.strip())
-    return -1 if match is None else float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " ")
+    if match is None:
+        return -1
+    number = float(match[1]) if "." in match[1] else int(match[1])  # a float holds 53 bits
+    return number * (1 << 10 * " kmgt".index(match[2].lower() or " "))
 
 
 def parse_memory(text: str | None, where: str = "--memory") -> int | None:
@@ -354,7 +357,7 @@ def parse_memory(text: str | None, where: str = "--memory") -> int | None:
     """
     if text is None:
         return None
-    size = int(parse_bytes(text))
+    size = int(min(parse_bytes(text), 1 << 62))  # more than a system can be told is no limit either
     if size < 0:
         raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
     if size < _LEAST_MEMORY:

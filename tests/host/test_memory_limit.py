@@ -32,6 +32,8 @@ MIB = 1 << 20
         ("1.5GiB", 3 << 29),
         ("1t", 1 << 40),
         ("2000000000", 2_000_000_000),
+        ("1000000000000001", 10**15 + 1),
+        ("9" * 15 + "T", 1 << 62),
     ],
 )
 def test_sizes_are_read_as_people_write_them(typed: str, size: int) -> None:

@@ -211,6 +211,7 @@ def test_a_mixed_precision_holds_its_limits(sample: Sample, run: Run, calib: Pat
     assert again["mixed"] == told["mixed"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("limits", "said"),
     [

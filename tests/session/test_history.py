@@ -182,6 +182,7 @@ def test_a_fault_of_an_earlier_tiling_is_found_between_states_that_have_others_i
     assert not session.verify(0, 2, draws=1).passed
 
 
+@pytest.mark.slow
 def test_sizes_that_a_tiling_has_fixed_are_compared_both_ways(sample: Sample) -> None:
     with Session(sample("bert_tiny"), dims={"batch": 1, "sequence": 8}) as session:
         tile(session, "*pooler*")

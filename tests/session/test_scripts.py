@@ -93,6 +93,7 @@ def test_a_script_never_writes_over_a_file(sample: Sample, tmp_path: Path) -> No
     assert "lenet_1.onnx: the file exists" in again.stderr
 
 
+@pytest.mark.slow
 def test_very_many_sites_do_not_make_a_command_longer_than_a_shell_takes(
     sample: Sample, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_script_takes_another_model(sample: Sample, tmp_path: Path) -> None:
     assert (tmp_path / "a" / "lenet_1.onnx").read_bytes() == made
 
 
+@pytest.mark.slow
 def test_dimensions_that_an_earlier_step_has_fixed_are_not_asked_for_again(
     sample: Sample, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_script_ends_with_the_state_that_it_is_asked_for(sample: Sample, tmp_p
             session.script(script, index=4)
 
 
+@pytest.mark.slow
 def test_states_kept_by_an_older_program_have_a_script_too(sample: Sample, tmp_path: Path) -> None:
     script = str(tmp_path / "lenet.sh")
     with Session(sample("lenet")) as session:

@@ -163,6 +163,7 @@ def test_a_row_says_what_the_plan_and_its_cost_say(sample: Sample) -> None:
             assert one.fits == cost.fits
 
 
+@pytest.mark.slow
 def test_a_session_stays_where_it_is_though_tilings_are_proved(sample: Sample) -> None:
     with Session(sample("lenet")) as session:
         session.tile(TileSpec(tile=(32, 32, 32)), verify=False)

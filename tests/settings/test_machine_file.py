@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from explorer.base.errors import Misuse
@@ -43,10 +43,11 @@ _rate = st.floats(1e3, 1e18)
     peak=_rate,
     bandwidth=_rate,
     clock=st.none() | st.floats(1e3, 1e12),
-    buffer=st.none() | st.integers(1, 1 << 50),
+    buffer=st.none() | st.integers(1, 1 << 62),
     array=st.none() | st.tuples(st.integers(1, 512), st.integers(1, 512)),
     double=st.booleans(),
 )
+@example(peak=1e3, bandwidth=1e3, clock=None, buffer=(1 << 61) + 1, array=None, double=False)
 def test_any_machine_comes_back_as_it_was_typed(
     peak: float,
     bandwidth: float,

@@ -135,6 +135,7 @@ async def test_a_proof_that_passed_is_not_blamed() -> None:
         assert not [m for m, _, _ in hands.engine.asked if m == "blame"]
 
 
+@pytest.mark.slow
 async def test_a_tiling_that_was_refused_is_made_again_and_looked_at() -> None:
     engine = Refusing()
     async with screen(engine) as hands:
@@ -147,6 +148,7 @@ async def test_a_tiling_that_was_refused_is_made_again_and_looked_at() -> None:
         assert isinstance(hands.pilot.app.screen, BlameScreen)
 
 
+@pytest.mark.slow
 async def test_the_key_needs_two_states_and_says_so() -> None:
     async with screen(Failing()) as hands:
         await hands.press("B")

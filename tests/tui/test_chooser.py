@@ -133,6 +133,7 @@ async def test_typing_narrows_and_tab_sorts(folder: Path) -> None:
     assert (hands.chosen, hands.app.return_code) == ([], 0)
 
 
+@pytest.mark.slow
 async def test_what_nothing_is_called_is_said_and_a_whole_name_is_what_enter_opens(folder: Path) -> None:
     async with chooser(folder) as hands:
         await hands.type("nope")
@@ -145,6 +146,7 @@ async def test_what_nothing_is_called_is_said_and_a_whole_name_is_what_enter_ope
         assert [one.source for one in hands.chosen] == ["resnet18"]
 
 
+@pytest.mark.slow
 async def test_two_quick_keys_open_one_model(folder: Path) -> None:
     async with chooser(folder) as hands:
         await hands.pilot.press("enter", "enter")
@@ -251,6 +253,7 @@ async def test_hostile_names_and_headers_are_rows_like_others(tmp_path: Path) ->
         assert len(row) <= 60
 
 
+@pytest.mark.slow
 def test_at_a_terminal_explorer_alone_opens_what_is_chosen(folder: Path) -> None:
     with Terminal([sys.executable, "-m", "explorer"], cwd=folder) as terminal:
         terminal.wait_for("61.71 k")

@@ -111,6 +111,7 @@ async def test_dialogs_begin_at_one_place_in_one_width_and_lists_have_heads() ->
         assert "Actions" not in hands.dialog(), "a sign chooses as a letter does"
 
 
+@pytest.mark.slow
 async def test_a_screen_in_place_of_the_main_one_is_copied_whole_as_tables_or_as_its_command() -> None:
     async with screen(size=(100, 24)) as hands:
         await hands.press("end", "i", "s", "s")

@@ -104,6 +104,7 @@ async def test_p_leads_to_the_peak_from_anywhere() -> None:
         assert "this is the peak" in words(hands, "memory")
 
 
+@pytest.mark.slow
 async def test_a_zoomed_pane_hands_its_width_to_the_one_that_is_gone_to() -> None:
     async with screen() as hands:
         await hands.press("z", "5")
@@ -138,6 +139,7 @@ async def test_a_tab_that_is_stopped_stays_stopped_until_it_is_asked_for() -> No
         assert len(asked(hands, "memory")) == 1
 
 
+@pytest.mark.slow
 async def test_a_tab_waits_for_the_job_that_runs_and_comes_when_that_ends() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.tile()
@@ -151,6 +153,7 @@ async def test_a_tab_waits_for_the_job_that_runs_and_comes_when_that_ends() -> N
         assert "this is the peak" in words(hands, "memory")
 
 
+@pytest.mark.slow
 async def test_another_model_is_computed_anew() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("5")
@@ -214,6 +217,7 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
         assert hands.main.store.machine == Machine("", 9e12, 2e10, "screen")
 
 
+@pytest.mark.slow
 async def test_arrows_in_the_empty_first_field_choose_a_machine_and_a_lack_is_told_once(config: Path) -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("m", "enter")
@@ -262,6 +266,7 @@ async def test_a_machine_is_typed_whole_kept_by_name_and_holds_in_every_dialog(c
     assert config.read_text().startswith("# mine\n\n[machine.my-npu]\n")
 
 
+@pytest.mark.slow
 async def test_a_preset_is_where_a_machine_starts_and_what_is_changed_in_one_dialog_is_changed_in_all(
     config: Path,
 ) -> None:
@@ -283,6 +288,7 @@ async def test_a_preset_is_where_a_machine_starts_and_what_is_changed_in_one_dia
         )
 
 
+@pytest.mark.slow
 async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config: Path) -> None:
     config.write_text('[machine.npu]\npeak_macs = "8T"\nbandwidth = "50 GB/s"\n')
     async with screen(size=(120, 40)) as hands:
@@ -290,6 +296,7 @@ async def test_the_only_machine_of_the_configuration_file_needs_no_asking(config
         assert "npu: 8.00 TMAC/s, 50.00 GB/s" in words(hands, "roofline")
 
 
+@pytest.mark.slow
 async def test_the_last_figures_stay_dimmed_while_those_of_another_machine_come() -> None:
     engine = ScriptedEngine()
     async with screen(engine, size=(120, 40)) as hands:
@@ -403,6 +410,7 @@ async def test_an_operator_with_bodies_shows_what_it_puts_out_itself() -> None:
         assert asked(hands, "activations") == [((["choice", "choice/then_branch/one"],), {})]
 
 
+@pytest.mark.slow
 async def test_values_that_come_when_the_user_is_elsewhere_do_not_push_in() -> None:
     async with screen() as hands:
         hands.engine.hold.add("weights")

@@ -42,7 +42,7 @@ async def test_a_key_that_comes_behind_the_one_that_ends_the_program_is_for_nobo
     assert app.return_code == 0
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("opens", ["H", "question_mark", "L", "m"])
 async def test_a_second_answer_takes_nothing_else_away(opens: str) -> None:
     async with screen() as hands:

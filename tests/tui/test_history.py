@@ -95,6 +95,7 @@ async def test_the_first_c_marks_a_state_and_the_second_compares_with_it() -> No
         assert len(rows(hands)) == 3, "back to the history"
 
 
+@pytest.mark.slow
 async def test_marked_states_stand_beside_each_other_and_the_best_is_said_in_words() -> None:
     async with screen(ScriptedEngine(tilings=3)) as hands:
         await hands.press("H", "space", "up", "up", "space")

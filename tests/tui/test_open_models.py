@@ -69,7 +69,10 @@ async def test_each_model_keeps_its_own_screen_and_the_list_goes_from_one_to_the
         assert hands.main.store.tab == "model"
 
 
-async def test_a_model_is_closed_from_the_list_and_behind_the_last_the_chooser_comes() -> None:
+async def test_a_model_is_closed_from_the_list_and_behind_the_last_the_chooser_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # whose models the chooser lists; those of the tests take a minute
     async with two() as (hands, app):
         await hands.press("L", "up", "x")
         assert len(listed(app)) == 1
@@ -103,6 +106,7 @@ async def test_closing_asks_if_something_is_not_saved() -> None:
         assert [model.source for model in app.models.open] == ["models/alexnet.onnx"]
 
 
+@pytest.mark.slow
 async def test_quitting_asks_for_each_changed_model_and_shows_it() -> None:
     async with two() as (hands, app):
         await hands.tile()

@@ -142,6 +142,7 @@ async def test_a_model_beside_itself_has_no_difference_to_go_to() -> None:
         assert rows(hands) == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("key", ["d", "c", "v"])
 async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
     async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
@@ -157,6 +158,7 @@ async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
         assert top(hands).rows.cursor > 0
 
 
+@pytest.mark.slow
 async def test_a_job_that_is_stopped_or_fails_leads_back_to_both() -> None:
     errors = {"diff": BadModel("no graph", where="resnet18")}
     engine = beside(shorter(alexnet()), hold=("verify",), errors=errors)
@@ -210,6 +212,7 @@ async def test_paths_are_completed_and_a_folder_is_looked_into(
         assert hands.engine.asked[-1][2]["other"] == os.path.join("nets", "b.onnx")
 
 
+@pytest.mark.slow
 async def test_part_of_a_files_name_finds_it_behind_the_name_as_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,7 +258,7 @@ async def test_two_models_on_the_command_line_open_side_by_side() -> None:
         assert hands.main is hands.pilot.app.screen
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> None:
     async with screen(beside(blocks(3)), size) as hands:
@@ -295,6 +298,7 @@ async def test_a_session_that_was_cut_off_is_resumed_with_both_models() -> None:
         assert hands.pilot.app.screen is hands.main, "who had left them finds the tree"
 
 
+@pytest.mark.slow
 async def test_a_second_model_that_is_gone_is_told_once_and_the_first_is_resumed() -> None:
     async with screen(beside(shorter(alexnet())), (100, 30), beside="gone.onnx") as hands:
         assert "gone.onnx" in hands.dialog()

@@ -121,6 +121,7 @@ async def test_a_view_of_another_version_or_maker_does_no_harm(view: ScreenState
         assert hands.at()
 
 
+@pytest.mark.slow
 async def test_a_state_that_cannot_be_read_any_more_gives_way_to_the_one_before() -> None:
     class Broken(ScriptedEngine):
         def _analysis(self) -> Any:

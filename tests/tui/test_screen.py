@@ -71,6 +71,7 @@ async def test_o_opens_a_model_again_whatever_dialog_stands_above(above: tuple[s
         assert hands.dialog().startswith("Keys"), "a model that is open stays as it is"
 
 
+@pytest.mark.slow
 async def test_a_path_that_cannot_be_written_is_asked_for_again_as_it_was_typed(tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("mine")
@@ -233,6 +234,7 @@ async def test_thousands_of_keys_that_come_together_are_looked_for_once() -> Non
         assert len(hands.tree()) == 15
 
 
+@pytest.mark.slow
 async def test_filter_order_and_column_outlive_a_change_of_the_model() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("slash", *"op:gemm", "enter")
@@ -275,6 +277,7 @@ async def test_the_plan_follows_what_is_typed_and_a_bad_tile_cannot_be_applied()
         assert "3,584 tile matmuls" in hands.dialog()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("each_frame")
 async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_waits_for_both(
     monkeypatch: pytest.MonkeyPatch,
@@ -328,6 +331,7 @@ async def test_esc_stops_a_job_and_nothing_is_changed() -> None:
         assert "not saved" not in hands.strip(TitleBar)
 
 
+@pytest.mark.slow
 async def test_esc_in_the_filter_closes_the_filter_and_spares_the_job_behind_it() -> None:
     async with screen() as hands:
         await hands.tile()
@@ -347,6 +351,7 @@ async def test_a_model_as_it_was_opened_needs_no_proof() -> None:
         assert not [m for m, _, _ in hands.engine.asked if m == "verify"]
 
 
+@pytest.mark.slow
 async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
     async with screen() as hands:
         assert not hands.main.query_one(StatusLine).ticking
@@ -403,6 +408,7 @@ async def test_a_step_whose_model_cannot_be_read_is_taken_back(keys: tuple[str, 
         assert len(hands.tree()) == 15
 
 
+@pytest.mark.slow
 async def test_quitting_asks_while_a_job_runs() -> None:
     async with screen() as hands:
         await hands.tile()
@@ -495,6 +501,7 @@ async def test_help_shows_the_keys() -> None:
         assert "Exact or rounded numbers" in hands.dialog()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("keys", "heading"), [(("G",), GRAPH_KEYS[0].group), (("end", "i"), TILE_KEYS[0].group), ((), LOOK)]
 )
@@ -613,6 +620,7 @@ async def test_the_tree_scrolls_so_that_its_cursor_stays_in_view() -> None:
         assert tree.scroll_offset.y <= tree.cursor < tree.scroll_offset.y + tree.size.height
 
 
+@pytest.mark.slow
 async def test_over_ssh_a_list_turns_half_a_page_when_its_cursor_leaves_it() -> None:
     async with screen(ScriptedEngine(flat(100)), remote=True) as hands:
         tree = hands.main.query_one(LayerTree)

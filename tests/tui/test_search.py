@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from explorer.tui.tree.search import Query, Search
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status
@@ -67,6 +69,7 @@ async def test_commands_and_states_are_found_too() -> None:
         assert ("go", (0,), {}) in hands.engine.asked
 
 
+@pytest.mark.slow
 async def test_what_the_filter_shows_is_walked_along_as_well() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("slash", *"op:Gemm", "enter", "n")

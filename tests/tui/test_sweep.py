@@ -152,6 +152,7 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         assert "traffic over buffer" in page(hands, "#sweep-plot")
 
 
+@pytest.mark.slow
 async def test_a_buffer_alone_says_which_tiles_fit() -> None:
     async with screen(SweepEngine(), size=(140, 40)) as hands:
         await hands.press("S")
@@ -239,6 +240,7 @@ def test_columns_of_the_plot_are_filled_to_what_is_had_with_no_larger_a_buffer()
     assert len(set(filled)) == 3, "the third has more cycles than the second, for a larger buffer"
 
 
+@pytest.mark.slow
 async def test_marked_tilings_stand_beside_each_other_and_keep_their_marks_when_sorted() -> None:
     async with screen(SweepEngine(), size=(140, 40)) as hands:
         await begin(hands, tiles="16,32x16x16,48x16x16")
@@ -259,6 +261,7 @@ async def test_marked_tilings_stand_beside_each_other_and_keep_their_marks_when_
         assert hands.pilot.app.screen is sweep_screen(hands)
 
 
+@pytest.mark.slow
 async def test_only_the_front_on_a_key() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="16,32x16x16,48x16x16")
@@ -291,6 +294,7 @@ async def test_a_tiling_that_cannot_be_says_why_and_is_not_done() -> None:
         assert "there is no tiling to take here" in strip(hands, JobLine)
 
 
+@pytest.mark.slow
 async def test_what_was_found_is_there_the_next_time_and_more_is_added_to_it() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="16,32")

@@ -315,6 +315,7 @@ async def test_where_there_is_no_machine_to_choose_a_key_types_one_and_it_holds_
         assert top.hardware.peak_macs == 8e12, "what was typed last"
 
 
+@pytest.mark.slow
 async def test_a_machine_that_was_chosen_for_tiles_is_that_of_the_roofline(profiles: Path) -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")
@@ -383,6 +384,7 @@ async def test_formulas_of_the_site_under_the_cursor() -> None:
         assert "ceil(N / TN)  =  ceil(1,000 / 64)" in hands.dialog()
 
 
+@pytest.mark.slow
 async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> None:
     async with screen() as hands:
         await hands.press("t")

@@ -234,6 +234,7 @@ async def test_a_click_and_the_operands_names() -> None:
         assert view.place.col == 3
 
 
+@pytest.mark.slow
 async def test_the_dialog_the_verdict_and_the_diff_lead_to_the_tiles() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("end", "t")

@@ -465,6 +465,7 @@ def _program_ids(program: Any) -> set[str]:
     return {node.id for node in graph.nodes if node.namespace != "inputs" and node.label != "output"}
 
 
+@pytest.mark.slow
 def test_node_data_of_a_pytorch_model_goes_by_the_nodes_that_model_explorer_makes_of_it(
     tmp_path: Path,
 ) -> None:

@@ -155,6 +155,7 @@ def test_recurrent_layers_attention_and_tables_have_weights_alone() -> None:
     assert not torch.equal(named.state_dict()["table.weight"], net.table.weight)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inputs", ["int8", "float32"])
 def test_what_torch_fuses_is_rounded_in_the_file_too(inputs: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -190,6 +191,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "quantnets:net"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["made.pt2", "made.pt"])
 def test_a_file_is_written_of_pytorchs_own_operators(
     factory: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -143,6 +143,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     monkeypatch.setattr(products, "_summed", lambda *args: fault(real, *args))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

@@ -792,6 +792,7 @@ def test_a_model_that_was_tiled_twice_is_still_told_apart_from_the_first(
     assert read(twice).graph.outputs[0].shape == ("batch", "sequence", 12)
 
 
+@pytest.mark.slow
 def test_products_in_a_loop_over_a_weight_inside_a_loop_over_rows_are_all_counted(tmp_path: Path) -> None:
     source = linear(tmp_path / "m.onnx", 8, 96, 16)
     target = tmp_path / "t.onnx"

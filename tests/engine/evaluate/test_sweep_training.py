@@ -97,6 +97,7 @@ def test_a_sweep_that_is_stopped_goes_on_where_it_was(here, capsys):
             assert session.sweep_training("d.npz", "lr=0.1,epochs=2", **how).kept == known
 
 
+@pytest.mark.slow
 def test_workers_find_what_one_process_finds(here, monkeypatch):
     def travelled(tasks, done, *, workers, cancel=None):
         for task in tasks:

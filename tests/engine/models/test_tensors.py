@@ -266,6 +266,7 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
     assert [found[-i] for i in range(1, len(found) + 1)] == list(reversed(expected))
 
 
+@pytest.mark.slow
 def test_many_tensors_take_memory_for_what_is_looked_at(tmp_path: Path) -> None:
     tensors = [
         StoredTensor(f"h.{i // 4}.w{i % 4}", "bfloat16", (64, 64), 8192, "f", i * 8192) for i in range(30_000)

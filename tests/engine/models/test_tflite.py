@@ -773,6 +773,7 @@ def test_a_name_with_an_escape_sequence_is_kept_for_who_shows_it_to_make_safe(tm
     assert "\\x1b[2J" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_file_of_many_tensors_costs_what_it_is_long(tmp_path: Path) -> None:
     import tracemalloc
 

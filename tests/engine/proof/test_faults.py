@@ -453,6 +453,7 @@ def test_a_fault_in_one_block_of_rows_of_many_alike_is_found(fault: str, tmp_pat
     assert words in evidence.sites[0].structure
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_that_are_handed_the_same_tile_each_are_proved(tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 256, 24, 32)
     spec = TileSpec(tile=(4, 8, 8), form="scan")

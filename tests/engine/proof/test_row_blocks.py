@@ -186,6 +186,7 @@ def block_twice(made: Model) -> Model:
     return t.with_scan(made, taken)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("spoil", [off_by_one, blocks_exchanged, block_twice])
 def test_a_wrong_block_of_rows_is_found_by_the_walk(spoil: Spoil, tmp_path: Path) -> None:
     """Rows are compared whole where their blocks are cut from them, and once for all columns."""

@@ -45,6 +45,7 @@ def wild() -> np.ndarray:
 SYMMETRIC = [name for name in EXAMPLES[1:] if not name.startswith("uint")]
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("opset", [13, 17, 18, 21])
 @pytest.mark.parametrize("name", [*SYMMETRIC, "floatE7M1", "floatE2M14", "fixed24.12"])
 def test_onnxruntime_gives_a_formats_own_numbers(tmp_path: Path, name: str, opset: int) -> None:

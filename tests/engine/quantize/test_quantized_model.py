@@ -57,6 +57,7 @@ def snr(one: list[Any], other: list[Any]) -> float:
     return float(10 * np.log10(power / max(error, 1e-300)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["lenet", "jsc_tiny", "lstm_tiny", "bert_tiny", "mobilenet_small"])
 def test_int8_runs_alike_at_every_level(name: str, tmp_path: Path) -> None:
     """Optimised or not: the same numbers, near the original's."""
@@ -115,6 +116,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, tuple[int, ...]], tuple[int, ...]]] = {
 """What is multiplied, the shapes of what is stored, and of what comes in."""
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("spec", "alike"),
     [({}, 90), ({"form": "function"}, 90), ({"weight": "int4", "input": "float32"}, 100),

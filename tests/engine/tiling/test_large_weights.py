@@ -100,6 +100,7 @@ def test_a_model_larger_than_its_memory_limit_is_tiled_and_saved(tmp_path: Path)
         assert not tiles[0, :, 1:].any()
 
 
+@pytest.mark.slow
 def test_stretches_of_zeros_take_no_room_on_the_disk(tmp_path: Path) -> None:
     path = sparse_model(tmp_path, 2, 4096)
     copy = tmp_path / "copy"

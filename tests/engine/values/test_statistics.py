@@ -184,6 +184,7 @@ def test_no_more_than_a_slab_is_held() -> None:
     assert peak < SLAB
 
 
+@pytest.mark.slow
 def test_cancel_stops_between_slabs() -> None:
     asked = []
 

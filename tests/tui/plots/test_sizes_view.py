@@ -165,6 +165,7 @@ async def test_a_model_without_a_text_is_told_why() -> None:
         assert "neither a text nor a cache" in hands.dialog()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [40, 60, 80, 140])
 def test_no_line_of_the_step_is_wider_than_the_screen(step: Decode, width: int) -> None:
     text = " ".join(" ".join(line_text(line) for line in decode_page(step, width, False)).split())

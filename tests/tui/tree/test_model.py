@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from explorer.facts import Layer
 from explorer.facts.beside.overlay import Overlay, OverlayColumn
 from explorer.tui.tree.model import MATCHES, TreeModel
@@ -131,6 +133,7 @@ def test_closing_goes_to_the_parent() -> None:
     assert names(model) == ["features", "classifier"]
 
 
+@pytest.mark.slow
 def test_very_many_siblings_lie_in_ranges_that_open() -> None:
     model = TreeModel(flat(200_000).layers)
     assert len(model.rows) == 200

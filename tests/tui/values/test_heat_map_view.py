@@ -65,6 +65,7 @@ def under(view: HeatMapView) -> str:
     return line_text(view.query_one("#heat-cell", Status).lines[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_number_under_the_cursor_is_told_wherever_it_goes(
     lenet: Session, size: tuple[int, int]
@@ -226,6 +227,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 WALK = ("plus", "minus", "0", "end", "home", "o", "right", "down", "left", "up", "pagedown")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["empty", "five", "one"])
 async def test_every_key_goes_over_a_tensor_of_any_shape(odd: Session, name: str) -> None:
     async with screen(RealNumbers(odd), size=(140, 40)) as hands:
@@ -240,6 +242,7 @@ async def test_every_key_goes_over_a_tensor_of_any_shape(odd: Session, name: str
             assert len(told.split(", ") if told else ()) == len(view.fact.tensor.shape or ())
 
 
+@pytest.mark.slow
 async def test_keys_that_come_before_the_next_tensor_are_not_for_the_one_before(odd: Session) -> None:
     async with screen(RealNumbers(odd), size=(140, 40)) as hands:
         view = await at_layer(hands, "of_two")
@@ -264,6 +267,7 @@ async def test_a_tensor_that_cannot_be_read_is_named_and_nothing_else_is_shown(o
         assert "has no values" in under(view)
 
 
+@pytest.mark.slow
 async def test_a_state_before_that_lacks_the_tensor_is_told_and_stays_told(
     lenet: Session, tmp_path: Path
 ) -> None:
@@ -285,6 +289,7 @@ async def test_a_state_before_that_lacks_the_tensor_is_told_and_stays_told(
         assert view.fact.before is None
 
 
+@pytest.mark.slow
 async def test_two_maps_side_by_side_are_equally_wide(lenet: Session) -> None:
     async with screen(RealNumbers(lenet, LENET), size=(80, 24)) as hands:
         hands.main.store.history = hands.engine.states
@@ -299,6 +304,7 @@ async def test_two_maps_side_by_side_are_equally_wide(lenet: Session) -> None:
         assert len({picture.across for picture in pictures if picture}) == 1
 
 
+@pytest.mark.slow
 async def test_the_footer_names_keys_that_do_something_here(lenet: Session, odd: Session) -> None:
     said = []
     for session, layer in ((lenet, "conv2"), (lenet, "fc2"), (odd, "a_text")):

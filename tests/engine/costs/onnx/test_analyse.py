@@ -749,6 +749,7 @@ def test_a_node_that_makes_no_sense_is_unknown_or_free_and_stops_nothing(build: 
     assert analysis.layers[-1].elementwise_ops == 6
 
 
+@pytest.mark.slow
 def test_thousands_of_branches_in_a_large_graph_are_walked_in_one_go(build: Build) -> None:
     branch = Graph("b", (Node("Relu", ["x"], ["t"]),), (), (value("t"),), {})
     nodes = []

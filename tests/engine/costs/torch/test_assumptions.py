@@ -228,6 +228,7 @@ def test_a_loop_that_no_answer_ends_is_a_failure_that_says_so() -> None:
     assert row(analysis, "Linear").calls < 4
 
 
+@pytest.mark.slow
 def test_a_loop_over_many_boxes_may_ask_for_each() -> None:
     def boxes(x: Any) -> Any:
         for i in range(1000):

@@ -39,6 +39,7 @@ def test_entries_are_those_that_were_written(tmp_path: Path, packed: bool, comme
         assert bytes(archive.view("data/0")) == ENTRIES["m/data/0"]
 
 
+@pytest.mark.slow
 def test_an_archive_of_more_than_65_535_entries_is_read() -> None:
     names = [f"m/{i:05}".encode() for i in range(66_000)]
     local, central = [], []

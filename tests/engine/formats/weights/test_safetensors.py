@@ -199,6 +199,7 @@ def test_the_outline_lists_modules_and_tensors_and_what_the_writer_said(model: s
     assert ("tensors", "6") in found.facts
 
 
+@pytest.mark.slow
 def test_the_outline_of_very_many_tensors_begins_before_the_last_is_read(tmp_path: Path) -> None:
     header = {f"h.{i}.w": entry([1], 4 * i, 4 * i + 4) for i in range(70_000)}
     header["broken"] = entry([1], 0, 9)

@@ -482,6 +482,7 @@ def test_few_numbers_behind_many_elements_may_differ_by_chance(tmp_path: Path) -
     assert not any(verify(a, off, seed=seed, draws=1).passed for seed in range(4))
 
 
+@pytest.mark.slow
 def test_what_the_layers_after_a_narrow_place_round_is_their_own(tmp_path: Path) -> None:
     """A scale of one number before a deep product says nothing of the product's own errors."""
 

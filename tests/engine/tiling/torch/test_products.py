@@ -128,7 +128,7 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
 @pytest.mark.parametrize("kind", [TiledConv1d, TiledConv2d, TiledConv3d])
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
