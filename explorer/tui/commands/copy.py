@@ -58,6 +58,8 @@ class CopyAsCommand(ScreenCommand):
             "p": ("The page", "as text", other.page_text),
             "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(other)),
         }
+        if other.has_table:
+            copies["s"] = ("The table as CSV", "every row, as --csv prints it", other.page_csv)
         words = other.verb_words(path_word(self.store.source))
         if words and not self.store.history_place:
             # of another state the model as opened would tell something else

@@ -25,6 +25,7 @@ from explorer.tui.plots.decode_view import DECODE_KEYS
 from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
+from explorer.tui.values.statistics import STATISTICS_KEYS
 from explorer.tui.values.view import HEAT_KEYS
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
@@ -42,6 +43,7 @@ KEYS: tuple[Key, ...] = (
     *TILE_KEYS,
     *GRAPH_KEYS,
     *HEAT_KEYS,
+    *STATISTICS_KEYS,
     *SIZES_KEYS,
     *DECODE_KEYS,
     *HISTORY_KEYS,

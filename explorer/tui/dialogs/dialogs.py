@@ -348,6 +348,13 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
         """The same as blocks, for Markdown; none where there are only lines."""
         return ()
 
+    has_table: ClassVar[bool] = False
+    """Whether it is a table that is copied as CSV."""
+
+    def page_csv(self) -> str:
+        """That."""
+        return ""
+
     def verb_words(self, source: str) -> Sequence[str]:
         """The verb that prints it of a model as opened, and what it is told; none if no verb does."""
         return ()

@@ -106,6 +106,7 @@ class ScreenStore:
         self.quantize_request: QuantizeRequest | None = None
         self.batch = ""
         self.evaluated = "", "", ""
+        self.asked_statistics: tuple[str, ...] = ()
         self.optimizer: Optimizer = "sgd"
         self.tab = "layer"
         self.exact = False

@@ -136,7 +136,7 @@ def _statistic(label: str, value: float | None) -> Cell:
         return exact_text(int(value))
     if value is not None and label == "zeros":
         return Span(f"{100 * value:.1f} %", exact=f"{100 * value:.6g} %")
-    return _number(value)
+    return _number(value) if value is None else Span(f"{value:.4g}", exact=f"{value:.9g}")
 
 
 def tensor_line(stats: TensorStats) -> Line:
