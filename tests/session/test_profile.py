@@ -219,3 +219,66 @@ def test_a_name_with_a_quotation_mark_is_read_too(tmp_path: Path) -> None:
     (run,) = kernel_runs(str(path))
     assert run.whole
     assert (run.kernels['say "hi"'].op, run.kernels['say "hi"'].calls) == ("Relu", 1)
+
+
+def test_two_models_are_timed_in_turn_and_a_tiled_layer_is_one_row(tmp_path: Path) -> None:
+    from explorer.facts import TileSpec
+
+    with Session(str(SAMPLES / "lenet.onnx"), cache=False) as session:
+        session.tile(TileSpec(tile=(32, 32, 32)), verify=False)
+        found = session.compare_profiles(0, 1, spec=ProfileSpec(steps=7, warmup=1))
+        assert [entry.profile for entry in session.history().entries] == [found.before, found.after]
+    assert found.difference == found.after.wall_seconds - found.before.wall_seconds
+    rows = {one.path: one for one in found.layers}
+    assert rows["/fc1/Gemm"].status == "tiled"
+    assert rows["/fc1/Gemm"].before is not None
+    assert rows["/fc1/Gemm"].after is not None
+    assert rows["/Relu_2"].before is None  # it was done in the Gemm
+    assert rows["/Relu_2"].after is not None
+    assert len(rows) == len(found.layers)
+    for one in found.layers:
+        medians = [side.median if side else 0.0 for side in (one.before, one.after)]
+        assert one.difference == medians[1] - medians[0]
+        assert one.significant in (True, False)
+
+
+def test_every_kernel_is_in_one_difference() -> None:
+    """All rows that ran, on both sides, are told once: the differences add up to that of all kernels."""
+    from explorer.engine.diff import tree_diff
+    from explorer.engine.profile.assemble import TimeSamples
+    from explorer.engine.profile.compare import TimedModel, compared
+    from explorer.facts import TileSpec
+
+    with Session(str(SAMPLES / "bert_tiny.onnx"), cache=False) as session:
+        session.tile(TileSpec(tile=(32, 32, 32)), verify=False)
+        both = [session.analysis(0), session.analysis(1)]
+        graphs = session._models.graph(0), session._models.graph(1)
+        profile = session.profile(_FEW, index=0)
+    tree = tree_diff(*both, form="graph", graphs=graphs)
+    timed = [
+        TimedModel(profile, one.layers, {row.id: TimeSamples([1.0]) for row in one.layers if row.id % 3})
+        for one in both
+    ]
+    found = compared(timed[0], timed[1], tree)
+    ran = [len(one.samples) for one in timed]
+    assert sum(one.difference for one in found.layers) == pytest.approx(ran[1] - ran[0])
+    assert sum(one.before.median for one in found.layers if one.before) == pytest.approx(ran[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ([1.0] * 9, [2.0] * 9, True),
+        ([1.0, 2.0] * 9, [1.5] * 18, False),
+        ([1.0] * 5, [2.0] * 9, None),
+        (None, [2.0] * 9, True),
+        (None, [0.0] * 9, False),
+    ],
+)
+def test_a_difference_is_more_than_noise_where_intervals_do_not_meet(
+    before: list[float] | None, after: list[float], said: bool | None
+) -> None:
+    from explorer.engine.profile.statistics import spread
+    from explorer.facts.profile.comparison import significance
+
+    assert significance(None if before is None else spread(before), spread(after)) is said

@@ -28,7 +28,7 @@ def processors() -> int:
 
 
 class LoadWatch:
-    """What else ran between its making and `words`.
+    """What else ran while it was entered; between its making and `words`, if it never was.
 
     Args:
         threads: That our own work uses.
@@ -47,7 +47,15 @@ class LoadWatch:
     ) -> None:
         self._threads, self._switches, self._average, self._clock = threads, switches, average, clock
         self._start, self._before = clock(), switches()
+        self._seconds, self._taken = 0.0, 0
         self._found = average()
+
+    def __enter__(self) -> None:
+        self._start, self._before = self._clock(), self._switches()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds += self._clock() - self._start
+        self._taken += self._switches() - self._before
 
     def words(self, wall: Spread) -> str:
         """What says that the machine was loaded, in words; '' where nothing does.
@@ -55,8 +63,10 @@ class LoadWatch:
         Args:
             wall: Times of the same run.
         """
-        seconds = max(self._clock() - self._start, 1e-9)
-        rate = (self._switches() - self._before) / seconds / max(self._threads, 1)
+        if not self._seconds:
+            self.__exit__()
+        seconds = max(self._seconds, 1e-9)
+        rate = self._taken / seconds / max(self._threads, 1)
         signs = []
         if seconds > _SHORTEST and rate > _SWITCHES:
             signs.append(f"the processor was taken away {rate:,.0f} times a second from each thread")

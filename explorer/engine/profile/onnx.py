@@ -22,6 +22,7 @@ from explorer.engine.costs.memory.roofline import bytes_moved
 from explorer.engine.graph.model import Graph, Model, Node, subgraphs
 from explorer.engine.profile import fused
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.flat import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.load import LoadWatch, processors
@@ -67,7 +68,7 @@ def profiles(
     machine: Machine | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-) -> list[Profile]:
+) -> list[TimedModel]:
     """Times graphs; of several, runs of each follow those of the one before, in turn.
 
     Args:
@@ -95,15 +96,19 @@ def profiles(
                 one.load(spec, providers, folder)
                 one.trying(lambda loaded: loaded.warm_up(spec, cancel))
             watch = watch or LoadWatch(spec.threads or processors())
-            _alternate(every, spec, on_progress, cancel)
+            _alternate(every, spec, watch, on_progress, cancel)
             for one in every:
                 one.take()
     assert watch is not None
-    return [one.profile(spec, providers, watch, machine) for one in every]
+    return [TimedModel(one.profile(spec, providers, watch, machine), one.layers, one.of_row) for one in every]
 
 
 def _alternate(
-    every: Sequence[_Measured], spec: ProfileSpec, on_progress: OnProgress, cancel: Cancel
+    every: Sequence[_Measured],
+    spec: ProfileSpec,
+    watch: LoadWatch,
+    on_progress: OnProgress,
+    cancel: Cancel,
 ) -> None:
     """Blocks of runs of each model in turn, until all have enough."""
     limit = spec.time_limit * len(every) / spec.repeat
@@ -118,7 +123,8 @@ def _alternate(
     going = True
     while going:
         found = [
-            one.trying(partial(TimedSessions.block, room=one.room, step=step, stop=why)) for one in every
+            one.trying(partial(TimedSessions.block, room=one.room, watch=watch, step=step, stop=why))
+            for one in every
         ]
         for one, stopped in zip(every, found, strict=True):
             one.stopped = stopped or one.stopped

@@ -18,9 +18,10 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Model
+from explorer.engine.profile.load import LoadWatch
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.runtime.onnxruntime import Array, one_line
-from explorer.facts.profile.profile import ProfileSpec, Stopped
+from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
 
 _Level = onnxruntime.GraphOptimizationLevel
 LEVELS: Mapping[str, Any] = {
@@ -31,9 +32,10 @@ LEVELS: Mapping[str, Any] = {
 }
 """Levels of graph optimisation by the word for `--optimize`."""
 
-_SHORT = 0.02
-"""Seconds of a run below which several are made before the profiler's turn: changing hands would be seen."""
-_BLOCK = 10
+_SHORT = 0.2
+"""Seconds of a block of runs; of a run that takes longer it is not seen that the sessions change hands."""
+_BLOCK, _OBSERVED = 10, 3
+"""Runs of a block without the profiler and with it."""
 _FULL = 1 << 20
 """Bytes below which a disk is full."""
 
@@ -110,12 +112,17 @@ class TimedSessions:
                 break
 
     def block(
-        self, room: int, step: Callable[[int], None], stop: Callable[[Sequence[float]], Stopped | None]
+        self,
+        room: int,
+        watch: LoadWatch,
+        step: Callable[[int], None],
+        stop: Callable[[Sequence[float]], Stopped | None],
     ) -> Stopped | None:
         """Times some runs without the profiler, and some with it.
 
         Args:
             room: Runs under the profiler that are kept.
+            watch: Looks at what else runs meanwhile.
             step: Told before each run how many were made.
             stop: Says of the times so far why no more are needed.
         """
@@ -123,18 +130,27 @@ class TimedSessions:
         if short:  # threads of this session wake up in a run that nobody counts
             self._run(self._plain, None)
         why: Stopped | None = None
-        for _ in range(_BLOCK if short else 1):
-            step(len(self.wall))
-            self._run(self._plain, self.wall)
-            why = stop(self.wall)
-            if why or self.wall[-1] > _SHORT:
-                break
-        for turn in range(3 if short else 1):
-            if len(self.counted) < room or not any(self.counted):
-                first = short and not turn
-                self._run(self._observed, None if first else self.profiled)
-                self.counted.append(not first)
+        began = len(self.wall)
+        with watch:
+            while why is None and not _enough(self.wall[began:], _BLOCK):
+                step(len(self.wall))
+                self._run(self._plain, self.wall)
+                why = stop(self.wall)
+        began = len(self.profiled)
+        if short and self._kept(room):
+            self._run(self._observed, None)
+            self.counted.append(False)
+        few = min(len(self.wall), SURE) if why else 0  # an interval of each layer, too
+        while self._kept(room) and (
+            len(self.profiled) < few or not _enough(self.profiled[began:], _OBSERVED)
+        ):
+            self._run(self._observed, self.profiled)
+            self.counted.append(True)
         return why
+
+    def _kept(self, room: int) -> bool:
+        """Whether the events of another run under the profiler are kept."""
+        return len(self.counted) < room or not any(self.counted)
 
     def _run(self, session: Any, times: list[float] | None) -> None:
         began = time.perf_counter()
@@ -146,6 +162,11 @@ class TimedSessions:
         """The path of the profile."""
         path: str = self._observed.end_profiling()
         return path
+
+
+def _enough(times: Sequence[float], most: int) -> bool:
+    """Whether a block of runs is long enough."""
+    return len(times) >= most or sum(times) >= _SHORT
 
 
 def _folder(model: Model) -> str:

@@ -18,6 +18,10 @@ Stopped = Literal["settled", "steps", "time limit"]
 """Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
 
 
+SURE = 6
+"""Samples from which on the least and the most hold the true median in 95 of 100 measurements."""
+
+
 class ProfileSpec(Struct, frozen=True):
     """How a model is to be timed.
 
@@ -65,7 +69,7 @@ class Spread(Struct, frozen=True):
     @property
     def sure(self) -> bool:
         """Whether `low` and `high` are a 95 % interval."""
-        return self.count >= 6
+        return self.count >= SURE
 
 
 class LayerTime(Struct, frozen=True):
@@ -170,7 +174,7 @@ class Profile(Struct, frozen=True):
         operators: By kind of kernel, the most expensive first.
         modules: Groups, in the order of the rows.
         removed: Paths of layers that do not run: computed when the model is loaded, or left out.
-        runs: Timed runs without the profiler; as many were made with it, alternately.
+        runs: Timed runs without the profiler; those with it are the `count` of each layer.
         warmup: Runs before those.
         settled: Whether the 95 % interval of the wall's median is within 5 % of it.
         stopped: Why no more runs were made.

@@ -8,6 +8,7 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
+    from explorer.facts.profile.comparison import ProfileComparison
     from explorer.facts.profile.profile import Profile, ProfileSpec
     from explorer.facts.roofline import Machine
 
@@ -44,3 +45,37 @@ class ProfileMethods(SessionParts):
         from explorer.facts.profile.profile import ProfileSpec  # few sessions ask
 
         return self._profiler.profile(spec or ProfileSpec(), batch, machine, index, on_progress, cancel)
+
+    def compare_profiles(
+        self,
+        before: int = 0,
+        after: int | None = None,
+        *,
+        other: str | None = None,
+        spec: ProfileSpec | None = None,
+        batches: tuple[int | None, int | None] = (None, None),
+        machine: Machine | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> ProfileComparison:
+        """Two models timed in turn, row by row as `diff` matches them.
+
+        Args:
+            before: A state of the history.
+            after: Another; None is the current one.
+            other: A path or name, as for `Session`: a model in place of `after`.
+            spec: How both are timed.
+            batches: Sizes of their open first dimensions.
+            machine: For the least time of each layer.
+            on_progress: Told how many runs were made.
+            cancel: Asked between runs; True stops.
+
+        Raises:
+            Misuse: As of `profile`, or the history has no such entry.
+            BadModel: One of the two cannot run.
+            Cancelled: `cancel` said so.
+        """
+        from explorer.facts.profile.profile import ProfileSpec  # few sessions ask
+
+        where = self._models.at(before), self._beside(after, other)
+        return self._profiler.compare(*where, spec or ProfileSpec(), batches, machine, on_progress, cancel)

@@ -6,8 +6,10 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.training.onnx import at_batch
+from explorer.engine.diff import tree_diff
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened import dims_of
+from explorer.engine.profile.compare import compared
 from explorer.engine.profile.onnx import TimedGraph, profiles
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.input_files import InputSpec, read_input
@@ -20,10 +22,14 @@ from explorer.engine.runtime.random_inputs import (
     sizes_of,
 )
 from explorer.facts import Analysis
+from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Models
+
+State = tuple[Models, int]
+"""A model of a session: which session's, and where in its history."""
 
 
 class Profiler:
@@ -45,7 +51,7 @@ class Profiler:
         check(spec)
         models, at = self._models, self._models.at(index)
         subject = subject_of(models, at, spec, batch, on_progress, cancel)
-        (found,) = profiles(
+        (timed,) = profiles(
             [subject],
             spec,
             scratch=models.workdir,
@@ -53,7 +59,48 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        found = replace(found, notes=(*models.random_weights(), *found.notes))
+        return self._keep(models, at, timed.profile)
+
+    def compare(
+        self,
+        before: int,
+        after: State,
+        spec: ProfileSpec,
+        batches: tuple[int | None, int | None],
+        machine: Machine | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> ProfileComparison:
+        """Times two states in turn, and sets their rows beside each other."""
+        check(spec)
+        both = (self._models, before), after
+        graphs = [
+            subject_of(models, at, spec, batch, on_progress, cancel)
+            for (models, at), batch in zip(both, batches, strict=True)
+        ]
+        tree = tree_diff(
+            graphs[0].analysis,
+            graphs[1].analysis,
+            form="graph",
+            graphs=(graphs[0].model, graphs[1].model),
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        found = profiles(
+            graphs,
+            spec,
+            scratch=self._models.workdir,
+            machine=machine,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        for (models, at), timed in zip(both, found, strict=True):
+            self._keep(models, at, timed.profile)
+        compared_ = compared(found[0], found[1], tree)
+        return replace(compared_, names=(both[0][0].label(before), after[0].label(after[1])))
+
+    def _keep(self, models: Models, at: int, profile: Profile) -> Profile:
+        found = replace(profile, notes=(*models.random_weights(), *profile.notes))
         models.history = states.amend(models.history, at, profile=found)
         return found
 

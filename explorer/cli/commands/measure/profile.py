@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import explorer
+from explorer.base.errors import Misuse
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import roofline_machine
-from explorer.cli.output.answer import Answer, document, present
+from explorer.cli.output.answer import Answer, document, plain, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts import Info
+    from explorer.facts.profile.comparison import ProfileComparison
     from explorer.facts.profile.profile import Profile, ProfileSeries, ProfileSpec
+    from explorer.facts.roofline import Machine
     from explorer.report.blocks import Block
     from explorer.session import Session
 
@@ -64,6 +69,8 @@ _OPTIONS = (
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     named = given.machine or given.peak_macs or given.bandwidth
     machine = roofline_machine(given) if named else None
+    if len(given.models) == 2:
+        return _compared(given, machine, progress)
     several = len(given.batch or ()) > 1
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
@@ -84,6 +91,34 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     name = "profiles" if several else "profile"
     return about(given, progress, ask, document().of_fact, blocks, name if several else "layers")
+
+
+def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
+    """Two models in turn; of two batches the first is that of the first model."""
+    batches = given.batch or (None,)
+    if len(batches) > 2:
+        raise Misuse("two models have two batches at most", where="--batch")
+    with explorer.Session(given.models[0], **given.opening) as session:
+        fact = session.compare_profiles(
+            other=given.models[1],
+            spec=_spec(given),
+            batches=(batches[0], batches[-1]),
+            machine=machine,
+            on_progress=progress,
+        )
+    limit = given.limit if given.json or given.csv else given.limit or _LIMIT
+    return Answer(
+        DONE,
+        lambda: plain(_first(fact, limit)),
+        lambda: present("measure.compare").comparison(fact, limit),
+        "layers",
+    )
+
+
+def _first(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
+    from msgspec.structs import replace
+
+    return replace(fact, layers=fact.layers[:limit])
 
 
 def _spec(given: ParsedArgs) -> ProfileSpec:
@@ -116,15 +151,17 @@ def _arranged(given: ParsedArgs, found: Profile) -> Profile:
 COMMAND = Command(
     "profile",
     "how long a model runs here, layer by layer, and what is no layer",
-    ("MODEL",),
+    ("MODEL", "[OTHER]"),
     (*_OPTIONS, "--input", "--seed", *MACHINE, *OPENING, *TABLE),
     (
         "explorer profile model.onnx",
         "explorer profile model.onnx --batch 1,8,32 --threads 4",
         "explorer profile model.onnx --machine npu --sort roof --json",
+        "explorer profile model.onnx model_tiled.onnx    (in turn, layer by layer)",
     ),
     _run,
-    usage="profile MODEL",
+    usage="profile MODEL [OTHER]",
     manual="how long an ONNX graph runs in onnxruntime on this machine: each layer's time with its spread,"
-    " what is no layer, MACs and bytes a second, how sure it is, and whether the machine was loaded",
+    " what is no layer, MACs and bytes a second, how sure it is, and whether the machine was loaded;"
+    " of two models the layers side by side, timed in turn, and which differences are more than noise",
 )

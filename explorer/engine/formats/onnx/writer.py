@@ -400,8 +400,8 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
         model: The model.
         folder: Where onnxruntime will look for external data. Payloads of 1 KB and more that lie in a
             file in that folder are referred to there (a .onnx file serves as its own external data);
-            others stay inside. None: payloads of 1 KB and more (64-bit integers: 64 KB) are left out, for
-            shape inference.
+            others, and 64-bit integers up to 64 KB, stay inside. None: payloads of 1 KB and more (64-bit
+            integers: 64 KB) are left out, for shape inference.
 
     Note:
         Nodes that carry a large Constant are copied as they are.
@@ -412,8 +412,8 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:
         payload = tensor.payload
-        if not isinstance(payload, FileSpan):
-            return None
+        if not isinstance(payload, FileSpan) or _is_sizes(tensor):
+            return None  # the runtime's shape inference sees what is inside
         path = os.path.realpath(payload.source.path)
         if os.path.commonpath([root, path]) != root:
             return None

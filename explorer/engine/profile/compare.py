@@ -1,0 +1,106 @@
+"""Two models that were timed in turn, row by row: what runs for a row before, and for its counterpart after.
+
+Rows belong together as the diff says. A tiled layer is one row before and many after, which are added run by
+run; so each kernel is in one difference, and all of them add up to that of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.profile.assemble import TimeSamples
+from explorer.engine.profile.statistics import spread
+from explorer.facts import Layer
+from explorer.facts.comparison import RowPair, RowSide, TreeDiff
+from explorer.facts.profile.comparison import LayerChange, ProfileComparison, significance
+from explorer.facts.profile.profile import Profile, Spread
+
+_WHOLE = frozenset(("tiled", "merged", "quantized"))
+"""What a row is that is compared with all that is in it."""
+
+
+class TimedModel(Struct, frozen=True):
+    """A model that was timed.
+
+    Attributes:
+        profile: What was found.
+        layers: Its rows.
+        samples: What ran for each, by id.
+    """
+
+    profile: Profile
+    layers: Sequence[Layer]
+    samples: Mapping[int, TimeSamples]
+
+
+def compared(before: TimedModel, after: TimedModel, tree: TreeDiff) -> ProfileComparison:
+    """Sets two models beside each other.
+
+    Args:
+        before: One of them.
+        after: The other, timed in turn with it.
+        tree: Their rows side by side.
+    """
+    sides = _Side(before), _Side(after)
+    walls = before.profile.wall, after.profile.wall
+    return ProfileComparison(
+        (tree.before, tree.after),
+        walls[1].median - walls[0].median,
+        significance(*walls),
+        tuple(_changes(sides, tree.rows)),
+        before.profile,
+        after.profile,
+    )
+
+
+class _Side:
+    """One of the two; what was told is not told again."""
+
+    def __init__(self, timed: TimedModel) -> None:
+        self._timed, self._told = timed, set[int]()
+
+    def is_group(self, row: RowSide | None) -> bool:
+        return row is None or self._timed.layers[row.id].group
+
+    def take(self, row: RowSide | None, inside: bool) -> Spread | None:
+        """The time of a row, with that of those in it or without; None where nothing of it runs."""
+        if row is None:
+            return None
+        last = end_of(self._timed.layers, row.id) if inside else row.id + 1
+        rows = [at for at in range(row.id, last) if at in self._timed.samples and at not in self._told]
+        self._told.update(rows)
+        every = [self._timed.samples[at].seconds for at in rows]
+        return spread([sum(run) for run in zip(*every, strict=True)]) if every else None
+
+
+def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[LayerChange]:
+    at = 0
+    while at < len(pairs):
+        pair = pairs[at]
+        both = pair.before, pair.after
+        groups = [side.is_group(row) for side, row in zip(sides, both, strict=True)]
+        whole = pair.status in _WHOLE or not all(groups)
+        times = [side.take(row, whole) for side, row in zip(sides, both, strict=True)]
+        if any(times):
+            yield _change(pair, times[0], times[1])
+        at = max(pair.end, at + 1) if whole else at + 1
+
+
+def _change(pair: RowPair, before: Spread | None, after: Spread | None) -> LayerChange:
+    either = pair.before or pair.after
+    assert either is not None
+    difference = (after.median if after else 0.0) - (before.median if before else 0.0)
+    return LayerChange(
+        either.path,
+        pair.before.path if pair.before else "",
+        pair.after.path if pair.after else "",
+        either.kind,
+        pair.status,
+        before,
+        after,
+        difference,
+        significance(before, after),
+    )

@@ -1,0 +1,94 @@
+"""Two models timed in turn: what became faster, layer by layer, and what is noise: `explorer profile A B`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.units import percent_text, seconds_text
+from explorer.facts.profile.comparison import LayerChange, ProfileComparison
+from explorer.facts.profile.profile import Profile, Spread
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.figures import seconds
+
+
+def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
+    """The answer of `explorer profile A B`, with so many layers: those that differ most."""
+    largest = sorted(fact.layers, key=lambda one: -abs(one.difference))
+    shown = largest[:limit]
+    blocks: list[Block] = [_walls(fact), Line(), _layers(shown)]
+    if len(largest) > len(shown):
+        blocks.append(
+            Line(Span(f"{len(shown):,} of {len(largest):,} rows, those that differ most; --limit", "quiet"))
+        )
+    notes = dict.fromkeys((*fact.notes, *fact.before.notes, *fact.after.notes))
+    return [*blocks, *(Paragraph(note) for note in notes)]
+
+
+def _walls(fact: ProfileComparison) -> Fields:
+    rows = [
+        Field(name, seconds(one.wall_seconds), _about(one))
+        for name, one in zip(fact.names, (fact.before, fact.after), strict=True)
+    ]
+    before = fact.before.wall_seconds
+    share = f"{percent_text(abs(fact.difference), before)} {'more' if fact.difference > 0 else 'less'}"
+    rows.append(
+        Field(
+            "Difference", _difference(fact.difference, fact.significant), f"{share}{_said(fact.significant)}"
+        )
+    )
+    overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
+    rows.append(Field("  of which overhead", _difference(overhead, True), "no kernel runs"))
+    loaded = fact.before.load or fact.after.load
+    if loaded:
+        rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), loaded, "loaded"))
+    return Fields(rows)
+
+
+def _about(one: Profile) -> str:
+    batch = "" if one.batch is None else f"batch {one.batch:,}; "
+    low, high = seconds_text(one.wall.low), seconds_text(one.wall.high)
+    sure = f"95 % of the median {low} to {high}; " if one.wall.sure else ""
+    return f"{batch}{sure}{one.runs:,} runs, {one.device}, {one.threads:,} threads"
+
+
+def _said(significant: bool | None) -> str:
+    if significant is None:
+        return "; six runs of each at least say whether that is noise"
+    return "" if significant else "; within noise"
+
+
+def _difference(value: float, significant: bool | None) -> Span:
+    text = f"{'+' if value > 0 else '-' if value < 0 else ''}{seconds_text(abs(value))}"
+    role = "figure" if significant else "quiet"
+    return Span(text, "figure" if role == "figure" else "quiet", value=value)
+
+
+def _layers(layers: Sequence[LayerChange]) -> Table:
+    """A row a pair, with what runs on either side."""
+
+    def row(one: LayerChange) -> tuple[Cell, ...]:
+        surely = {True: "yes", False: "noise", None: "?"}[one.significant]
+        return (
+            one.path or "(unnamed)",
+            Span(one.kind, "kind"),
+            one.status,
+            _time(one.before),
+            _time(one.after),
+            _difference(one.difference, one.significant),
+            Span(surely, "" if one.significant else "quiet"),
+        )
+
+    columns = (
+        Column("layer", shrink=True),
+        Column("kind", shrink=True, drop=2),
+        Column("", drop=1),
+        Column("before", "right"),
+        Column("after", "right"),
+        Column("difference", "right"),
+        Column("sure", drop=3),
+    )
+    return Table(columns, Rows(row, layers), what="layers, those that differ most first")
+
+
+def _time(times: Spread | None) -> Cell:
+    return Span("-", "quiet", value=0) if times is None else seconds(times.median)

@@ -1,0 +1,93 @@
+"""`explorer profile`: text, JSON and CSV of what was measured, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from explorer.cli.main import main
+
+SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
+LENET = str(SAMPLES / "lenet.onnx")
+FEW = ["--steps", "2", "--warmup", "0"]
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["profile", *words]) == code
+    out, err = capsys.readouterr()
+    return err if code else out
+
+
+def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = said(capsys, LENET, *FEW, "--limit", "3", "--optimize", "none")
+    lines = [line.strip() for line in text.splitlines()]
+    for head in ("Wall time", "Runtime overhead", "Profiler's cost", "Runs on"):
+        assert any(line.startswith(head) for line in lines), head
+    assert "3 of 12 layers; --limit shows more" in lines
+    assert "optimize none" in text
+
+
+def test_json_has_the_keys_of_the_contract_and_all_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(said(capsys, LENET, *FEW, "--json", "--sort", "order"))
+    assert {
+        *("wall_seconds", "overhead_seconds", "layers", "operators", "modules", "other", "runs"),
+        *("device", "threads", "loaded", "settled", "stopped", "profiler_overhead", "removed"),
+    } <= told.keys()
+    layer = told["layers"][0]
+    assert {"median", "p10", "p90"} <= layer["seconds"].keys()
+    assert {"path", "kind", "calls", "share", "macs_per_second", "bytes_per_second"} <= layer.keys()
+    assert {"predicted_seconds", "limit_seconds", "within"} <= layer.keys()
+    assert [one["layer"] for one in told["layers"]] == sorted(one["layer"] for one in told["layers"])
+    assert len(told["layers"]) == 12
+    took = [one["seconds"]["median"] for one in told["layers"] if one["seconds"]]
+    other = [one["seconds"] for one in told["other"]]
+    assert sum(took) + sum(other) + told["overhead_seconds"] == pytest.approx(told["wall_seconds"])
+
+
+def test_csv_has_a_row_a_layer_with_the_largest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(said(capsys, LENET, *FEW, "--csv", "--limit", "4"))))
+    shares = [float(row["share"]) for row in rows]
+    assert len(rows) == 4
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_several_batches_are_several_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(SAMPLES / "bert_tiny.onnx")
+    told = json.loads(said(capsys, model, *FEW, "--batch", "1,3", "--dim", "sequence=4", "--json"))
+    assert [(one["batch"], one["rows"]) for one in told["profiles"]] == [(1, 1), (3, 3)]
+    assert told["profiles"][1]["inputs"][0].startswith("input_ids: int64 [3, 4]")
+    text = said(capsys, model, *FEW, "--batch", "1,3")
+    assert "Batch 3" in text
+
+
+def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = json.loads(said(capsys, LENET, LENET, *FEW, "--json", "--limit", "2"))
+    assert told["difference"] == told["after"]["wall_seconds"] - told["before"]["wall_seconds"]
+    assert len(told["layers"]) == 2
+    assert {"path", "before", "after", "difference", "significant", "status"} <= told["layers"][0].keys()
+    assert told["significant"] is None  # two runs say nothing
+    text = said(capsys, LENET, LENET, *FEW)
+    assert "six runs of each at least" in text
+
+
+def test_what_cannot_be_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    np.savez(tmp_path / "wrong.npz", input=np.zeros((1, 3, 28, 28), np.float32))
+    for words, expected in (
+        (["--device", "quantum"], "--device: onnxruntime has no 'quantum' here"),
+        (["--threads", "4096"], "--threads: 4,096 threads on"),
+        (["--input", str(tmp_path / "wrong.npz")], "is [1, 3, 28, 28] there and [1, 1, 28, 28] in the model"),
+        (["--batch", "8"], "explorer rebatch MODEL 8 -o OUT.onnx"),
+        (["--steps", "0"], "--steps: "),
+        (["--optimize", "most"], "--optimize: "),
+        (["--time-limit", "0"], "--time-limit: "),
+    ):
+        err = said(capsys, LENET, *words, code=2)
+        assert expected in err, err
+        assert len(err.strip().splitlines()) == 1
