@@ -1,7 +1,7 @@
 """Quantization answer: by operator type and by layer, what a choice of number formats costs and saves.
 
 BitOPs are MACs x bits of a weight x bits of an input (Uniq, arXiv:1804.10969). Bytes of weights are those of
-the formats, scales and zero points included: what the hardware holds.
+the formats, with scales that no name says and zero points that are not 0: what the hardware holds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.engine.quantize.accumulator import accumulator
-from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
 from explorer.engine.quantize.layers import Operand, Part
 from explorer.engine.quantize.number_formats.microscaling import BLOCK, Microscaling
@@ -174,7 +174,10 @@ def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
 
 
 def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
-    """Bytes of a weight in its format, with its scales and, where they are not all 0, zero points."""
+    """Bytes of a weight in its format, with its scales and, where they are not all 0, zero points.
+
+    A scale that the format's name says, or that is the product of two (of a bias of integers), takes none.
+    """
     assert operand.tensor is not None
     fmt = _format(choice, operand.part)
     if fmt is None:
@@ -183,7 +186,7 @@ def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
     if isinstance(fmt, Microscaling):
         depth = operand.shape[-1 if operand.depth is None else operand.depth] if operand.shape else 1
         return own + operand.tensor.elements // max(depth, 1) * -(-depth // BLOCK)
-    return own + (_beside(fmt, grid_of(choice, operand)) if fmt.scaled else 0)
+    return own + (_beside(fmt, grid_of(choice, operand)) if fmt.scaled and fmt is not BIAS else 0)
 
 
 def _beside(fmt: NumberFormat, grid: Grid) -> int:

@@ -57,8 +57,8 @@ class QuantizedLayer(Struct, frozen=True):
             None where it was not run, or blocks choose their range themselves (mx formats).
         macs: In one run at the sizes of the samples; `bitops` are macs x bits of weight x bits of input (of
             both inputs, where there is no weight), without the share of what blocks have in common.
-        weight_bytes_before, weight_bytes: In its format, with scales, and zero points that are not 0: what
-            hardware holds. A file holds as much where ONNX has a type for the format.
+        weight_bytes_before, weight_bytes: In its format, with scales that its name does not say, and zero
+            points that are not 0: what hardware holds. A file holds as much where ONNX has a type for it.
         accumulator: What its sums need; None where they are not of integers with one scale, or no weights
             were looked at.
         reason: Why the layer was left as it was; '' where it took a format.
