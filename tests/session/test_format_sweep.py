@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from explorer import Session, sweep_formats
 from explorer.base.errors import Cancelled, Misuse
 from explorer.cli import main
-from explorer.engine.runtime.observed import observe
+from explorer.engine.quantize.runs import observe_values
 from explorer.facts.pareto_front import with_format_front
 from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
 from explorer.report.present.quantize.sweep import front_plots
@@ -116,9 +116,9 @@ def test_the_original_runs_once_for_all_formats(sample: Sample, monkeypatch: pyt
 
     def observed(*given: Any) -> None:
         runs.append(given)
-        observe(*given)
+        observe_values(*given)
 
-    monkeypatch.setattr("explorer.engine.quantize.original.observe", observed)
+    monkeypatch.setattr("explorer.engine.quantize.original.observe_values", observed)
     sweep_formats(sample("lenet"), spec=FormatSweepSpec(FORMATS, per_layer=True), workers=1)
     assert len(runs) == 1
 

@@ -83,7 +83,7 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q")
         assert isinstance(top(hands), QuantizeDialog)
-        assert "62.79 KiB" in hands.dialog()
+        assert "61.87 KiB" in hands.dialog()
         await hands.burst(*"fixed6.3")
         assert "weight bytes 241.04 KiB -> 45.9" in hands.dialog()
         await hands.burst("ctrl+u", *"int3.5")
