@@ -218,6 +218,7 @@ class Session(
         self,
         spec: FormatSweepSpec,
         *,
+        state: int | None = None,
         output: str | None = None,
         scheduler: str | None = None,
         workers: int | None = None,
@@ -229,6 +230,7 @@ class Session(
 
         Args:
             spec: Formats, samples, limits of a mixed precision.
+            state: Another state of the history; None for the current one.
             output: A file that keeps the rows as they are made: what it holds already is not done again.
             scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
             workers: Processes on this machine; 1 is this one, None as many as there are processors where
@@ -245,17 +247,18 @@ class Session(
         """
         from explorer.session.sweep import sweep_formats
 
-        return sweep_formats(
-            [(self, self._models)],
-            spec,
-            reopen,
-            output=output,
-            scheduler=scheduler,
-            workers=workers,
-            seconds=seconds,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+        with self._quantizer.gone_to(state, back=True):
+            return sweep_formats(
+                [(self, self._models)],
+                spec,
+                reopen,
+                output=output,
+                scheduler=scheduler,
+                workers=workers,
+                seconds=seconds,
+                on_progress=on_progress,
+                cancel=cancel,
+            )
 
     def sweep_training(self, data: str, over: str, **how: Any) -> TrainingSweep:
         """Trains copies of the module in several ways; which does best on the held out samples.

@@ -28,6 +28,7 @@ from explorer.tui.commands import COMMANDS, CommandKey, command_class
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.help import KEYS, help_lines, key_table
 from explorer.tui.dialogs.blame import BLAME_KEYS
+from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
@@ -409,7 +410,16 @@ def test_text_is_cut_to_its_cells() -> None:
 
 
 def test_every_key_is_told_once_and_means_one_thing() -> None:
-    for table in (COMMANDS, LIST_KEYS, PLOT_KEYS, TILE_KEYS, HISTORY_KEYS, SWEEP_KEYS, BLAME_KEYS):
+    for table in (
+        COMMANDS,
+        LIST_KEYS,
+        PLOT_KEYS,
+        TILE_KEYS,
+        HISTORY_KEYS,
+        SWEEP_KEYS,
+        SENSITIVITY_KEYS,
+        BLAME_KEYS,
+    ):
         keys = [key for c in table for key in c.keys]
         assert len(keys) == len(set(keys))
     assert len({c.id for c in COMMANDS}) == len(COMMANDS)

@@ -171,8 +171,7 @@ def sweep_formats(
         raise Misuse("there is no format", where="--quantize", hint="name some: --quantize int8,fixed8.4")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(FormatRow, output)) if output is not None else None
-        late = None if seconds is None else started + seconds
-        run = _Run(store, spec, wanted, scheduler, workers, late, on_progress, cancel)
+        run = _Run(store, spec, wanted, scheduler, workers, seconds, on_progress, cancel)
         works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
         run.fill(works)
         sought = not run.open and (spec.bits is not None or spec.snr is not None)
@@ -223,12 +222,13 @@ class _Run:
         wanted: Mapping[str, Mapping[str, str]],
         scheduler: str | None,
         workers: int | None,
-        late: float | None,
+        seconds: float | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
         self.store, self.spec, self.wanted = store, spec, wanted
-        self.scheduler, self.workers, self.late = scheduler, workers, late
+        self.scheduler, self.workers, self.seconds = scheduler, workers, seconds
+        self.late: float | None = None
         self.on_progress, self.cancel = on_progress, cancel
         self.samples = _content(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
         self.made = self.kept = self.count = self.done = self.total = self.open = 0
@@ -335,7 +335,11 @@ class _Run:
         return made
 
     def _late(self) -> bool:
-        return self.late is not None and time.perf_counter() > self.late
+        """Whether time is up; it runs from the first row on, so that each slice makes one."""
+        now = time.perf_counter()
+        if self.late is None and self.seconds is not None:
+            self.late = now + self.seconds
+        return self.late is not None and now >= self.late
 
     def _keep(self, row: FormatRow) -> None:
         if self.store is not None:

@@ -14,6 +14,7 @@ from explorer.tui.dialogs.evaluate import EVALUATION_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
 from explorer.tui.dialogs.quantize.screen import QUANTIZE_KEYS
+from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.figures import FIGURE_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
@@ -52,6 +53,7 @@ KEYS: tuple[Key, ...] = (
     *EVALUATION_KEYS,
     *SWEEP_KEYS,
     *QUANTIZE_KEYS,
+    *SENSITIVITY_KEYS,
     *BLAME_KEYS,
     *CHOOSER_KEYS,
     *OPEN_KEYS,

@@ -84,6 +84,7 @@ class ScreenStore:
             `state.hardware`.
         overlays: Files of figures from outside.
         beside: The model that is set beside this one; empty for none.
+        sensitivity: What was tried on a state of the history, and how it was shown.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -104,6 +105,7 @@ class ScreenStore:
         self.hardware: Hardware | None = None
         self.tile_spec: TileSpec | None = None
         self.quantize_request: QuantizeRequest | None = None
+        self.sensitivity: dict[int, Any] = {}
         self.batch = ""
         self.evaluated = "", "", ""
         self.asked_statistics: tuple[str, ...] = ()

@@ -181,14 +181,16 @@ def row_blocks(row: FormatRow) -> list[Block]:
     return [*said, Line(Span(row.command, "quiet"), 1)] if row.command else said
 
 
-def rows_table(rows: Sequence[FormatRow], several: bool) -> Table:
+def rows_table(rows: Sequence[FormatRow], several: bool, numbers: Sequence[int] = ()) -> Table:
     """A row a choice, each with its number.
 
     Args:
         rows: They.
         several: They are of several models.
+        numbers: Of the rows; none where they are shown in their order.
     """
     needless = {"model": not several, "top-1": all(row.top1 is None for row in rows)}
     shown = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
-    lines = [[cell(at, row) for _, cell in shown] for at, row in enumerate(rows, 1)]
+    counted = zip(numbers or range(1, len(rows) + 1), rows, strict=True)
+    lines = [[cell(at, row) for _, cell in shown] for at, row in counted]
     return Table([column for column, _ in shown], lines)

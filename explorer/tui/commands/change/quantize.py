@@ -14,6 +14,7 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.quantize.dialog import QuantizeDialog
 from explorer.tui.dialogs.quantize.other import LayerWish
 from explorer.tui.dialogs.quantize.screen import QuantizationScreen
+from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen, SensitivityState
 from explorer.tui.terminal.slices import after_paint
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class QuantizeCommand(ScreenCommand):
         else:
             work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
             self.context.start("Quantize", self._made(work, wish.layer))
+
+    def make(self, state: int, request: QuantizeRequest | None) -> None:
+        """Quantize a state as it was chosen elsewhere."""
+        self._take(state, request)
 
     def _begin(self, state: int | None) -> None:
         """Ask for formats of a state; None for the current one."""
@@ -101,3 +106,19 @@ class QuantizeCommand(ScreenCommand):
         self.store.say("", fact.command)
         await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
         self.show(fact, layer)
+
+
+class SensitivityCommand(ScreenCommand):
+    """Number formats layer by layer beside each other, and from there to one of them."""
+
+    def run(self) -> None:
+        """Show what was tried, or ask what is to be; of a quantized state on what it was made of."""
+        if not self.context.ready():
+            return
+        history, state = self.store.history, self.store.history_place
+        while history is not None and history.entries[state].quantization is not None:
+            state = history.parent(state) or 0
+        found = self.store.sensitivity.setdefault(state, SensitivityState())
+        remote = self.store.remote
+        screen = SensitivityScreen(self.store.source, self.jobs.engine, found, state, remote=remote)
+        self.context.ask(screen, partial(QuantizeCommand(self.context).make, state))
