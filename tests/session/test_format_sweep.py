@@ -27,6 +27,7 @@ from explorer.facts.pareto_front import with_format_front
 from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
 from explorer.report.present.quantize.sweep import front_plots
 from explorer.report.scatter import scatter_lines
+from explorer.settings.quantize import read_text
 from tests import documents
 
 Sample = Callable[[str], Path]
@@ -168,6 +169,22 @@ def test_one_that_is_done_in_slices_is_that_of_one_go(sample: Sample) -> None:
     ]
     assert again.mixed == whole.mixed
     assert (again.made, again.open, again.output) == (0, 0, "")
+
+
+def test_layers_of_a_module_are_those_of_its_graph(tmp_path: Path) -> None:
+    """What is tried of an nn.Module is the ONNX that its command writes, and so is the state that is made."""
+    from torch import nn, zeros
+
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    with Session(net, inputs=zeros(1, 8)) as session:
+        found = session.sweep_formats(FormatSweepSpec(("int8",), per_layer=True))
+        assert [row.error for row in found.rows] == [""] * 5
+        row = found.rows[1]
+        made = session.quantize(read_text(row.config, ""), as_graph=True)
+        assert made.outputs[0].snr_db == pytest.approx(row.snr_db)
+        assert [layer.name for layer in made.layers if not layer.reason] == [row.layer]
+        again = session.requantize(row.layer, weight="int16")
+        assert [layer.weight for layer in again.layers if not layer.reason] == ["int16"]
 
 
 def test_a_mixed_precision_saves_what_it_is_asked_to(sample: Sample, run: Run) -> None:

@@ -263,7 +263,7 @@ class _Run:
         for name in self.wanted:
             spec = self._as(name)
             try:
-                found = subject.door.quantize_choice(spec, on_progress=self.on_progress).layers
+                found = subject.door.quantize_choice(spec, as_graph=True, on_progress=self.on_progress).layers
             except MissingExtra:
                 raise
             except ExplorerError:

@@ -47,7 +47,9 @@ class SweepSession(Protocol):
     ) -> TileResult:
         """Tile, prove, write."""
 
-    def quantize_choice(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> Quantization:
+    def quantize_choice(
+        self, spec: QuantizeSpec, *, as_graph: bool, on_progress: OnProgress = None
+    ) -> Quantization:
         """What `quantize_trial` would try."""
 
     def quantize_trial(

@@ -93,9 +93,11 @@ class QuantizeRequest(Struct, frozen=True):
         calibrate: File or folder of samples; '' for random ones.
         draws: How many random samples.
         seed: Of the first of them.
+        as_graph: An nn.Module is quantized as the graph that it is exported to.
     """
 
     spec: QuantizeSpec
     calibrate: str = ""
     draws: int = 4
     seed: int = 0
+    as_graph: bool = False

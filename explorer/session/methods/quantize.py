@@ -20,20 +20,26 @@ class QuantizeMethods(SessionParts):
     """What a choice of number formats would do, and does."""
 
     def quantize_choice(
-        self, spec: QuantizeSpec, *, state: int | None = None, on_progress: OnProgress = None
+        self,
+        spec: QuantizeSpec,
+        *,
+        state: int | None = None,
+        as_graph: bool = False,
+        on_progress: OnProgress = None,
     ) -> Quantization:
         """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
 
         Args:
             spec: Formats, layers, how they are written.
             state: Another state of the history; None for the current one.
+            as_graph: See `quantize`.
             on_progress: Told where the job stands.
 
         Raises:
             Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
         """
         with self._quantizer.gone_to(state, back=True):
-            if self._as_module(spec, None, on_progress):
+            if not as_graph and self._as_module(spec, None, on_progress):
                 return self._module_maker.choice(spec)
             return self._quantizer.choice(spec, on_progress)
 
@@ -65,13 +71,14 @@ class QuantizeMethods(SessionParts):
         draws: int = 4,
         seed: int = 0,
         report: bool = True,
+        as_graph: bool = False,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Quantization:
         """Quantizes the current model; the result becomes the current one, and every other state stays.
 
-        An nn.Module is quantized by its modules, to one of them (see `quantize_module`), unless the form or
-        `output` asks for ONNX.
+        An nn.Module is quantized by its modules, to one of them (see `quantize_module`), unless the form,
+        `output` or `as_graph` asks for ONNX.
 
         Args:
             spec: Formats, layers, how they are written.
@@ -83,6 +90,7 @@ class QuantizeMethods(SessionParts):
             draws: How many random inputs.
             seed: Of the first.
             report: Measure errors of weights, layers and outputs, which runs both models.
+            as_graph: An nn.Module is quantized as the graph that it is exported to, as `quantize_trial` does.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops the job and leaves nothing behind.
 
@@ -92,13 +100,15 @@ class QuantizeMethods(SessionParts):
             Cancelled: `cancel` said so.
         """
         how = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
-        return self._quantized(QuantizeRequest(spec, calibrate or "", draws, seed), state, report, how)
+        request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
+        return self._quantized(request, state, report, how)
 
     def _quantized(
         self, request: QuantizeRequest, state: int | None, measured: bool, how: Mapping[str, Any]
     ) -> Quantization:
         with self._quantizer.gone_to(state):
-            if self._as_module(request.spec, how["output"], how["on_progress"]):
+            modules = not request.as_graph
+            if modules and self._as_module(request.spec, how["output"], how["on_progress"]):
                 return self._module_maker.quantized_state(request, measured=measured, **how)
             return self._quantizer.quantize(request, measured=measured, **how)
 

@@ -72,9 +72,10 @@ class QuantizeCommand(ScreenCommand):
         asked = self._entry.quantize if state is not None and self._entry is not None else None
         if asked is None and (asked := store.quantize_request) is not None:
             # which layers were meant there need not be here, and what was chosen by hand was for that state
-            asked = replace(asked, spec=replace(asked.spec, ops=(), sites=(), rules=()))
+            asked = replace(asked, spec=replace(asked.spec, ops=(), sites=(), rules=()), as_graph=False)
+        how = {"state": state, "as_graph": asked is not None and asked.as_graph}
         dialog = QuantizeDialog(
-            partial(self.jobs.run, "choosing", "quantize_choice", state=state),
+            partial(self.jobs.run, "choosing", "quantize_choice", **how),
             chosen,
             by_value=store.by_value,
             asked=asked,
@@ -95,6 +96,7 @@ class QuantizeCommand(ScreenCommand):
             calibrate=request.calibrate or None,
             draws=request.draws,
             seed=request.seed,
+            as_graph=request.as_graph,
         )
         self.context.start_next("Quantize", self._made(work), partial(self._begin, state))
 

@@ -337,7 +337,7 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         if row is not None and asked is not None:
             spec = read_text(row.config, self._found.written.get(row.key, ""))
             tried = asked.spec
-            self.dismiss(QuantizeRequest(spec, tried.calibrate, tried.draws, tried.seed))
+            self.dismiss(QuantizeRequest(spec, tried.calibrate, tried.draws, tried.seed, as_graph=True))
 
     def action_sensitivity_sort(self) -> None:
         """By the next figure."""
