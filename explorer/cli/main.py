@@ -17,6 +17,7 @@ from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond
 from explorer.base.exit_codes import BAD_INPUT
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
+from explorer.cli.arguments.options import WRITTEN
 from explorer.cli.commands import VERBS
 from explorer.cli.output.answer import tool
 from explorer.cli.output.printing import print_answer, print_pieces
@@ -26,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from explorer.cli.arguments.command import ParsedArgs
+    from explorer.cli.arguments.command import Command, ParsedArgs
     from explorer.cli.output.answer import Answer
 
 INTERRUPTED = 130
@@ -101,6 +102,7 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         from explorer.host.cache_folder import SWITCH
 
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
+    _keep_inputs(command, given)
     run = command.run
     if run is None:
         from explorer.cli import screen
@@ -109,6 +111,23 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     if command.instant:
         return _supervised(lambda: print_answer(run(given, None), given), given)
     return _supervised(lambda: _answer(run, given), given, alone=alone)
+
+
+def _keep_inputs(command: Command, given: ParsedArgs) -> None:
+    """Refuses to write a result over a file that is read for it, whatever the verb, --force or not."""
+    typed = [command.options[flag] for flag in WRITTEN if flag in command.options]
+    targets = {option.flag: target for option in typed if (target := getattr(given, option.key))}
+    if not targets:
+        return
+    from explorer.host.output_files import keep_input  # where nothing is written, nothing waits for it
+
+    read: list[str] = []
+    for option in command.options.values():
+        if ("FILE" in option.metavar or option.metavar == "MODEL") and option.flag not in WRITTEN:
+            value = getattr(given, option.key)
+            read += value if option.many else [value] if value else []
+    for flag, target in targets.items():
+        keep_input(target.partition(":")[2] if flag == "--take" else target, read)
 
 
 def _hold_standard_streams() -> None:

@@ -16,7 +16,14 @@ from explorer.base.errors import Misuse
 from explorer.host import confinement, scratch
 
 
-def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str]) -> None:
+def check_target(
+    path: str,
+    *,
+    overwrite: bool,
+    models: Iterable[str],
+    weights: Collection[str],
+    inputs: Iterable[str] = (),
+) -> None:
     """Refuses a target that would cost the user a file.
 
     Args:
@@ -24,6 +31,7 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
         overwrite: Whether an existing file may be replaced.
         models: Files that are being worked on, and names of what is made by one: net.py:net, package.net:net.
         weights: Files that hold the weights of those.
+        inputs: Other files, and folders of such, that are read for the result.
 
     Raises:
         Misuse: `path` is one of them, is no regular file, exists and may not be replaced, or lies where this
@@ -44,8 +52,25 @@ def check_target(path: str, *, overwrite: bool, models: Iterable[str], weights: 
         raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
     if any(_same_file(file, path) for file in weights):
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
+    keep_input(path, inputs)
     if not overwrite:
         raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+def keep_input(path: str, inputs: Iterable[str]) -> None:
+    """Refuses a target that is read for what is written there.
+
+    Args:
+        path: Where somebody wants to write.
+        inputs: What is read: files, or folders whose arrays are.
+
+    Raises:
+        Misuse: `path` is one of them, or an array in one, and would be replaced.
+    """
+    folder = os.path.dirname(os.path.abspath(path)) if path.endswith((".npy", ".npz")) else path
+    for name in inputs:
+        if os.path.isfile(path) and (_same_file(name, path) or _same_file(name, folder)):
+            raise Misuse("this file is read for it", where=path, hint="choose another name for the result")
 
 
 def _files(model: str) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def sweep_trainings(
     if output is not None:
         engine.check_output(output, [models.source, data])
     if take is not None:
-        models.check_target(take[1], overwrite, data, *([output] if output else []))
+        models.check_target(take[1], overwrite, data, output)
         if not 1 <= take[0] <= len(asked):
             hint = f"there are {len(asked):,}"
             raise Misuse(f"there is no row {take[0]}", where="--take", hint=hint)

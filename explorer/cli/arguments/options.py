@@ -77,6 +77,9 @@ class Option:
         return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **known, **least)
 
 
+WRITTEN = ("--output", "--plot", "--scalesim", "--take")
+"""Options that name a file to write; every other one whose value is a FILE reads it."""
+
 EDGES = ("ragged", "padded")
 FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 

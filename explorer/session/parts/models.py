@@ -210,10 +210,12 @@ class Models:
             number += 1
         return path
 
-    def check_target(self, path: str, overwrite: bool, *inputs: str) -> None:
-        """Refuses to write where a file of the session lies; see `output_files.check_target`."""
-        models = [self.source, *(e.path for e in self.history.entries if e.path), *inputs]
-        output_files.check_target(path, overwrite=overwrite, models=models, weights=self._weight_files())
+    def check_target(self, path: str, overwrite: bool, *inputs: str | None) -> None:
+        """Refuses to write where a file of the session lies, or another that is read for the result."""
+        models = [self.source, *(e.path for e in self.history.entries if e.path)]
+        read = [name for name in (*inputs, self.options["weights_file"], self.options["rules"]) if name]
+        weights = self._weight_files()
+        output_files.check_target(path, overwrite=overwrite, models=models, weights=weights, inputs=read)
 
     # what is known of them
 

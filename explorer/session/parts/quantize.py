@@ -110,7 +110,7 @@ class Quantizer:
         started = time.perf_counter()
         models, spec = self._models, request.spec
         if output is not None:
-            models.check_target(output, overwrite, request.calibrate)
+            models.check_target(output, overwrite, request.calibrate, spec.config)
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
         found, uses = {}, wanted(chosen.choices)

@@ -57,7 +57,7 @@ class TensorNumbers:
         if output is not None:
             if not output.endswith(".npy"):
                 raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
-            self._models.check_target(output, overwrite, *([input] if input else []))
+            self._models.check_target(output, overwrite, input)
         window = self._window(own, name, input, seed, on_progress, cancel)
         other = None
         if before is not None:

@@ -95,7 +95,7 @@ class ModelValues:
         """What the layers of a model put out, or what flows back through them."""
         at = self._models.at(index)
         if output is not None:
-            self._models.check_target(output, overwrite, *([input] if input else []))
+            self._models.check_target(output, overwrite, input)
         rows = self._models.rows(at, on_progress, cancel)
         found = activations.activations(
             lambda request: self._models.opened(at, on_progress).activations(request, rows),

@@ -12,7 +12,6 @@ from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
 from explorer.cli.output.progress import ProgressLine
-from explorer.host.output_files import check_target
 from explorer.settings.parse import opening_words
 
 TYPE_CHECKING = False
@@ -36,8 +35,6 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         model, fixed = info.model, fixed_sizes(info, given)
         digest = session.sha256() if given.json else None
         if formats is not None:
-            if given.output and given.calibrate:
-                check_target(given.output, overwrite=given.force, models=[given.calibrate], weights=())
             made = session.quantize(formats, calibrate=given.calibrate, report=False, on_progress=progress)
             from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
 
