@@ -33,6 +33,7 @@ from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
+from explorer.engine.runtime.parallel import share_heaps
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.engine.tiling.decompose import decompose
@@ -184,6 +185,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     halfway = _taken_apart(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
+    share_heaps()
     with (
         gc_pause(),  # a walk makes a hundred thousand objects without a circle
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from threadpoolctl import threadpool_limits
@@ -84,12 +84,29 @@ def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
     return ended(work, stopped).result()
 
 
+_M_ARENA_MAX = -8
+"""Of glibc's mallopt: how many heaps there may be."""
+
+
+def share_heaps() -> None:
+    """Has two processors share a heap: by default a thread has one of its own.
+
+    What one thread freed another takes then, in place of new pages, which the system has to clear: they are a
+    fifth of the time of a proof. Works make few objects and large ones, and hardly wait for each other.
+    """
+    _of_libc("mallopt", _M_ARENA_MAX, max(1, processors() // 2))
+
+
 def give_back() -> None:
-    """Hands what works have freed back to the system: glibc keeps what a thread freed for the next one."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
-        if trim is not None:
-            trim(0)
+    """Hands what works have freed back to the system: glibc keeps it for the next one."""
+    _of_libc("malloc_trim", 0)
+
+
+def _of_libc(name: str, *numbers: int) -> None:
+    """Calls a function of glibc; other C libraries have none of them."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function(*numbers)
 
 
 def side_by_side(
@@ -126,6 +143,7 @@ def streamed(
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
     count: int = _MOST,
+    beside: Future[Any] | None = None,
 ) -> list[_T]:
     """Runs works as they come, on all processors.
 
@@ -138,6 +156,7 @@ def streamed(
             the works and is raised here.
         cancel: Asked by the works.
         count: How many works there are at most.
+        beside: What goes on meanwhile in a thread of its own: until it has ended one work fewer does.
 
     Returns:
         The results in the order of the works.
@@ -161,7 +180,8 @@ def streamed(
         ThreadPoolExecutor(width, thread_name_prefix="work") as pool,
     ):
         try:
-            begun = _begin(iter(works), within_limit(most), pool, width, (each, share(processors())), told)
+            shares = each, share(processors())
+            begun = _begin(iter(works), within_limit(most), pool, width, shares, told, beside)
         finally:
             stop.set()
     return _results(begun)
@@ -174,6 +194,7 @@ def _begin(
     width: int,
     shares: tuple[ThreadShare, ThreadShare],
     told: Callable[[int], None],
+    beside: Future[Any] | None,
 ) -> list[Future[_T]]:
     """Begins works, as many at a time as there is room for, until all have ended or one has failed.
 
@@ -184,7 +205,7 @@ def _begin(
     held: tuple[Callable[[ThreadShare], _T], int] | None = None
     more = True
     while more or running:
-        while more and len(running) < width:
+        while more and len(running) < width - (beside is not None and not beside.done()):
             held = held or next(works, None)
             more = held is not None
             if held is None or (running and held[1] + sum(running.values()) > most):

@@ -77,6 +77,14 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(made[shown], meaning.out(y)[shown], rtol=1e-9, atol=1e-9)
     some = random.integers(0, meaning.M, 5)
     np.testing.assert_array_equal(x(meaning.batch - 1, some), x(meaning.batch - 1, slice(None))[some])
+    # the corners meet what lies beyond the image: a zero, whatever stands in it
+    ends = [np.concatenate([[np.inf], v.reshape(-1)[1:-1], [np.nan]]).reshape(v.shape) for v in values[:1]]
+    whole, few = (meaning.left([*ends, *values[1:]]) for _ in range(2))
+    corners = np.array([0, meaning.M - 1])
+    for b in range(meaning.batch):
+        expected = whole(b, slice(None))[corners]
+        for row, one in zip(corners, expected, strict=True):
+            np.testing.assert_array_equal(few(b, np.array([row])), one[None])
     squares = [np.square(x(b, slice(None))).sum(-1) for b in range(meaning.batch)]
     assert meaning.squares is not None
     np.testing.assert_allclose(meaning.squares(values), squares, rtol=1e-12, atol=1e-12)

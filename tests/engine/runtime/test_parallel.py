@@ -195,6 +195,29 @@ def test_the_next_is_asked_for_when_there_is_room_for_it() -> None:
 
 
 @pytest.mark.usefixtures("four")
+def test_what_goes_on_in_a_thread_of_its_own_counts_as_a_work_until_it_has_ended() -> None:
+    going: list[int] = []
+    most = {False: 0, True: 0}
+    go = threading.Event()
+
+    def work(share: ThreadShare) -> None:
+        going.append(1)
+        most[go.is_set()] = max(most[go.is_set()], len(going))
+        time.sleep(0.02)
+        going.pop()
+
+    def coming() -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
+        for at in range(30):
+            if at == 15:
+                go.set()
+            yield work, 1
+
+    with in_background(lambda: go.wait(60)) as beside:
+        streamed(coming(), 30, beside=beside)
+    assert most == {False: 3, True: 4}
+
+
+@pytest.mark.usefixtures("four")
 def test_a_work_above_the_limit_has_the_machine_to_itself() -> None:
     going: list[int] = []
     seen: dict[int, tuple[int, int]] = {}

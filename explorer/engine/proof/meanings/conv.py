@@ -224,21 +224,35 @@ def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
     """X of images (images, channels, ...), of which every position meets the `deep` channels of a pack."""
     images, channels, *sizes = x.shape
     whole, count = math.prod(sizes), math.prod(taps.positions)
-    # behind the last place stands a zero: what lies beyond the images
-    places = np.zeros((images * whole + 1, packs, deep), x.dtype)
-    flat = places.reshape(-1, packs * deep)
-    for image in range(images):
-        copy_matrix(flat[image * whole : (image + 1) * whole, :channels], x[image].reshape(channels, whole).T)
     tables = [_table(taps, phase, sizes) for phase in taps.each]
     every = np.arange(images * count)
+    laid: list[Array] = []
+    looked_up = 0
+
+    def places() -> Array:
+        """Channels by place, (places, packs, deep); behind the last stands a zero: beyond the images."""
+        if not laid:
+            laid.append(np.zeros((images * whole + 1, packs, deep), x.dtype))
+            flat = laid[0].reshape(-1, packs * deep)
+            for image in range(images):
+                part = flat[image * whole : (image + 1) * whole, :channels]
+                copy_matrix(part, x[image].reshape(channels, whole).T)
+        return laid[0]
 
     def rows(b: int, some: Array | slice) -> Array:
         q, p = divmod(b, packs)
         image, position = np.divmod(every[some], count)
         at = tables[q][position]
+        nonlocal looked_up
+        looked_up += at.size
+        if looked_up <= whole and images == packs == 1 and channels == deep:
+            # of a few rows only the places that they meet
+            met = x.reshape(channels, whole)[:, at.reshape(-1)]
+            met[:, at.reshape(-1) < 0] = 0
+            return np.ascontiguousarray(met.T).reshape(len(at), -1)
         if images > 1:
             at = np.where(at < 0, -1, at + image[:, None] * whole)
-        return places[:, p].take(at, 0).reshape(len(at), -1)
+        return places()[:, p].take(at, 0).reshape(len(at), -1)
 
     return rows
 

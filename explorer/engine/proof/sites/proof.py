@@ -25,9 +25,8 @@ from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, Produ
 from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
 from explorer.engine.proof.sites.parts import run_part
-from explorer.engine.proof.sites.run import SiteRun, run_site
 from explorer.engine.proof.sites.runner import Sessions
-from explorer.engine.proof.structure.walk import walk
+from explorer.engine.proof.sites.task import SiteTask, Subject
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
@@ -35,9 +34,7 @@ from explorer.engine.runtime.parallel import (
     ThreadShare,
     ended,
     give_back,
-    in_background,
     streamed,
-    wait_for,
 )
 from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
 from explorer.engine.shapes import Inference
@@ -47,8 +44,8 @@ from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 _EXPOSED = 1 << 25
 """Bytes of activations that the original hands out at a time."""
 
-_TOGETHER = 1 << 27
-"""Bytes of activations of the sites that are proved side by side."""
+_TOGETHER = 5 << 27
+"""Bytes of activations of what is run and walked side by side."""
 
 LARGE = 1 << 26
 """Bytes of matrices of sites up to which they are proved while the whole model runs."""
@@ -137,17 +134,20 @@ class SiteProof:
         done, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
-            begun: list[str] = []
+            begun: list[SiteTask] = []
 
             def tick(more: int, before: int = done) -> None:
-                self.tell("proving matmuls", before + more, total)
+                self.tell("proving matmuls", before + more // 2, total)
 
             coming = self._coming(moved, found, drawn, begun, ahead)
-            proved = streamed(coming, _TOGETHER, tick=tick, cancel=self.cancel, count=len(moved))
-            for key, evidence in zip(begun, proved, strict=True):
+            works = streamed(
+                coming, _TOGETHER, tick=tick, cancel=self.cancel, count=2 * len(moved), beside=ahead
+            )
+            for task in begun:
+                key, evidence = key_of(task.site), task.evidence()
                 known = made.get(key)
                 made[key] = evidence if known is None else both(known, evidence)
-            done += len(proved)
+            done += len(works) // 2
         failed = (s for s in plan.sites if key_of(s) in self.unresolved)
         return (
             *(made[key] for key in (key_of(s) for s in planned) if key in made),
@@ -159,10 +159,10 @@ class SiteProof:
         moved: Sequence[SitePlan],
         found: Mapping[str, Original],
         drawn: tuple[RandomInput, ...],
-        begun: list[str],
+        begun: list[SiteTask],
         ahead: Future[Any] | None,
-    ) -> Iterator[tuple[Callable[[ThreadShare], SiteEvidence], int]]:
-        """Sites to be proved at one of the sizes, and the bytes that each takes; `begun` gets their keys.
+    ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
+        """Runs and walks of sites at one of the sizes, and the bytes that each takes; `begun` gets the sites.
 
         The original is run as far as they need it. What they hold is let go of before more is made.
         """
@@ -175,7 +175,8 @@ class SiteProof:
         )
         runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
         for group in groups:
-            give_back()
+            if any(key_of(site) in large for site in group):
+                give_back()
             try:
                 values = next(runs)
             except BadModel:
@@ -194,15 +195,23 @@ class SiteProof:
             # the longest first: the last to end has the others waiting for it
             for site in sorted(group, key=lambda s: -s.products):
                 key = key_of(site)
-                begun.append(key)
-                work = partial(self._site, site, found[key], values, drawn, wiring)
-                yield work, large.get(key, sizes[key])
-                del work
+                prepare = partial(self._subject, site, found[key], values, drawn, wiring)
+                sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
+                task = SiteTask(site, found[key], prepare, self.seed, sessions)
+                begun.append(task)
+                for work in (task.run, task.walk):
+                    yield partial(self._done, work), large.get(key, sizes[key])
+                del prepare, task, work
             del values
         give_back()
         if drawn is self.drawn and self.seen:
             last = next(runs)
             self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
+
+    def _done(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
+        """Does a work, and lets go of what it has read."""
+        work(share)
+        self.forget()
 
     def _observed(
         self, shown: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
@@ -213,49 +222,27 @@ class SiteProof:
             wanted.append([v.name for v in self.before.graph.outputs])
         return run_in_pieces(self.before, draw(drawn, self.seed), wanted, "the original")
 
-    def _site(
+    def _subject(
         self,
         site: SitePlan,
         original: Original,
         values: Mapping[str, Array],
         drawn: tuple[RandomInput, ...],
         wiring: Wiring,
-        share: ThreadShare,
-    ) -> SiteEvidence:
+        threads: int,
+    ) -> Subject:
+        """A site with its values; those of one in a body or a function are made here."""
         after: Model | None = self.after
-        try:
-            if site.place:
-                after = view(self.after, site.place)
-                values = self._within(site, original, drawn, share.threads)
-            if after is None:
-                raise NotTiled("there is no such place in the other model")
-            if site.place:
-                wiring = Wiring.of(after.graph)
-        except (BadModel, NotTiled) as why:
-            return site_evidence(site, 0, printable(str(why)), None, "")
+        if site.place:
+            after = view(self.after, site.place)
+            values = self._within(site, original, drawn, threads)
+        if after is None:
+            raise NotTiled("there is no such place in the other model")
+        if site.place:
+            wiring = Wiring.of(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
-        shapes = [x.shape for x in inputs]
-        meaning = original.at(shapes, y.shape)
-        site = _sized(site, meaning)
-        dtype = original.dtype or str(inputs[0].dtype)
-        step = partial(
-            walk, after, site, original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped
-        )
-        tiles, structure, unrunnable = 0, "", ""
-        ran: SiteRun | None = None
-        sessions = self._sessions.setdefault(key_of(site), {}) if site.dynamic else None
-        # a walk holds Python's lock, a run hardly ever does
-        with in_background(step if share.threads > 1 else None) as walking:
-            try:
-                ran = run_site(after, site, original, meaning, inputs, y, self.seed, share, wiring, sessions)
-            except BadModel as error:
-                unrunnable = str(error)
-            try:
-                tiles = step() if walking is None else wait_for(walking, share.stopped)
-            except NotTiled as fault:
-                structure = printable(str(fault))
-        self.forget()
-        return site_evidence(site, tiles, structure, ran, unrunnable)
+        meaning = original.at([x.shape for x in inputs], y.shape)
+        return Subject(after, wiring, _sized(site, meaning), meaning, inputs, y)
 
     def _within(
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int

@@ -1,0 +1,122 @@
+"""Task of a site: its run and its walk, two works that any thread may do, in any order.
+
+A walk holds Python's lock and needs no activations, a run hardly ever holds it: side by side they take two
+processors for half the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.graph.interpreter import Wiring
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.meanings import Original, ProductSpec
+from explorer.engine.proof.sites.evidence import site_evidence
+from explorer.engine.proof.sites.run import SiteRun, run_site
+from explorer.engine.proof.sites.runner import Sessions
+from explorer.engine.proof.structure.walk import walk
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.parallel import ThreadShare
+from explorer.facts import SiteEvidence, SitePlan
+
+
+class Subject(Struct, frozen=True):
+    """A site at the sizes of a run.
+
+    Attributes:
+        after: The tiled graph in which it stands.
+        wiring: Of that.
+        site: What the plan says of it.
+        meaning: What it means.
+        inputs: The values that it reads, as they were in a run of the original.
+        y: The original's own output for them.
+    """
+
+    after: Model
+    wiring: Wiring
+    site: SitePlan
+    meaning: ProductSpec
+    inputs: Sequence[Array]
+    y: Array
+
+
+class SiteTask:
+    """What is to be found out of a site.
+
+    Args:
+        site: What the plan says of it.
+        original: The product as it was.
+        prepare: Gives the subject, on so many threads; raises BadModel or NotTiled where there is none. It is
+            called once, by whichever work comes first.
+        seed: Of the draws.
+        sessions: As of `run_site`.
+    """
+
+    def __init__(
+        self,
+        site: SitePlan,
+        original: Original,
+        prepare: Callable[[int], Subject],
+        seed: int,
+        sessions: Sessions | None,
+    ) -> None:
+        self.site, self.original, self.seed, self.sessions = site, original, seed, sessions
+        self._prepare: Callable[[int], Subject] | None = prepare
+        self._lock = threading.Lock()
+        self._subject: Subject | None = None
+        self._tiles, self._structure, self._unrunnable = 0, "", ""
+        self._ran: SiteRun | None = None
+
+    def run(self, share: ThreadShare) -> None:
+        """Runs the site, on true activations and on dense ones."""
+        subject = self._known(share)
+        if subject is None:
+            return
+        after, wiring, site, meaning, inputs, y = (getattr(subject, n) for n in Subject.__struct_fields__)
+        del subject
+        try:
+            self._ran = run_site(
+                after, site, self.original, meaning, inputs, y, self.seed, share, wiring, self.sessions
+            )
+        except BadModel as error:
+            self._unrunnable = str(error)
+
+    def walk(self, share: ThreadShare) -> None:
+        """Walks the site's graph."""
+        subject = self._known(share)
+        if subject is None:
+            return
+        shapes = [x.shape for x in subject.inputs]
+        dtype = self.original.dtype or str(subject.inputs[0].dtype)
+        after, wiring, site, meaning = subject.after, subject.wiring, subject.site, subject.meaning
+        del subject
+        try:
+            self._tiles = walk(
+                after, site, self.original, meaning, shapes, dtype, wiring=wiring, cancel=share.stopped
+            )
+        except NotTiled as fault:
+            self._structure = printable(str(fault))
+
+    def _known(self, share: ThreadShare) -> Subject | None:
+        with self._lock:
+            if self._prepare is not None:
+                try:
+                    self._subject = self._prepare(share.threads)
+                    self.site = self._subject.site
+                except (BadModel, NotTiled) as why:
+                    self._structure = printable(str(why))
+                self._prepare = None
+                return self._subject
+            # the second of the two: then what it stands on is let go of
+            subject, self._subject = self._subject, None
+            return subject
+
+    def evidence(self) -> SiteEvidence:
+        """What both showed."""
+        return site_evidence(self.site, self._tiles, self._structure, self._ran, self._unrunnable)
