@@ -2,9 +2,11 @@
 
     python screenshots/make.py [MODEL]
     python screenshots/make.py tasks
+    python screenshots/make.py formats
 
 MODEL is torchvision's AlexNet unless another is given; `tasks` are the ten questions of the manual, each
-played in a terminal. The pictures are written beside this file.
+played in a terminal; `formats` quantizes a jet classifier that it trains first. The pictures are written
+beside this file.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import asyncio
 import io
 import itertools
 import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.pilot import Pilot
 
+import explorer.cli.main
 from explorer.process.client import EngineProcess
 from explorer.tui.program import ExplorerApp
 
@@ -38,8 +43,12 @@ async def settled(pilot: Pilot[Any]) -> None:
         await pilot.pause()
 
 
-async def make(source: str) -> None:
-    """Play the main job, look at the figures, and keep pictures of both."""
+Press = Callable[..., Awaitable[None]]
+Picture = Callable[[str], None]
+
+
+async def make(source: str, play: Callable[[Press, Picture], Awaitable[None]]) -> None:
+    """Open a model, and play on it what presses keys and takes pictures."""
     engine = EngineProcess(source)
     app = ExplorerApp(source, engine)
     try:
@@ -55,31 +64,62 @@ async def make(source: str) -> None:
                 print(HERE / name)
 
             await settled(pilot)
-            await press("down", "down", "down", "down")
-            picture("main.svg")
-            await press("p")
-            picture("memory.svg")
-            await press("m", "4", "T", "down", *"100GB", "enter")
-            picture("roofline.svg")
-            await press("1", "tab")
-            # tiles as they are proposed, on the last machine of the list
-            await press("S", *["down"] * 5, "left", "enter")
-            picture("sweep.svg")
-            await press("escape")
-            await press("t")
-            picture("tile.svg")
-            await press("i", "right", "right", "right_square_bracket")
-            picture("blocks.svg")
-            await press("escape")
-            await press("enter")
-            picture("verdict.svg")
-            await press("enter")
-            await press("right")
-            picture("diff.svg")
-            await press("H")
-            picture("history.svg")
+            await play(press, picture)
     finally:
         engine.close()
+
+
+async def main_job(press: Press, picture: Picture) -> None:
+    """The main job, and the figures."""
+    await press("down", "down", "down", "down")
+    picture("main.svg")
+    await press("p")
+    picture("memory.svg")
+    await press("m", "4", "T", "down", *"100GB", "enter")
+    picture("roofline.svg")
+    await press("1", "tab")
+    # tiles as they are proposed, on the last machine of the list
+    await press("S", *["down"] * 5, "left", "enter")
+    picture("sweep.svg")
+    await press("escape")
+    await press("t")
+    picture("tile.svg")
+    await press("i", "right", "right", "right_square_bracket")
+    picture("blocks.svg")
+    await press("escape")
+    await press("enter")
+    picture("verdict.svg")
+    await press("enter")
+    await press("right")
+    picture("diff.svg")
+    await press("H")
+    picture("history.svg")
+
+
+async def formats(press: Press, picture: Picture) -> None:
+    """Another number format, what it costs, the numbers themselves, and how well it does on data."""
+    await press("number_sign", "ctrl+u", *"var,absmax,quantile:0.97,zeros", "enter", *["s"] * 5)
+    picture("statistics.svg")
+    # the second of the list
+    await press("q", "Q", "right")
+    picture("quantize.svg")
+    await press("enter")
+    picture("quantization.svg")
+    await press("enter", "I", "b", "plus", "down", "down", "right", "right")
+    picture("map.svg")
+    await press("q", "A", *"jets_test.npz", "enter")
+    picture("evaluation.svg")
+
+
+def trained(name: str) -> None:
+    """A jet classifier with weights of its own, and the samples that it has not seen, in this folder."""
+    samples = HERE.parent / "sample_models"
+    module, data = f"{samples / 'jsc.py'}:jsc_tiny_x10", str(samples / "jets_train.npz")
+    fit = ["train", module, "--data", data, "-o", "best.ckpt", "--epochs", "12", "--quiet"]
+    for words in (fit, ["convert", module, "-o", name, "--weights-file", "best.ckpt", "--quiet"]):
+        if explorer.cli.main.main(words):
+            raise SystemExit(f"explorer {' '.join(words)} failed")
+    shutil.copy(samples / "jets_test.npz", ".")
 
 
 def make_tasks() -> None:
@@ -127,12 +167,16 @@ def main(source: str) -> None:
     if source == "tasks":
         make_tasks()
         return
+    play = formats if source == "formats" else main_job
     source = str(Path(source).resolve()) if Path(source).exists() else source
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ |= {"EXPLORER_CONFIG": "no.toml", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         os.environ |= {"XDG_STATE_HOME": folder, "XDG_CONFIG_HOME": folder}
-        asyncio.run(make(source))
+        if play is formats:
+            source = "jets.onnx"
+            trained(source)
+        asyncio.run(make(source, play))
         os.chdir(HERE)
 
 
