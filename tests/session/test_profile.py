@@ -141,6 +141,64 @@ def test_the_products_of_a_tiled_layer_are_its_rows(form: str, tmp_path: Path) -
     assert found.other == ()
 
 
+@pytest.mark.parametrize("optimize", ["none", "all"])
+def test_pieces_of_an_operator_without_a_kernel_are_its_own(optimize: str, tmp_path: Path) -> None:
+    """onnxruntime opens HardSwish into nodes without names: the largest asks for the most memory."""
+    path = _model(
+        tmp_path,
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[1,8,64,64] x) => (float[1,8,32,32] z, float[1,8,64,64] y) {
+          p = MaxPool<kernel_shape=[2,2],strides=[2,2]>(x)
+          h = HardSwish(p) n = Neg(h) z = HardSwish(n) y = HardSwish(x) }""",
+    )
+    found = _profile(path, ProfileSpec(steps=2, optimize=optimize))
+    pieces = {one.path: one for one in found.layers if one.kind == "HardSwish"}
+    assert [one.calls for one in pieces.values()] == [2, 2, 2]
+    assert max(pieces, key=lambda path: pieces[path].allocated_bytes or 0) == "y"
+    assert found.other == ()
+
+
+def test_a_layer_that_runs_in_another_precision_keeps_its_time_and_casts_are_no_layer(tmp_path: Path) -> None:
+    path = _model(
+        tmp_path,
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float16[1,8,16,16] x) => (float16[1,8,16,16] z) {
+          a = Conv<pads=[1,1,1,1]>(x, W) b = Relu(a) z = Add(b, x) }""",
+        W=np.ones((8, 8, 3, 3), np.float16),
+    )
+    for optimize in ("none", "all"):
+        found = _profile(path, ProfileSpec(steps=1, optimize=optimize))
+        assert {one.kind for one in found.layers} == {"Conv", "Relu", "Add"}
+        assert next(one for one in found.layers if one.kind == "Conv").seconds is not None
+        assert {one.name for one in found.other} <= {"Cast", "ReorderInput", "ReorderOutput"}
+
+
+def test_what_is_left_of_an_if_that_is_known_is_the_ifs(tmp_path: Path) -> None:
+    path = _model(
+        tmp_path,
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (float[4] x) => (float[4] z) {
+          k = Constant<value = bool[1] {1}>() c = Squeeze(k)
+          b = If (c) <then_branch = t () => (float[4] q) { q1 = Relu(x) q = Exp(q1) },
+                      else_branch = e () => (float[4] r) { r = Neg(x) }>
+          z = Abs(b) }""",
+    )
+    found = _profile(path, ProfileSpec(steps=1))
+    assert {(one.kind, one.calls) for one in found.layers if one.seconds} == {("If", 2), ("Abs", 1)}
+    assert found.other == ()
+
+
+@pytest.mark.parametrize("name", ["lenet", "bert_tiny", "lstm_tiny", "mobilenet_small"])
+def test_every_mac_is_of_a_layer_that_has_time_or_is_in_one(name: str) -> None:
+    dims = {"batch": 1, "sequence": 4} if name == "bert_tiny" else {}
+    with Session(str(SAMPLES / f"{name}.onnx"), cache=False, dims=dims) as session:
+        found = session.profile(ProfileSpec(steps=1))
+        layers = session.analysis().layers
+    assert sum(layers[one.layer].macs or 0 for one in found.layers if not layers[one.layer].group) == sum(
+        layer.macs or 0 for layer in layers if not layer.group
+    )
+
+
 def test_a_batch_is_bound_and_rows_are_told(tmp_path: Path) -> None:
     found = _profile(SAMPLES / "bert_tiny.onnx", batch=4)
     assert (found.batch, found.rows) == (4, 4)

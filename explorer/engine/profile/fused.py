@@ -17,8 +17,11 @@ from explorer.engine.profile.flat import named_in
 
 _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
 _BLOCKED_DOMAIN = "com.microsoft.nchwc"
+_CAST = "InsertedPrecisionFreeCast_"
+"""What stands before a value in another precision, and names the Cast that makes it."""
 _MOVES = frozenset(("ReorderInput", "ReorderOutput"))
-_INLINED = "_inlfunc_"
+_PIECES = ("_inlfunc_", "_if_")
+"""Before names of nodes out of an operator without a kernel, or out of the branch of an If that is known."""
 _SUMS = ("Add", "Sum")
 
 
@@ -31,7 +34,8 @@ def works(original: Graph, optimised: Graph, defaults: frozenset[str] = frozense
         defaults: Stored tensors of the original that a caller may replace: they are no constants.
 
     Returns:
-        In their original order. A kernel that is nobody's (a copy, a change of layout) is not in it.
+        In their original order. A kernel that is nobody's (a copy, a change of layout) is not in it. Nodes
+        without a name are called by `unnamed`: pieces of operators are, in the order of those.
     """
     found: dict[str, list[Node]] = {}
     pairs = [(original, optimised, defaults)]
@@ -47,6 +51,11 @@ def works(original: Graph, optimised: Graph, defaults: frozenset[str] = frozense
                 theirs = dict(subgraphs(origin))
                 pairs += [(theirs[name], body, open_) for name, body in bodies.items() if name in theirs]
     return found
+
+
+def unnamed(op: str, at: int) -> str:
+    """What the so many-th node of an operator is called that has no name."""
+    return f"{op}#{at}"
 
 
 class _Scope:
@@ -76,30 +85,31 @@ class _Scope:
         """The original nodes of each optimised one."""
         ends = {id(node): self._ends(node) for node in self.after.nodes}
         there = {value for values in ends.values() for value in values}
-        there |= {value for node in self.after.nodes for value in node.inputs}
+        there |= {_plain(value) for node in self.after.nodes for value in node.inputs}
         taken: dict[int, Node] = {}
         for node in self.after.nodes:
             for at in self._between(ends[id(node)], there):
                 taken.setdefault(at, node)
         of_node: dict[str, set[int]] = {}
         for at, node in taken.items():
-            of_node.setdefault(node.name, set()).add(at)
-        for node, at in self._unnamed(of_node):
-            of_node.setdefault(node.name, set()).add(at)
+            if node.name:
+                of_node.setdefault(node.name, set()).add(at)
+        for name, at in self._pieces(taken):
+            of_node.setdefault(name, set()).add(at)
         return {name: [self.nodes[at] for at in sorted(places)] for name, places in of_node.items()}
 
     def _ends(self, node: Node) -> list[str]:
         """The original values that an optimised node makes, whatever they are called there."""
-        if node.op in _MOVES:
+        if _moves(node):
             return []
-        same = [value for value in node.outputs if value in self.maker]
+        same = [plain for value in node.outputs if (plain := _plain(value)) in self.maker]
         if same:
             return same
         if node.name in self.names:
             return [value for value in self.nodes[self.names[node.name]].outputs if value]
         blocked = _BLOCKED.fullmatch(node.name)
-        if blocked and blocked[1] in self.maker:
-            return [self._behind(node, blocked[1])]
+        if blocked and _plain(blocked[1]) in self.maker:
+            return [self._behind(node, _plain(blocked[1]))]
         return []
 
     def _behind(self, node: Node, value: str) -> str:
@@ -132,17 +142,41 @@ class _Scope:
                     todo.append(at)
         return mine
 
-    def _unnamed(self, of_node: Mapping[str, set[int]]) -> Iterator[tuple[Node, int]]:
-        """Optimised nodes that make no value of the original: pieces of an operator, or made of a node."""
+    def _pieces(self, taken: Mapping[int, Node]) -> Iterator[tuple[str, int]]:
+        """Optimised nodes that make no value of the original, or have no name, and whose work they do."""
         makers = {value: node for node in self.after.nodes for value in node.outputs if value}
-        owner = {name: max(places) for name, places in of_node.items()}
+        owner: dict[int, int] = {}
+        for at, node in taken.items():
+            owner[id(node)] = max(at, owner.get(id(node), at))
+        led = dict(owner)  # with moves between pieces, which are nobody's
         for node in reversed(self.after.nodes):
-            # an operator without a kernel of its own is opened: its pieces lead to what it makes
-            if node.name in owner:
-                for value in node.inputs:
-                    piece = makers.get(value)
-                    if piece is not None and piece.name not in owner and piece.name.startswith(_INLINED):
-                        owner[piece.name] = owner[node.name]
-                        yield piece, owner[piece.name]
-            elif (at := self.names.get(named_in(node.name))) is not None and node.op not in _MOVES:
-                yield node, at
+            if id(node) in led:
+                # an operator without a kernel of its own is opened: its pieces lead to what it makes
+                for piece in filter(None, map(makers.get, node.inputs)):
+                    if id(piece) in led or not (_moves(piece) or _is_piece(piece)):
+                        continue
+                    led[id(piece)] = led[id(node)]
+                    if not _moves(piece):
+                        owner[id(piece)] = led[id(node)]
+                        if piece.name:
+                            yield piece.name, owner[id(piece)]
+            elif (at_ := self.names.get(named_in(node.name))) is not None and not _moves(node):
+                yield node.name, at_
+        counts: dict[str, int] = {}
+        nameless = [node for node in self.after.nodes if not node.name and id(node) in owner]
+        for node in sorted(nameless, key=lambda node: owner[id(node)]):
+            counts[node.op] = counts.get(node.op, -1) + 1
+            yield unnamed(node.op, counts[node.op]), owner[id(node)]
+
+
+def _is_piece(node: Node) -> bool:
+    return not node.name or node.name.startswith(_PIECES)
+
+
+def _moves(node: Node) -> bool:
+    return node.op in _MOVES or (node.op == "Cast" and node.name.startswith(_CAST))
+
+
+def _plain(value: str) -> str:
+    """A value of the original by what it is called in another precision."""
+    return value.removeprefix(_CAST)

@@ -278,8 +278,9 @@ class _Measured(Struct):
         """Adds a run; what did not run in it, or in others, has a sample of 0 there."""
         for samples in (*self.of_row.values(), *self.other.values()):
             samples.ops = {}
+        called = self._called(run)
         for name, kernel in run.kernels.items():
-            row, within = self.owner(name)
+            row, within = self.owner(called.get(name, name))
             if row is None:
                 samples = self.other.setdefault(kernel.op, TimeSamples())
             else:
@@ -295,13 +296,29 @@ class _Measured(Struct):
 
     def _held(self, run: KernelRun) -> None:
         """Memory of a run before the counted ones: the runtime plans it then, and asks for it at once."""
+        called = self._called(run)
         for name, kernel in run.kernels.items():
-            row, _ = self.owner(name)
+            row, _ = self.owner(called.get(name, name))
             if row is not None:
                 samples = self.of_row.setdefault(row, TimeSamples())
                 if samples.allocated_bytes is None or not self.runs:
                     samples.allocated_bytes = max(samples.allocated_bytes or 0, kernel.requested_bytes)
                     samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
+
+    def _called(self, run: KernelRun) -> dict[str, str]:
+        """Kernels of nodes without a name, which are told by operator and number, as `fused` calls them."""
+        told: dict[str, list[tuple[int, str]]] = {}
+        for name, kernel in run.kernels.items():
+            number = name.removeprefix(f"{kernel.op}_")
+            if name not in self.owners and number != name and number.isdecimal():
+                told.setdefault(kernel.op, []).append((int(number), name))
+        found: dict[str, str] = {}
+        for op, names in told.items():
+            known = [fused.unnamed(op, at) for at in range(len(names))]
+            # one more or less, and nobody knows which is which
+            if known[-1] in self.owners and fused.unnamed(op, len(names)) not in self.owners:
+                found |= {name: called for (_, name), called in zip(sorted(names), known, strict=True)}
+        return found
 
     def owner(self, name: str) -> tuple[int | None, tuple[int, ...]]:
         """The row that a kernel is, and those within it."""
@@ -311,12 +328,11 @@ class _Measured(Struct):
 
 
 def _owners(
-    flat: FlatGraph, optimised: Graph | None, layers: Sequence[Layer]
+    flat: FlatGraph, optimised: Graph, layers: Sequence[Layer]
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
     """The row that each kernel is, and the rows whose work it does beside, by the kernel's name."""
-    if optimised is None:
-        return {}
-    model, rows, found = flat.model, flat.rows, {}
+    model, rows = flat.model, flat.rows
+    found: dict[str, tuple[int, tuple[int, ...]]] = {}
     for name, nodes in fused.works(model.graph, optimised, model.defaults).items():
         known = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
         if known:

@@ -70,10 +70,11 @@ class TimedSessions:
             return self._loaded(options, providers)
 
         # the one that is profiled is to keep no processor busy while the other is timed
-        self._target = os.path.join(place, "optimised.onnx") if level != "none" else ""
-        written = {"optimized_model_filepath": self._target} if self._target else {}
+        self._target = os.path.join(place, "optimised.onnx")
         prefix = os.path.join(place, "profile")
-        self._observed = session(enable_profiling=True, profile_file_prefix=prefix, **written)
+        self._observed = session(
+            enable_profiling=True, profile_file_prefix=prefix, optimized_model_filepath=self._target
+        )
         self._plain = session()
 
     def _loaded(self, options: Any, providers: Sequence[str]) -> Any:
@@ -91,10 +92,8 @@ class TimedSessions:
             lower = "" if self._level == "none" else "--optimize none leaves the graph as it is"
             raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=lower) from None
 
-    def optimised(self) -> Graph | None:
-        """What the runtime made of the graph, which is read once; None where it was left as it is."""
-        if not self._target:
-            return None
+    def optimised(self) -> Graph:
+        """What the runtime made of the graph, which is read once."""
         graph = reader.read(self._target).graph
         os.unlink(self._target)
         return graph
