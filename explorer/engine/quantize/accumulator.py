@@ -12,10 +12,8 @@ import numpy as np
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf
 from explorer.engine.quantize.grids import bias_values
-from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.number_format import Array
-from explorer.engine.quantize.weights import slabs
 from explorer.facts.quantize import Accumulator
 
 _SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
@@ -29,61 +27,74 @@ def signed_bits(low: int, high: int) -> int:
     return 1 + max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
 
 
-def accumulator(choice: LayerChoice, grid_of: GridOf) -> Accumulator | None:
-    """What the sums of a layer of integers reach; None where it has none, or not one scale to a sum."""
-    layer, weight, inputs = choice.layer, choice.weight, choice.input
-    weights, given = layer.of("weight"), layer.of("input")
-    known = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(given) == 1
-    if not (known and isinstance(weight, Integer) and isinstance(inputs, Integer)):
-        return None
-    operand, grid = weights[0], grid_of(choice, given[0])
-    if grid.scale.size != 1 or operand.channel is None or grid_of(choice, operand).block:
-        return None
-    zero = int(grid.zero.reshape(-1)[0])
-    least, largest = inputs.least - zero, inputs.largest - zero
-    below, above, depth = _sums(choice, operand, weight, grid_of)
-    start = _bias(choice, grid_of, below.size)
-    low, high = below * largest + above * least + start, above * largest + below * least + start
-    reaches = np.maximum(high, -low)
-    channel = int(np.argmax(reaches))
-    products = [w * x for w in _ends(weight, grid_of(choice, operand).zero) for x in (least, largest)]
-    return Accumulator(
-        depth,
-        signed_bits(min(int(low.min()), 0), max(int(high.max()), 0)),
-        signed_bits(min(depth * min(products), 0), max(depth * max(products), 0)),
-        channel,
-        int(high[channel] if high[channel] >= -low[channel] else low[channel]),
-    )
+class WeightSums:
+    """What the sums of a layer of integers reach, from its weights slab by slab.
+
+    Args:
+        choice: The layer's; `can` says of which.
+        grid_of: The grids of its operands.
+    """
+
+    def __init__(self, choice: LayerChoice, grid_of: GridOf) -> None:
+        self.choice, self.grid_of = choice, grid_of
+        (operand,) = choice.layer.of("weight")
+        rank = len(operand.shape)
+        depth = (-2 if operand.depth is None else operand.depth) % rank
+        channel = (operand.channel or 0) % rank
+        self.over = (
+            (depth,) if choice.layer.op in _MATRICES else tuple(a for a in range(rank) if a != channel)
+        )
+        self.depth = int(np.prod([operand.shape[axis] for axis in self.over]))
+        self.below: list[Array] = []
+        self.above: list[Array] = []
+
+    @staticmethod
+    def can(choice: LayerChoice, grid_of: GridOf) -> bool:
+        """Whether a layer has sums of integers, with one scale to a sum."""
+        layer, weights, given = choice.layer, choice.layer.of("weight"), choice.layer.of("input")
+        known = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(given) == 1
+        if not (known and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
+            return False
+        if grid_of(choice, given[0]).scale.size != 1 or weights[0].channel is None:
+            return False
+        return not grid_of(choice, weights[0]).block
+
+    def add(self, steps: Array) -> None:
+        """Takes a slab in: codes less their zero points, the first axis cut."""
+        # float64 holds the sums of any that float32 holds exactly
+        self.below.append(np.minimum(steps, 0).sum(axis=self.over, dtype=np.float64))
+        self.above.append(np.maximum(steps, 0).sum(axis=self.over, dtype=np.float64))
+
+    def reach(self) -> Accumulator:
+        """What an accumulator has to hold."""
+        choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
+        assert isinstance(weight, Integer)
+        assert isinstance(inputs, Integer)
+        zero = int(self.grid_of(choice, choice.layer.of("input")[0]).zero.reshape(-1)[0])
+        least, largest = inputs.least - zero, inputs.largest - zero
+        below, above = self._summed(self.below), self._summed(self.above)
+        start = _bias(choice, self.grid_of, below.size)
+        low, high = below * largest + above * least + start, above * largest + below * least + start
+        channel = int(np.argmax(np.maximum(high, -low)))
+        ends = _ends(weight, self.grid_of(choice, choice.layer.of("weight")[0]).zero)
+        products = [w * x for w in ends for x in (least, largest)]
+        return Accumulator(
+            self.depth,
+            signed_bits(min(int(low.min()), 0), max(int(high.max()), 0)),
+            signed_bits(min(self.depth * min(products), 0), max(self.depth * max(products), 0)),
+            channel,
+            int(high[channel] if high[channel] >= -low[channel] else low[channel]),
+        )
+
+    def _summed(self, parts: list[Array]) -> Array:
+        """Of each output channel; where the first axis is summed over each slab has some of the depth."""
+        whole = sum(parts[1:], parts[0]) if 0 in self.over else np.concatenate(parts)
+        return whole.reshape(-1).astype(np.int64)
 
 
 def _ends(fmt: Integer, zero: Array) -> tuple[int, int]:
     """The least and the largest code of a weight, over all of its zero points."""
     return fmt.least - int(zero.max()), fmt.largest - int(zero.min())
-
-
-def _sums(choice: LayerChoice, operand: Operand, fmt: Integer, grid_of: GridOf) -> tuple[Array, Array, int]:
-    """Of each output channel the sum of what is below 0, of what is above, and how many are summed."""
-    rank = len(operand.shape)
-    channel = (operand.channel or 0) % rank
-    depth_axis = (-2 if operand.depth is None else operand.depth) % rank
-    over = tuple(a for a in range(rank) if a != channel)
-    if choice.layer.op in _MATRICES:
-        over = (depth_axis,)
-    below, above = [], []
-    for values, grid in slabs(operand, grid_of(choice, operand)):
-        codes = fmt.codes(values, grid).astype(np.int64)
-        zero = grid.zero if grid.axis is None else np.expand_dims(grid.zero, _others(rank, grid.axis % rank))
-        codes -= zero
-        below.append(np.minimum(codes, 0).sum(axis=over))
-        above.append(np.maximum(codes, 0).sum(axis=over))
-    depth = int(np.prod([operand.shape[axis] for axis in over]))
-    if 0 in over:  # each slab has some of the depth
-        return sum(below[1:], below[0]).reshape(-1), sum(above[1:], above[0]).reshape(-1), depth
-    return np.concatenate(below).reshape(-1), np.concatenate(above).reshape(-1), depth
-
-
-def _others(rank: int, axis: int) -> tuple[int, ...]:
-    return tuple(at for at in range(rank) if at != axis)
 
 
 def _bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
-from explorer.engine.quantize.accumulator import accumulator
+from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
 from explorer.engine.quantize.layers import Operand, Part
@@ -50,7 +50,7 @@ def answer(
         weight_bytes: The original's, all together.
         layers: From `run_errors`; None where nothing was run.
         outputs: Likewise.
-        weights: Measure the error of weights, too, and what their sums need, each being read twice.
+        weights: Measure the error of weights, too, and what their sums need.
         accumulator_bits: Of the hardware's accumulator; layers that it is too narrow for are named.
     """
     macs = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
@@ -97,7 +97,9 @@ def _layer(
     bits = Bits(
         *(f.stored_bits if f else b for f, b in zip(formats, (before.weight, before.input), strict=True))
     )
-    lost = weight_errors(choice, grid_of) if weights and not choice.reason else None
+    looked = weights and not choice.reason
+    sums = WeightSums(choice, grid_of) if looked and WeightSums.can(choice, grid_of) else None
+    lost = weight_errors(choice, grid_of, sums.add if sums is not None else None) if looked else None
     stored = {operand.stored: operand for operand in layer.of("weight") if operand.tensor is not None}
     return QuantizedLayer(
         layer.name,
@@ -120,7 +122,7 @@ def _layer(
         bitops=_bitops(choice, count, formats),
         weight_bytes_before=sum(operand.tensor.nbytes for operand in stored.values() if operand.tensor),
         weight_bytes=sum(_stored(choice, operand, grid_of) for operand in stored.values()),
-        accumulator=accumulator(choice, grid_of) if weights and not choice.reason else None,
+        accumulator=None if sums is None else sums.reach(),
         reason=choice.reason,
     )
 

@@ -17,6 +17,7 @@ from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.structure.probes import GraphProducers, cut_out
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.microscaling import Microscaling
 from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.runs import infos
@@ -53,16 +54,29 @@ class LayerErrors(Struct):
     inputs: int = 0
 
 
-def weight_errors(choice: LayerChoice, grid_of: GridOf) -> Agreement | None:
-    """The rounded weights of a layer against the original's; None where none has a format."""
+def weight_errors(
+    choice: LayerChoice, grid_of: GridOf, look: Callable[[Array], None] | None = None
+) -> Agreement | None:
+    """The rounded weights of a layer against the original's; None where none has a format.
+
+    Args:
+        choice: The layer's.
+        grid_of: The grid on which they were rounded.
+        look: Of integers: called with the steps of each slab, in order.
+    """
     operands = choice.layer.of("weight") if choice.weight is not None else ()
     found = Agreement()
     for operand in operands:
+        depth = -1 if operand.depth is None else operand.depth
         for values, grid in slabs(operand, grid_of(choice, operand)):
             assert choice.weight is not None
-            depth = -1 if operand.depth is None else operand.depth
-            flat = choice.weight.rounded(values, grid, depth).reshape(-1, 1)
-            found.add(values.reshape(-1, 1), flat)
+            if look is not None and isinstance(choice.weight, Integer):
+                steps = choice.weight.steps(values, grid)
+                look(steps)
+                flat = choice.weight.of_steps(steps, grid)
+            else:
+                flat = choice.weight.rounded(values, grid, depth)
+            found.add(values.reshape(-1, 1), flat.reshape(-1, 1))
     return found if operands else None
 
 

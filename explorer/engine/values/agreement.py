@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from explorer.base.units import decibels
 from explorer.engine.values.numbers import Array
 
 _SLAB = 1 << 14
@@ -27,7 +28,7 @@ def snr_db(signal: float, noise: float) -> float:
         return math.inf
     if not signal or not math.isfinite(noise):
         return -math.inf
-    return 10 * (math.log10(signal) - math.log10(noise))
+    return decibels(signal, noise)
 
 
 def cosine(dot: float, a: float, b: float) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from explorer.base.units import printable
+from explorer.base.units import printable, relative_decibels
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
@@ -156,7 +156,7 @@ class Judge:
             max_abs=figures.max_abs if seen else None,
             rms=math.sqrt(figures.mse) if place.float and figures.mse is not None else None,
             relative=relative,
-            snr_db=-20 * math.log10(relative) if relative else None,
+            snr_db=relative_decibels(relative) if relative else None,
             cosine=figures.cosine if place.float else None,
             nonfinite=figures.nonfinite,
             noise=_noise(figures),

@@ -77,12 +77,20 @@ class Integer(NumberFormat, frozen=True):
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """What DequantizeLinear gives of the codes."""
+        return self.of_steps(self.steps(values, grid), grid)
+
+    def steps(self, values: Array, grid: Grid) -> Array:
+        """Codes less their zero point, in a float that holds all of them exactly."""
         whole = self._whole(values, grid)
         if grid.zero.any():
             whole -= along(grid.zero.astype(whole.dtype), values.shape, grid)
-        whole = whole.astype(np.float32, copy=False)
-        whole *= along(grid.scale, values.shape, grid)
         return whole
+
+    def of_steps(self, steps: Array, grid: Grid) -> Array:
+        """The values of `steps`, whose memory they take."""
+        values = steps.astype(np.float32, copy=False)
+        values *= along(grid.scale, steps.shape, grid)
+        return values
 
     def _whole(self, values: Array, grid: Grid) -> Array:
         """The codes, in a float that holds all of them exactly."""

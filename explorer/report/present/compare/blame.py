@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
+from explorer.base.units import dims_text, exact_text, relative_decibels, seconds_text, seeds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.report.blocks import (
     Block,
@@ -181,7 +181,7 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
 
 def _formats(probe: Probe) -> str:
     """'int8, per channel, 38.2 dB': what the layer is quantized to, and the error that it makes of that."""
-    snr = f", {-20 * math.log10(probe.introduced):.1f} dB" if probe.introduced else ""
+    snr = f", {relative_decibels(probe.introduced):.1f} dB" if probe.introduced else ""
     return f"{probe.formats}{snr}"
 
 
