@@ -17,6 +17,7 @@ from textual.worker import active_worker
 from explorer.base.errors import Misuse
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
+from explorer.tui.state.workers import ClosingWorkers
 from explorer.tui.terminal import clipboard
 from explorer.tui.terminal.console import is_console
 from explorer.tui.text.theme import ALL_THEMES, pair
@@ -74,6 +75,7 @@ class ExplorerApp(App[int]):
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
+        self._workers = ClosingWorkers(self)
         self.remote, self._folder = remote, folder
         self.models = OpenModels(begin, memory)
         for theme in ALL_THEMES:

@@ -187,3 +187,41 @@ def test_every_format_that_is_offered_is_one(session, part):
         made = session.quantize_choice(explorer.facts.quantize.QuantizeSpec(**formats))
         if name != "auto":
             assert name in {getattr(layer, part) for layer in made.layers}
+
+
+async def test_formats_of_a_file_stand_in_the_fields_and_what_is_typed_goes_before_them(
+    session, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    text = '[quantize]\nweight = "int4"\ninput = "int8"\n[[quantize.site]]\nsite = "*fc3*"\non = false\n'
+    (tmp_path / "mine.toml").write_text(text)
+    async with screen(SessionEngine(session), size=(100, 40)) as hands:
+        await hands.press("Q")
+        top(hands).query_one("#quantize-config").focus()
+        await hands.burst(*"mine.toml")
+        await hands.rest()
+        shown = {id: top(hands).query_one(f"#{id}", ComboField).value for id in ("weight", "input")}
+        assert shown == {"weight": "int4", "input": "int8"}
+        assert "layers 4 of 5" in hands.dialog()
+        top(hands).query_one("#weight").focus()
+        await hands.burst(*"int16")
+        top(hands).query_one("#quantize-seed").focus()
+        await hands.burst("7")
+        await hands.press("enter")
+        assert isinstance(top(hands), QuantizationScreen)
+        entry = session.history().entries[1]
+        assert (entry.quantize.seed, entry.quantize.spec.config) == (7, "mine.toml")
+        made = quantized(session)
+        assert made.pop("/fc3/Gemm") == ("float32", "float32")
+        assert set(made.values()) == {("int16", "int8")}
+        assert "--config mine.toml --to weight=int16,input=int8" in entry.command
+        assert entry.command.endswith("--seed 7")
+        # asked for anew the file stands there again; one that is not there is said
+        await hands.press("n")
+        assert top(hands).query_one("#quantize-config").value == "mine.toml"
+        top(hands).query_one("#quantize-config").focus()
+        await hands.burst("x")
+        await hands.rest()
+        assert "cannot be read" in hands.dialog()
+        await hands.press("enter")
+        assert isinstance(top(hands), QuantizeDialog)

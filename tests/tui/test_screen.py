@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.events import Key, Paste
@@ -638,3 +641,23 @@ async def test_a_page_longer_than_its_pane_can_be_read_to_its_end() -> None:
         view = hands.main.query_one("#model", LineView)
         assert len(view.lines) > view.size.height
         assert view.scroll_offset.y + view.size.height == len(view.lines)
+
+
+async def test_work_whose_place_is_taken_in_the_same_instant_is_complained_of_by_nobody() -> None:
+    ran: list[str] = []
+
+    async def inner(name: str) -> None:
+        ran.append(name)
+
+    async def work(handed: Coroutine[Any, Any, None]) -> None:
+        await handed
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        async with screen(ScriptedEngine()) as hands:
+            for name in ("first", "second", "third"):
+                hands.main.run_worker(work(inner(name)), group="same", exclusive=True, exit_on_error=False)
+            await hands.rest()
+            gc.collect()
+    assert ran == ["third"]
+    assert not [str(one.message) for one in said if "never awaited" in str(one.message)]

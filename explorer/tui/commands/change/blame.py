@@ -31,8 +31,9 @@ class BlameCommand(ScreenCommand):
     async def _blame(self, **how: Any) -> None:
         fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **how)
         history = self.store.history
-        entry = history.entries[history.current] if history is not None else None
+        at = self.store.history_place
         # a layer of another state, or of a tiling that was refused, cannot be had otherwise
-        mine = entry.quantization if entry is not None and not how.keys() - {"before"} else None
+        here = history is not None and "spec" not in how and how.get("after", at) == at
+        mine = history.entries[at].quantization if history is not None and here else None
         layers = mine.layers if mine is not None else ()
         self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)

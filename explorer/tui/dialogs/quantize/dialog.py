@@ -29,9 +29,10 @@ from explorer.facts.quantize import (
 from explorer.report.blocks import Field, Fields
 from explorer.report.present.quantize.quantize import layer_summary, totals
 from explorer.settings.filter import is_query
-from explorer.settings.quantize import checked
+from explorer.settings.quantize import BY_HAND, checked, spec_of
 from explorer.tui.dialogs.dialogs import Dialog, without_options
 from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers
+from explorer.tui.dialogs.quantize.samples import HINT, samples_of, samples_text
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut, safe, wrap
 from explorer.tui.tree.sites import names_in
@@ -54,8 +55,6 @@ _BLOCKS = ("none", "16", "32", "64", "128")
 _WIDTHS = ("none", "16", "20", "24", "32", "48")
 _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
-_DRAWS = 4
-"""Random inputs, where nothing is typed."""
 _PAUSE = 0.15
 """Seconds without a key before the choice is asked for again."""
 _SECOND = 9
@@ -118,9 +117,14 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
         with Horizontal(classes="form-row"):
             yield Static("calibrate", classes="form-label", markup=False)
-            asked, hint = self._asked, f"{_DRAWS} random inputs; another number, an .npz, a folder"
-            typed = asked.calibrate or (str(asked.draws) if asked.draws != _DRAWS else "")
-            yield text_input(typed, placeholder=hint, blink=self._blink, id="calibrate")
+            typed = samples_text(self._asked.calibrate, self._asked.draws)
+            yield text_input(typed, placeholder=HINT, blink=self._blink, id="calibrate")
+        with Horizontal(classes="form-row"):
+            yield Static("seed", classes="form-label", markup=False)
+            seed = str(self._asked.seed or "")
+            yield text_input(seed, placeholder="0", blink=self._blink, id="quantize-seed")
+            yield Static(" config", classes="form-label", markup=False)
+            yield text_input(spec.config, placeholder="formats.toml", blink=self._blink, id="quantize-config")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
@@ -140,17 +144,56 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def on_mount(self) -> None:
         """Ask what the first choices would do."""
-        # the box has two borders, eight rows of fields, a headline and what is known of one layer
-        room = int(self.app.size.height * 0.94) - 12
+        # the box has two borders, nine rows of fields, a headline and what is known of one layer
+        room = int(self.app.size.height * 0.94) - 13
         self.query_one("#choice-head").display = room > 3
         self.query_one("#about").display = room > 2
-        self._room = max(2, min(20, room - 2))
+        self._room = max(1, min(20, room - 2))
         self.query_one("#figures").styles.height = self._room
         self.query_one("#plan").set_class(room > 6, "roomy")
         if self._asked.spec.ops or self._asked.spec.sites:
             self.query_one("#layers", ComboField).take(_BEFORE)
         self.query_one("#weight").focus()
         self._ask()
+
+    @on(Input.Changed, "#quantize-config")
+    def _named(self) -> None:
+        """The fields say what a file says as soon as there is one of this name."""
+        if (path := self._config) and os.path.isfile(path):
+            try:
+                self._show_spec(spec_of(path, {}))
+            except ExplorerError:
+                pass  # the choice says what is wrong with it
+        if self.choice is not None:
+            self._ask()
+
+    @property
+    def _config(self) -> str:
+        return os.path.expanduser(self.query_one("#quantize-config", Input).value.strip())
+
+    def _show_spec(self, spec: QuantizeSpec) -> None:
+        self._asked = replace(self._asked, spec=spec)
+        layers = self.query_one("#layers", ComboField)
+        if spec.ops or spec.sites:
+            layers.set_words([*layers.words[:3], _BEFORE])
+        said = {
+            "weight": spec.weight,
+            "input": SAME if spec.input == spec.weight else spec.input,
+            "bias": spec.bias,
+            "quantize-block": str(spec.block or _BLOCKS[0]),
+            "quantize-accumulator": str(spec.accumulator or _WIDTHS[0]),
+            "calibrator": f"{spec.percentile:g}" if spec.calibrator == "percentile" else spec.calibrator,
+            "layers": _BEFORE if spec.ops or spec.sites else layers.words[0],
+        }
+        for id, value in said.items():
+            field = self.query_one(f"#{id}", ComboField)
+            field.take(value)
+            field.refresh()
+        zeros = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
+        for id, value in (("granularity", spec.granularity), ("symmetric", zeros), ("form", spec.form)):
+            option = self.query_one(f"#{id}", OptionField)
+            option.index = option.words.index(value)
+            option.refresh()
 
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
@@ -217,8 +260,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """
         weight, given, ranges = self._value("weight"), self._value("input"), self._value("calibrator")
         ops, sites = self._layers()
-        spec = replace(
-            self._asked.spec,
+        values: dict[str, Any] = dict(
             weight=weight,
             input=weight if given == SAME else given,
             bias=self._value("bias"),
@@ -231,10 +273,21 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             sites=sites,
             **_calibrator(ranges),
         )
-        typed = self.query_one("#calibrate", Input).value.strip()
-        if not typed or typed.isdecimal():
-            return replace(self._asked, spec=spec, calibrate="", draws=max(1, int(typed or _DRAWS)))
-        return replace(self._asked, spec=spec, calibrate=os.path.expanduser(typed))
+        calibrate, seed = (self.query_one(f"#{id}", Input).value for id in ("calibrate", "quantize-seed"))
+        return replace(self._asked, spec=self._spec(values), **samples_of(calibrate, seed))
+
+    def _spec(self, values: dict[str, Any]) -> QuantizeSpec:
+        """What the fields say, above the file, where one is named."""
+        spec, path = self._asked.spec, self._config
+        if not path and not spec.config:
+            return replace(spec, **values)
+        hands = tuple(rule for rule in spec.rules if rule.origin == BY_HAND)
+        if not path:
+            return replace(QuantizeSpec(), **values, rules=hands)
+        file = spec_of(path, {})
+        typed = {name: value for name, value in values.items() if value != getattr(file, name)}
+        found = spec_of(path, typed)
+        return replace(found, rules=(*hands, *found.rules))
 
     def _number(self, id: str) -> int:
         said = self._value(f"quantize-{id}")
