@@ -112,24 +112,34 @@ def find_layers(
             tiled.add(done or "")
             continue
         if node.key in model.functions:
-            found += _inside(model.functions[node.key].nodes, node.label, "a function", model)
+            found += _inside(model.functions[node.key].nodes, node.label, "a function", model, {})
         elif (layer := _layer(node, constants, shapes)) is not None:
             found.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for _, body in subgraphs(node):
-            found += _inside(body.nodes, node.label, f"a body of {node.op}", model)
+            tables = {**model.graph.initializers, **body.initializers}
+            found += _inside(body.nodes, node.label, f"a body of {node.op}", model, tables)
     return tuple(found)
 
 
-def _inside(nodes: Sequence[Node], place: str, what: str, model: Model) -> Iterator[QuantizableLayer]:
-    """Layers in a body or a function, which are left."""
+def _inside(
+    nodes: Sequence[Node], place: str, what: str, model: Model, stored: Mapping[str, Tensor]
+) -> Iterator[QuantizableLayer]:
+    """Layers in a body or a function, which are left; a Gather is one where it reads a stored table."""
     for node in held(nodes):
         if node.key in model.functions:
             if node.domain != DOMAIN:
-                yield from _inside(model.functions[node.key].nodes, f"{place}/{node.label}", what, model)
-        elif (node.domain, node.op) in _KINDS:
+                own = model.functions[node.key].nodes
+                yield from _inside(own, f"{place}/{node.label}", what, model, {})
+        elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, stored)):
             yield QuantizableLayer(node, f"{place}/{node.label}", reason=f"it stands in {what}")
         for _, body in subgraphs(node):
-            yield from _inside(body.nodes, f"{place}/{node.label}", what, model)
+            tables = {**stored, **body.initializers}
+            yield from _inside(body.nodes, f"{place}/{node.label}", what, model, tables)
+
+
+def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:
+    table = stored.get(node.inputs[0])
+    return table is not None and len(table.shape) > 1 and table.dtype.startswith("float")
 
 
 def _layer(node: Node, constants: Constants, shapes: Mapping[str, TensorInfo]) -> QuantizableLayer | None:

@@ -268,3 +268,66 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
     quantize(tmp_path / "data" / "m.onnx", target, weight="int8", input="float32")
     expected = run(made(text, {"w": int8(arrays["w"], 1)}, tmp_path / "r.onnx"))
     assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
+
+
+def test_a_weight_of_two_layers_of_which_one_is_chosen(tmp_path: Path) -> None:
+    """The other reads it as it was."""
+    text = "(float[3,7] x) => (float[3,7] y, float[3,7] z) { y = MatMul(x,w) z = MatMul(x,w) }"
+    arrays = weights({"w": ((7, 7), 1)})
+    with Session(made(text, arrays, tmp_path / "m.onnx")) as session:
+        asked = QuantizeSpec(weight="int8", input="float32", sites=("y",))
+        fact = session.quantize(asked, output=str(tmp_path / "q.onnx"), report=False)
+    assert [layer.reason for layer in fact.layers] == ["", "it is not chosen"]
+    whole, rounded = (
+        run(made(text, {"w": w}, tmp_path / "r.onnx")) for w in (arrays["w"], int8(arrays["w"], 1))
+    )
+    for level in LEVELS:
+        found = run(tmp_path / "q.onnx", level)
+        assert snr(rounded[:1], found[:1]) > 110
+        assert np.array_equal(whole[1], found[1])
+
+
+INSIDE = {
+    "a function": (
+        "z = my.Lin(x,w) y = MatMul(z,v) }"
+        ' <domain: "my", opset_import: ["": 17]> Lin (a, m) => (b) { c = MatMul(a,m) b = Relu(c) }',
+        ["z/c"],
+    ),
+    "a function in a function": (
+        "z = my.Outer(x,w) y = MatMul(z,v) }"
+        ' <domain: "my", opset_import: ["": 17]> Lin (a, m) => (b) { c = MatMul(a,m) b = Relu(c) }'
+        ' <domain: "my", opset_import: ["": 17, "my": 1]> Outer (a, m) => (b) { b = my.Lin(a,m) }',
+        ["z/b/c"],
+    ),
+    "a body of Scan": (
+        "k = Constant<value_int=1>() z = Scan<num_scan_inputs=1, body = f (float[7] s) => (float[7] r)"
+        " { h = Shape(s) i = Gather(h,o) t = Gather(w,k) u = Add(s,t) r = MatMul(u,w) }>(x)"
+        " y = MatMul(z,v) }",
+        ["z/t", "z/r"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_layers_inside_are_left_and_told(what: str, tmp_path: Path) -> None:
+    """Each with its reason, counted under its operator; what reads sizes is no layer."""
+    text, names = INSIDE[what]
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17, "my": 1]> g (float[3,7] x) => (float[3,7] y) { ' + text
+    )
+    arrays = {**weights({"w": ((7, 7), 1), "v": ((7, 7), 1)}), "o": np.array(0)}
+    proto.graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in arrays.items())
+    onnx.save(proto, tmp_path / "m.onnx")
+    fact = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", weight="int8", input="float32")
+    assert {la.name: la.reason for la in fact.layers} == {
+        **dict.fromkeys(names, f"it stands in {what.removesuffix(' in a function')}"),
+        "y": "",
+    }
+    assert {row.op: row.unchanged for row in fact.by_op} == {
+        "MatMul": 1,
+        **({"Gather": 1} if "z/t" in names else {}),
+    }
+    proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(int8(arrays["v"], 1), "v"))
+    onnx.save(proto, tmp_path / "r.onnx")
+    expected = run(tmp_path / "r.onnx")
+    assert all(snr(expected, run(tmp_path / "q.onnx", level)) > 110 for level in LEVELS)
