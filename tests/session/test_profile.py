@@ -247,6 +247,19 @@ def test_a_model_that_fails_says_at_which_layer_and_what_ran_before(tmp_path: Pa
     assert failed.value.hint.startswith("1 kernel ran before it, ")
 
 
+def test_a_model_that_cannot_be_loaded_is_a_line_with_its_layer(tmp_path: Path) -> None:
+    path = _model(
+        tmp_path,
+        """<ir_version: 9, opset_import: ["": 20]>
+        g (bfloat16[4] x) => (bfloat16[4] z) { z = Relu(x) }""",
+    )
+    with pytest.raises(BadModel) as failed:
+        _profile(path)
+    assert failed.value.where == "z"
+    assert "explorer_" not in failed.value.what
+    assert failed.value.hint == ""  # without optimisation it is the same
+
+
 def test_no_file_is_left_when_it_is_stopped(tmp_path: Path) -> None:
     asked = iter([False] * 3)
     with Session(str(SAMPLES / "lenet.onnx"), cache=False, workdir=str(tmp_path)) as session:

@@ -1,7 +1,8 @@
 """Load of the machine: whether something else ran while a model was timed, and how that was seen.
 
-Three signs, and any one is enough: the system took the processor away (involuntary context switches), more
-was ready to run than the model's own threads (load average), the same run took very different times (spread).
+Others kept the processors busy, or the same run took very different times. How often the system took the
+processor away (involuntary context switches) is told beside: alone it is a sign only where the system does
+not tell how busy it was, for threads of one program take it from each other, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from explorer.facts.profile.profile import Spread
 _SWITCHES = 25.0
 """Involuntary context switches a second and a thread, above which others took the processor: a machine of
 nobody else has a few, one shared by two such programs a hundred."""
-_OTHERS = 0.5
+_OTHERS = 0.25
+"""Processors that others keep busy: the machine's own small work is less."""
+_WAITING = 0.5
 """Load average above what our threads are."""
 _SPREAD = 1.5
 """How many times the tenth percentile the ninetieth may be."""
@@ -33,6 +36,8 @@ class LoadWatch:
     Args:
         threads: That our own work uses.
         switches: Involuntary context switches so far, of this process.
+        busy: Seconds for which the processors that we may use were busy, and our part of them; None where the
+            system does not tell.
         average: The load average of the last minute; None where it is not known.
         clock: Seconds.
     """
@@ -42,10 +47,12 @@ class LoadWatch:
         threads: int,
         *,
         switches: Callable[[], int] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+        busy: Callable[[], tuple[float, float] | None] = lambda: _busy(),
         average: Callable[[], float | None] = lambda: _average(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._threads, self._switches, self._average, self._clock = threads, switches, average, clock
+        self._threads, self._switches, self._busy, self._clock = threads, switches, busy, clock
+        self._began, self._was_busy = clock(), busy()
         self._start, self._before = clock(), switches()
         self._seconds, self._taken = 0.0, 0
         self._found = average()
@@ -67,22 +74,43 @@ class LoadWatch:
             self.__exit__()
         seconds = max(self._seconds, 1e-9)
         rate = self._taken / seconds / max(self._threads, 1)
-        signs = []
-        if seconds > _SHORTEST and rate > _SWITCHES:
-            signs.append(f"the processor was taken away {rate:,.0f} times a second from each thread")
-        # the average of a minute knows little of our own few seconds: what was there before is others' work
-        if (
-            self._found is not None
-            and self._found > processors() - min(self._threads, processors()) + _OTHERS
-        ):
-            signs.append(f"the load average was {self._found:.1f} before, on {processors():,} processors")
+        signs = [self._others()]
         if wall.sure and wall.p90 > _SPREAD * wall.p10 > 0:
             signs.append(f"a run in ten took {wall.p90 / wall.p10:.1f} times as long as another")
-        return "; ".join(signs)
+        if seconds > _SHORTEST and rate > _SWITCHES and (any(signs) or self._was_busy is None):
+            signs.append(f"the processor was taken away {rate:,.0f} times a second from each thread")
+        return "; ".join(filter(None, signs))
+
+    def _others(self) -> str:
+        """What others did, in words; '' for next to nothing."""
+        there, now = processors(), self._busy()
+        if now is not None and self._was_busy is not None:
+            seconds = max(self._clock() - self._began, _LONG)
+            others = (now[0] - self._was_busy[0] - (now[1] - self._was_busy[1])) / seconds
+            return f"others kept {others:.1f} of {there:,} processors busy" if others > _OTHERS else ""
+        # the average of a minute knows little of our own few seconds: what was there before is others' work
+        if self._found is None or self._found <= there - min(self._threads, there) + _WAITING:
+            return ""
+        return f"the load average was {self._found:.1f} before, on {there:,} processors"
 
 
 _SHORTEST = 0.05
 """Seconds below which a rate means nothing."""
+_LONG = 0.2
+"""The same of what the system counts in hundredths of a second."""
+
+
+def _busy() -> tuple[float, float] | None:
+    """Seconds for which the processors that we may use were busy, and our own part of them (Linux)."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+    except OSError:
+        return None
+    mine = {f"cpu{at}" for at in os.sched_getaffinity(0)}
+    # user, nice, system; idle and waiting are left out; interrupts, what a hypervisor took
+    ticks = sum(sum(map(int, (*words[1:4], *words[6:9]))) for words in lines if words[0] in mine)
+    return ticks / os.sysconf("SC_CLK_TCK"), time.process_time()
 
 
 def _average() -> float | None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import onnxruntime
 from msgspec import Struct, field
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.costs.memory.roofline import bytes_moved
 from explorer.engine.graph.model import Graph, Model, Node, subgraphs
@@ -139,11 +139,7 @@ def _providers(device: str) -> list[str]:
     }
     if device.casefold() not in short:
         has = ", ".join(sorted(short))
-        raise Misuse(
-            f"onnxruntime has no '{device}' here",
-            where="--device",
-            hint=nearest(device, short) or f"it has {has}",
-        )
+        raise Misuse(f"onnxruntime has no '{device}' here", where="--device", hint=f"it has {has}")
     return list(chosen_providers([device]))
 
 
@@ -215,7 +211,12 @@ class _Measured(Struct):
 
     def load(self, spec: ProfileSpec, providers: Sequence[str], folder: str) -> None:
         """Loads the model, with its scratch files in a folder."""
-        self.loaded = TimedSessions(self.flat.model, self.subject.feeds, spec, self.level, providers, folder)
+        feeds = self.subject.feeds
+        try:
+            self.loaded = TimedSessions(self.flat.model, feeds, spec, self.level, providers, folder)
+        except BadModel as error:
+            where, what = _named_path(error.what, self.flat, self.layers)
+            raise BadModel(what, where=where, hint=error.hint) from None
         self.owners = _owners(self.flat, self.loaded.optimised(), self.layers)
 
     def trying(self, work: Callable[[TimedSessions], _T]) -> _T:
@@ -351,13 +352,19 @@ def _failed(
 ) -> BadModel:
     """At which layer a run failed, and what ran until there."""
     name = named_in(str(error))
-    row = flat.rows.get(name)
-    where = "" if row is None else layers[row].path
+    where, said = _named_path(one_line(error), flat, layers)
     kernels = [
         kernel for run in runs for at, kernel in run.kernels.items() if not name or named_in(at) != name
     ]
     took = seconds_text(sum(kernel.seconds for kernel in kernels))
     ran = many_text(sum(kernel.calls for kernel in kernels), "kernel")
     before = f"{ran} ran before it, {took} together" if kernels else "nothing ran before it"
-    said = one_line(error).replace(name or "\0", where)
     return BadModel(f"onnxruntime cannot run the model: {said}", where=where, hint=before)
+
+
+def _named_path(said: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
+    """The layer that the runtime speaks of, and what it says with the layer's own name; '' for none."""
+    name = named_in(said)
+    row = flat.rows.get(name)
+    where = "" if row is None else layers[row].path
+    return where, said.replace(name, where) if where else said

@@ -89,8 +89,19 @@ class TimedSessions:
                 raise Misuse(
                     "the disk is full", where=self._place, hint="make room, or name a folder in TMPDIR"
                 ) from None
-            lower = "" if self._level == "none" else "--optimize none leaves the graph as it is"
-            raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=lower) from None
+            hint = "--optimize none loads it" if self._loads_plain(options, providers) else ""
+            raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=hint) from None
+
+    def _loads_plain(self, options: Any, providers: Sequence[str]) -> bool:
+        """Whether it is the optimisation that fails."""
+        options.graph_optimization_level = LEVELS["none"]
+        options.enable_profiling = False
+        options.optimized_model_filepath = ""
+        try:
+            onnxruntime.InferenceSession(self._made, options, providers=[*providers], enable_fallback=0)
+        except Exception:  # as above
+            return False
+        return self._level != "none"
 
     def optimised(self) -> Graph:
         """What the runtime made of the graph, which is read once."""

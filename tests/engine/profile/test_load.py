@@ -8,10 +8,19 @@ from explorer.engine.profile.statistics import spread
 _STEADY = spread([1.0] * 20)
 
 
-def _watch(switches: list[int], average: float | None = 0.0, threads: int = 1) -> LoadWatch:
-    seconds = iter([0.0, 10.0])
+def _watch(
+    switches: list[int],
+    average: float | None = 0.0,
+    threads: int = 1,
+    busy: list[tuple[float, float]] | None = None,
+) -> LoadWatch:
+    seconds = iter([0.0, 0.0, 10.0, 10.0])
     return LoadWatch(
-        threads, switches=lambda: switches.pop(0), average=lambda: average, clock=lambda: next(seconds)
+        threads,
+        switches=lambda: switches.pop(0),
+        busy=lambda: busy.pop(0) if busy else None,
+        average=lambda: average,
+        clock=lambda: next(seconds),
     )
 
 
@@ -28,6 +37,16 @@ def test_a_processor_that_was_taken_away_is_told_with_its_rate() -> None:
 def test_a_load_that_was_there_before_is_told() -> None:
     assert "the load average was 99.0 before" in _watch([0, 0], 99.0, processors()).words(_STEADY)
     assert _watch([0, 0], None).words(_STEADY) == ""
+
+
+def test_others_on_our_processors_are_told_and_our_own_work_is_none() -> None:
+    # our threads may take the processor from each other
+    assert _watch([0, 2000], 99.0, busy=[(50.0, 5.0), (70.0, 24.5)]).words(_STEADY) == ""
+    theirs = _watch([0, 2000], busy=[(50.0, 5.0), (70.0, 12.0)]).words(_STEADY)
+    assert theirs == (
+        f"others kept 1.3 of {processors():,} processors busy;"
+        " the processor was taken away 200 times a second from each thread"
+    )
 
 
 def test_runs_that_take_very_different_times_are_told() -> None:

@@ -44,10 +44,13 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     """The wall time and what it consists of, the layers, the operators, what to know."""
     shown = [one for one in fact.layers if one.seconds][:limit]
     timed = sum(one.seconds is not None for one in fact.layers)
-    blocks: list[Block] = [figures(fact), Line(), layer_table(fact, shown)]
+    blocks: list[Block] = [figures(fact)]
+    if shown:
+        blocks += [Line(), layer_table(fact, shown)]
     if timed > len(shown):
         blocks.append(Line(Span(f"{len(shown):,} of {timed:,} layers; --limit shows more", "quiet")))
-    blocks += [Line(), operator_table(fact)]
+    if fact.operators:
+        blocks += [Line(), operator_table(fact)]
     if fact.other:
         columns = (
             Column("no layer"),
