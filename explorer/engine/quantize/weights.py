@@ -75,7 +75,7 @@ def fits_bias(grid: Grid, bias: Array, input_scale: Array) -> Grid:
     """
     least = np.abs(bias.astype(np.float64)).reshape(-1) / (float(input_scale) * (2**31 - 128))
     if grid.axis is None:
-        least = least.max(initial=0)
+        least = np.asarray(np.max(least, initial=0))
     elif least.size % grid.scale.size:
         return grid
     else:  # a transposed convolution in groups has a scale for several channels

@@ -150,5 +150,5 @@ def _lowest(offsets: Sequence[int], ends: Sequence[int], others: Sequence[int], 
     taken = np.maximum.accumulate(np.array([ends[other] for other in others])[in_order])
     before = np.concatenate(([0], taken[:-1]))
     fits = starts[in_order] - before >= need
-    first = int(fits.argmax())
+    first = int(np.argmax(fits))
     return int(before[first] if fits[first] else taken[-1])

@@ -334,10 +334,11 @@ def _unpacked(data: Buffer, start: int, end: int, unit: int) -> Iterator[memoryv
             raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
         first = np.concatenate(([0], last[:-1] + 1))
         length = last - first + 1
-        if length.max() > _VARINT:
+        longest = int(np.max(length))
+        if longest > _VARINT:
             raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
         values = np.zeros(last.size, np.uint64)
-        for index in range(int(length.max())):
+        for index in range(longest):
             longer = length > index
             part = (piece[first[longer] + index] & 127).astype(np.uint64)
             values[longer] |= part << np.uint64(7 * index)

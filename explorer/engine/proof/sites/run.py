@@ -193,7 +193,7 @@ def _unsure(
         added = meaning.added(np.abs(bias.astype(np.float64) * (meaning.beta * small)))
     # single precision is enough to choose by, where it holds the numbers
     kind = np.result_type(got.dtype, np.float32)
-    if not wide.max(initial=0) * tall.max(initial=0) + added.max(initial=0) < _HELD:
+    if not np.max(wide, initial=0) * np.max(tall, initial=0) + np.max(added, initial=0) < _HELD:
         kind = np.dtype(np.float64)
     wide, tall, least = wide.astype(kind), tall.astype(kind), float(smallest(got.dtype))
     turned = _as_stored(got) is not got

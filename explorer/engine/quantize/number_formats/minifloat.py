@@ -75,14 +75,14 @@ class Minifloat(NumberFormat, frozen=True):
 
     def nearest(self, values: Array) -> Array:
         """The nearest numbers of scale 1, saturated; a NaN stays one."""
-        near = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
+        near: Array = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
         exponent = (near.view(np.int32) >> 23 & 255) - 127
         # between two powers of two the step is the mantissa's last bit; subnormals have that of the least one
         step = np.maximum(exponent, 1 - self.bias) - self.mantissa
         near *= _power_of_two(-step)
         np.rint(near, out=near)
         near *= _power_of_two(step)
-        return cast(Array, near)
+        return near
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
         """The largest number, either way."""

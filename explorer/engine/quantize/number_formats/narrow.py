@@ -112,7 +112,7 @@ def _ternary_scale(values: Array) -> float:
         sums = total + np.cumsum(piece, dtype=np.float64)
         counts = np.arange(ordered.size - stop + 1, ordered.size - stop + 1 + piece.size, dtype=np.float64)
         gain = sums * sums / counts
-        at = int(gain.argmax())
+        at = int(np.argmax(gain))
         if gain[at] > best:
             best, scale = float(gain[at]), float(sums[at] / counts[at])
         total = float(sums[-1])
