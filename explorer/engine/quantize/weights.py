@@ -66,14 +66,16 @@ def weight_grid(
 
 
 def fits_bias(grid: Grid, bias: Array, input_scale: Array) -> Grid:
-    """A weight's grid on which its layer's bias fits into int32: a channel of tiny weights is made coarser.
+    """A weight's grid on which its layer's bias fits into half of int32: tiny weights have a coarser one.
+
+    The other half is for the products, which onnxruntime adds to it without saturation.
 
     Args:
         grid: With one scale, or one a channel.
         bias: Of the layer, (channels,).
         input_scale: Of its input.
     """
-    least = np.abs(bias.astype(np.float64)).reshape(-1) / (float(input_scale) * (2**31 - 128))
+    least = np.abs(bias.astype(np.float64)).reshape(-1) / (float(input_scale) * 2**30)
     if grid.axis is None:
         least = np.asarray(np.max(least, initial=0))
     elif least.size % grid.scale.size:

@@ -257,6 +257,17 @@ def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path) -> None:
     assert np.isnan(run(tmp_path / "q.onnx")[0][:, 2]).all()
 
 
+@pytest.mark.parametrize("spec", [{}, {"form": "qoperator", "input": "uint8"}], ids=["qdq", "qoperator"])
+def test_a_bias_far_above_the_products_leaves_room_for_them(spec: dict[str, Any], tmp_path: Path) -> None:
+    """The accumulator does not run over, whatever adds to a bias that fills it."""
+    arrays = weights({"w": ((7, 4), 1), "b": ((4,), None)})
+    arrays["b"] *= np.float32(1e6)
+    source = made("(float[3,7] x) => (float[3,4] y) { y = Gemm(x,w,b) }", arrays, tmp_path / "m.onnx")
+    quantize(source, tmp_path / "q.onnx", **spec)
+    expected = run(source)
+    assert all(snr(expected, run(tmp_path / "q.onnx", level)) > 100 for level in LEVELS)
+
+
 def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
     """What they become lies inside."""
     text, stored = CASES["a product"]
