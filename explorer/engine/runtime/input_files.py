@@ -25,6 +25,25 @@ class InputSpec(Struct, frozen=True):
     shape: Shape | None
 
 
+def rows_of_run(whole: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
+    """Rows along the first axis of an array that go into a model together; None for the array as it is.
+
+    Args:
+        whole: The shape of the array.
+        shape: The input's: a fixed first size is so many rows, and one of which the last run would not be
+            whole is not cut.
+        batch: The rows where the first size is open; None for all that there are.
+    """
+    if not whole or (shape is not None and len(shape) != len(whole)):
+        return None  # what is wrong with it is said when it is fitted
+    first, *rest = shape or (None,)
+    fixed = first if isinstance(first, int) and first > 0 else None
+    rows = fixed or batch
+    if rows is None or whole[0] == rows or (fixed and whole[0] % fixed):
+        return None
+    return None if any(isinstance(d, int) and d != s for d, s in zip(rest, whole[1:], strict=False)) else rows
+
+
 class InputArrays(Struct, frozen=True):
     """Values of inputs that the user gave in a file, by the names in it ('' for a file of one array)."""
 
@@ -47,19 +66,8 @@ class InputArrays(Struct, frozen=True):
             wanted = {next(iter(self.arrays)): inputs[0].shape}
         cuts: dict[str, int] = {}
         for name, array in self.arrays.items():
-            shape = wanted.get(name)
-            if not array.ndim or not len(array) or (shape is not None and len(shape) != array.ndim):
-                continue  # what is wrong with it is said when it is fitted
-            first = shape[0] if shape else None
-            size = first if isinstance(first, int) and first > 0 else batch
-            if size is None or len(array) == size:
-                continue
-            rest = shape[1:] if shape else ()
-            if any(isinstance(d, int) and d != s for d, s in zip(rest, array.shape[1:], strict=bool(rest))):
-                continue
-            if isinstance(first, int) and len(array) % size:
-                continue
-            cuts[name] = size
+            if array.ndim and len(array) and (size := rows_of_run(array.shape, wanted.get(name), batch)):
+                cuts[name] = size
         runs = {name: -(-len(self.arrays[name]) // size) for name, size in cuts.items()}
         if len(set(runs.values())) > 1:
             told = ", ".join(f"'{name}' {many:,}" for name, many in runs.items())

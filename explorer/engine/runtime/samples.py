@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.engine.graph.model import Model
-from explorer.engine.runtime.input_files import Array, InputArrays, InputSpec, check_unpacked
+from explorer.engine.runtime.input_files import Array, InputArrays, InputSpec, check_unpacked, rows_of_run
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.facts import Shape
 
@@ -205,8 +205,8 @@ def _cut(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
         return plain
     if len(whole) > len(shape):
         return replace(entry, shape=whole[1:], count=whole[0]) if _fits(whole[1:], shape) else plain
-    rows = (shape[0] if isinstance(shape[0], int) else 1) if shape else 0
-    if not rows or whole[0] % rows or not _fits(whole[1:], shape[1:]):
+    rows = rows_of_run(whole, shape, 1)
+    if rows is None:
         return plain
     return replace(entry, rows=rows, shape=(rows, *whole[1:]), count=whole[0] // rows)
 

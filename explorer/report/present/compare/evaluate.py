@@ -49,20 +49,22 @@ def evaluation(fact: Evaluation) -> list[Block]:
 def score_table(fact: Evaluation) -> Table:
     """A row for each model: how well it does, and how far it agrees with the first."""
     columns = [Column("model", shrink=True, role="strong")]
-    columns += [Column(name, "right", drop=8 * (name in ("top-5", "R2"))) for name in _OF_TASK[fact.task]]
+    five = any(model.top5 is not None for model in fact.models)  # there is none of five classes
+    names = [name for name in _OF_TASK[fact.task] if name != "top-5" or five]
+    columns += [Column(name, "right", drop=8 * (name in ("top-5", "R2"))) for name in names]
     several = len(fact.models) > 1
     if several:
         columns += [Column("SNR dB", "right"), Column("cosine", "right", drop=7)]
         if fact.task != "regression":
             columns += [Column("same choice", "right", drop=2), Column("in its five", "right", drop=9)]
     columns.append(Column("time", "right", drop=6))
-    return Table(columns, [_row(model, fact, several) for model in fact.models])
+    return Table(columns, [_row(model, fact, several, five) for model in fact.models])
 
 
-def _row(model: ModelScore, fact: Evaluation, several: bool) -> Sequence[Cell]:
+def _row(model: ModelScore, fact: Evaluation, several: bool, five: bool) -> Sequence[Cell]:
     cells: list[Cell] = [printable(model.source)]
     if fact.task == "classification":
-        cells += [_share(model.accuracy), _share(model.top5), _figure(model.loss)]
+        cells += [_share(model.accuracy), *([_share(model.top5)] if five else []), _figure(model.loss)]
     elif fact.task == "regression":
         cells += [_figure(model.loss), _figure(model.mean_absolute), _figure(model.r2)]
     if several:
