@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
 
@@ -62,7 +63,10 @@ class Evaluator:
 
         proto = onnx.load_model_from_string(skeleton(model, folder=folder))
         load_external_data_for_model(proto, folder)
-        self._evaluator = ReferenceEvaluator(proto, new_ops=[_scan()])
+        try:
+            self._evaluator = ReferenceEvaluator(proto, new_ops=[_scan()])
+        except UnicodeDecodeError:
+            raise BadModel("a string in it is not UTF-8, and so it does not run") from None
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
         """The outputs that are asked for."""

@@ -194,6 +194,7 @@ def _drawn(
     down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
     made = heat.cells(window, outer, down, across, heights, widths, cancel)
+    is_complex = window.numbers.dtype.startswith("complex")
     fact = HeatMap(
         window.source,
         window.tensor,
@@ -206,7 +207,7 @@ def _drawn(
         heights,
         widths,
         tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
-        window.notes,
+        (*window.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
     )
     is_each = made.size == len(down) * len(across)
     return replace(fact, **heat.codes(window, outer, down, across)) if is_each else fact

@@ -508,3 +508,53 @@ def test_nan_is_no_number_of_a_map(tmp_path: Path) -> None:
     assert fact.cells == (None, 1.0, None, -2.0)
     assert halves.cells == (1.0, -2.0)
     assert {o.value for o in fact.outliers} == {1.0, -2.0}
+
+
+# -- numbers that float64 does not hold
+
+
+def odd_file(path: Path, *tensors: Any) -> str:
+    """A graph that passes its input on, beside stored tensors."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ends[:1], ends[1:], list(tensors))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return str(path)
+
+
+def test_integers_that_float64_takes_for_one_are_two(tmp_path: Path) -> None:
+    large = np.array([2**62 + 1, -(2**63), 5, 2**63 - 1], np.int64)
+    other = np.array([2**62, 2**63 - 1, 5, 2**63 - 1], np.int64)
+    paths = [
+        odd_file(tmp_path / f"{at}.onnx", numpy_helper.from_array(array, "w"))
+        for at, array in enumerate((large, other))
+    ]
+    before = values_of(paths[0], "w", before=paths[1]).before
+    assert before.equal == 2
+    assert before.differences == (1, -(2.0**64), 0, 0)
+
+
+def test_complex_numbers_differ_by_their_imaginary_parts_and_are_drawn_by_magnitude(tmp_path: Path) -> None:
+    array = np.array([[3 + 4j, 1], [0, -2j]], np.complex64)
+    paths = [
+        odd_file(tmp_path / f"{at}.onnx", numpy_helper.from_array(one, "w"))
+        for at, one in enumerate((array, array.real.astype(np.complex64)))
+    ]
+    before = values_of(paths[0], "w", before=paths[1]).before
+    assert (before.equal, before.largest) == (2, 4)
+    assert before.differences == (4j, 0, 0, -2j)
+    assert before.rms == math.sqrt((16 + 4) / 4)
+    with Session(paths[0]) as session:
+        drawn = session.heat_map("w")
+    assert drawn.cells == (5, 1, 0, 2)
+    assert (drawn.stats.maximum, drawn.outliers[0].index) == (5, (0, 0))
+    assert "complex: magnitudes are drawn" in drawn.notes
+
+
+def test_a_string_that_is_no_utf8_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = helper.make_tensor("words", TensorProto.STRING, [1], [b"\xff"])
+    # onnxruntime has no such numbers, so that the second opinion runs it
+    number = numpy_helper.from_array(np.ones(1, np.complex64), "c")
+    path = odd_file(tmp_path / "m.onnx", words, number)
+    assert main(["values", path, "words"]) == 2
+    assert main(["values", path, "y"]) in (0, 2)
+    assert "internal error" not in capsys.readouterr().err

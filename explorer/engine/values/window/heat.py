@@ -58,7 +58,7 @@ def cells(
     for part in parts(Selection((rows, columns))):
         stop_if(cancel)
         inside = Selection((*outer, *part.indices)[len(outer) + 2 - rank :])
-        values = window.values(inside).astype(np.float64).reshape(part.sizes)
+        values = window.reals(inside).astype(np.float64, copy=False).reshape(part.sizes)
         values[~np.isfinite(values)] = np.nan
         first = part.indices[1][0] - columns[0]
         cut = starts[(starts >= first) & (starts < first + values.shape[1])] - first
@@ -94,7 +94,7 @@ def outliers(
     at = 0
     for part in parts(Selection(tuple(range(size) for size in shape))):
         stop_if(cancel)
-        values = window.values(part).astype(np.float64).reshape(-1)
+        values = window.reals(part).reshape(-1)
         far = np.abs(values - mean)
         far[~np.isfinite(far)] = -1
         some = np.argpartition(-far, min(many, far.size - 1))[:many] if far.size > many else range(far.size)
@@ -114,7 +114,7 @@ def outliers(
 def whole(window: TensorWindow) -> Numbers:
     """The tensor with the numbers that it stands for, for its statistics."""
     numbers = window.numbers
-    if numbers.scales is None:
+    if numbers.scales is None and not numbers.dtype.startswith("complex"):
         return numbers
     everything = Selection(tuple(range(size) for size in numbers.shape))
     return Numbers(
@@ -122,6 +122,6 @@ def whole(window: TensorWindow) -> Numbers:
         numbers.dtype,
         numbers.shape,
         numbers.nbytes,
-        lambda: (window.values(part).reshape(-1) for part in parts(everything)),
+        lambda: (window.reals(part).reshape(-1) for part in parts(everything)),
         numbers.layer,
     )

@@ -57,6 +57,11 @@ class TensorWindow(Struct, frozen=True):
             return str(self.numbers.scales.scale().dtype)
         return "float32" if self.numbers.coded is not None else self.numbers.dtype
 
+    def reals(self, selection: Selection) -> Array:
+        """The same as float64, of complex ones the magnitudes."""
+        found = self.values(selection)
+        return np.abs(found) if found.dtype.kind == "c" else found.astype(np.float64)
+
     def values(self, selection: Selection) -> Array:
         """The selected numbers; what they stand for where they are quantized."""
         stored = read(self.numbers, selection)
@@ -197,7 +202,7 @@ def _beside(
         if good.size:
             finite += good.size
             largest = max(largest, float(np.abs(good).max()))
-            squares += float(good @ good)
+            squares += float(np.vdot(good, good).real)
         if (some := ulps(old, new)) is not None and some.size:
             steps = max(steps, int(some.max()))
     return ValuesBefore(
@@ -224,11 +229,16 @@ def _pairs(
 
 
 def _wide(values: Array) -> Array:
-    return values.astype(np.float64)
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _gap(old: Array, new: Array) -> Array:
-    """New - old in float64; equal infinities are 0 apart."""
+    """New - old in float64 (or two of them); equal infinities are 0 apart."""
     a, b = _wide(old), _wide(new)
+    kinds = old.dtype.kind + new.dtype.kind
+    if set(kinds) <= set("iu") and max(np.abs(a).max(initial=0), np.abs(b).max(initial=0)) >= 2**53:
+        # float64 takes neighbours for one
+        exact: Array = (new.astype(object) - old.astype(object)).astype(np.float64)
+        return exact
     with np.errstate(invalid="ignore", over="ignore"):
         return np.where(a == b, 0.0, b - a)
