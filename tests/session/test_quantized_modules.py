@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,6 +185,64 @@ def test_a_state_is_saved_as_a_module_or_as_onnx(session: Session, tmp_path: Pat
     assert np.abs(found - out.detach().numpy()).max() < 0.05
     made, _ = session.undo() and session.quantize_module(QuantizeSpec())
     assert torch.equal(out, made(X))
+
+
+def test_weights_of_a_file_are_quantized_and_what_it_lacks_is_said(
+    net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+    )
+    held = {"0.weight": net.first.weight, "0.bias": net.first.bias, "2.weight": net.last.weight}
+    lacks = "not in held.pt, and as the callable makes them: 2.bias"
+    for prefix in ("", "model.", "module.", "_orig_mod.", "state_dict.model._orig_mod."):
+        torch.save({f"{prefix}{name}": tensor.detach() for name, tensor in held.items()}, "held.pt")
+        shape = {"input": (None, (2, 8))}
+        with Session("plain.py:net", weights_file="held.pt", input_shapes=shape, cache=False) as session:
+            fact = session.quantize(QuantizeSpec(), draws=1)
+            made = session.values("0.weight", ":, :").values
+        assert fact.notes[0].startswith("weights of held.pt: 3 tensors")
+        assert lacks in fact.notes
+        assert np.array_equal(np.array(made, np.float32).reshape(8, 8), eighths(net.first.weight))
+    words = ["plain.py:net", "--weights-file", "held.pt", "--input-shape", "input:2,8", "--quiet"]
+    for verb in (["quantize", "-o", "made.onnx", "--to", "int8"], ["activations", "--layer", "2"]):
+        assert main.main([verb[0], *words, *verb[1:]]) == 0
+        assert lacks in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_file_of_weights_that_would_run_code_or_does_not_fit_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    class Hostile:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save(Hostile(), "hostile.pt")
+    torch.save({"layers.2.weight": torch.zeros(3, 3)}, "shape.pt")
+    for file, message in (("hostile.pt", "was not run"), ("shape.pt", "'layers.2.weight' is [3, 3] there")):
+        words = [SAMPLE, "-o", "made.pt2", "--to", "int8", "--weights-file", file, "--quiet"]
+        assert main.main(["quantize", *words]) == 2
+        out, err = capsys.readouterr()
+        assert message in err
+        assert (out, err.count("\n")) == ("", 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hostile.pt", "shape.pt"]
+
+
+def test_tiles_of_a_quantized_module_are_proved_on_the_quantized_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "tiled.onnx")
+    words = ["tile", SAMPLE, "--tile", "4x4x4", "--quantize", "int8", "-o", out, "--json", "--quiet"]
+    assert main.main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["verification"]["passed"]
+    # the module that was opened computes something else
+    assert {one["reference"] for one in told["verification"]["outputs"]} != {"torch"}
 
 
 def test_without_an_output_the_command_tells_the_choice_by_modules(

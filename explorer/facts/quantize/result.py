@@ -150,6 +150,7 @@ class Quantization(Struct, frozen=True):
         command: What does the same at the command line.
         modules: Whether the layers are those of an nn.Module, and what is made is one; else they are nodes of
             a graph.
+        notes: What else there is to know of the figures: that the weights are random, or of which file.
     """
 
     by_op: tuple[OperatorCount, ...]
@@ -164,3 +165,4 @@ class Quantization(Struct, frozen=True):
     command: str = ""
     seconds: float = 0.0
     modules: bool = False
+    notes: tuple[str, ...] = ()

@@ -63,6 +63,7 @@ class ProofMethods(SessionParts):
             models.graph(a, on_progress),
             beside.graph(b, on_progress),
             states.plan_between(models.history, a, b) if beside is models else None,
+            state=a,
             draws=draws,
             seed=seed,
             dims=dims,

@@ -65,6 +65,7 @@ class QuantizeMethods(SessionParts):
         spec: QuantizeSpec,
         *,
         state: int | None = None,
+        onnx: bool = False,
         output: str | None = None,
         overwrite: bool = False,
         calibrate: str | None = None,
@@ -83,6 +84,7 @@ class QuantizeMethods(SessionParts):
         Args:
             spec: Formats, layers, how they are written.
             state: Another state of the history, of which a branch is made; None for the current one.
+            onnx: The ONNX export of an nn.Module, and not its modules.
             output: Where to write it; None keeps it in the session until `save`.
             overwrite: Whether an existing `output` may be replaced.
             calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
@@ -223,4 +225,5 @@ class QuantizeMethods(SessionParts):
         """
         values = {"weight": weight, "input": input, "bias": bias, "on": on}
         how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
-        return self._quantized(*self._quantizer.asked_again(layer, values), report, how)
+        request, before = self._quantizer.asked_again(layer, values)
+        return self._quantized(request, before, report, how)

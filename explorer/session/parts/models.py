@@ -330,9 +330,11 @@ class Models:
         return examined
 
     def random_weights(self) -> tuple[str, ...]:
-        """That the weights of every state are random, or of the user's file, if the opened model's are."""
-        said = getattr(self.opened(), "weights_note", "")
-        return (said,) if said.startswith(("random", "weights of ")) else ()
+        """That the weights of every state are random, or of the user's file (and what of those it lacks), if
+        the opened model's are.
+        """
+        said: tuple[str, ...] = getattr(self.opened(), "weights_notes", ("",))
+        return said if said[0].startswith(("random", "weights of ")) else ()
 
     def rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """The layers of a model; none of a module whose inputs have still to be given, which has values."""

@@ -9,6 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened import dims_of
 from explorer.engine.proof.blame.search import blame
+from explorer.engine.proof.outputs.whole_run import TorchRun
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.input_files import read_input
 from explorer.facts import Plan, Verification
@@ -28,12 +29,16 @@ class Prover:
         after: Model,
         plan: Plan | None,
         *,
+        state: int | None = None,
         dims: Dims | None = None,
         input: str | None = None,
         on_progress: OnProgress = None,
         **how: Any,
     ) -> Verification:
-        """Evidence that both compute the same; `plan` says what was tiled between them."""
+        """Evidence that both compute the same; `plan` says what was tiled between them.
+
+        `state` is the first of them; None for the current one.
+        """
         bound = self._models.options["dims"]
         if plan is not None:  # the sizes that it leaves open are tried at several
             bound = {name: size for name, size in plan.dims.items() if name not in plan.free}
@@ -41,11 +46,21 @@ class Prover:
             before,
             after,
             plan=plan,
-            torch_run=self._models.opened(0, on_progress).runner(),
+            torch_run=self._torch_run(self._models.at(state), on_progress),
             **self._inputs(before, bound, dims, input),
             on_progress=on_progress,
             **how,
         )
+
+    def _torch_run(self, at: int, on_progress: OnProgress) -> TorchRun | None:
+        """Runs the module that a state computes the same as; None where it is not known to be one's."""
+        models = self._models
+        for place in reversed(models.history.line_to(at)):
+            if place == 0 or models.is_module(place):
+                return models.opened(place, on_progress).runner()
+            if models.history.entries[place].quantize is not None:
+                return None
+        return None
 
     def blame(
         self, before: Model, after: Model, *, dims: Dims | None = None, input: str | None = None, **how: Any

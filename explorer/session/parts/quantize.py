@@ -131,7 +131,13 @@ class Quantizer:
                 errors = {"layers": layers, "outputs": outputs}
         found_out = self._answer(chosen, grids, errors, request, output, weights=measured)
         seen = samples.text if uses or measured else ""
-        result = replace(found_out, output=target, calibration=seen, seconds=time.perf_counter() - started)
+        result = replace(
+            found_out,
+            output=target,
+            calibration=seen,
+            seconds=time.perf_counter() - started,
+            notes=models.random_weights(),
+        )
         models.append(
             HistoryEntry(
                 label=f"quantize {label(spec)}",
@@ -201,7 +207,9 @@ class Quantizer:
             layer = max({*scopes} & {*names}, key=len, default=layer)
         if layer not in names:
             raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
-        return replace(entry.quantize, spec=for_layer(entry.quantize.spec, layer, **values)), entry.parent
+        exported = entry.path is not None and hasattr(models.opened(entry.parent), "loaded")
+        spec = for_layer(entry.quantize.spec, layer, **values)
+        return replace(entry.quantize, spec=spec, as_graph=exported), entry.parent
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

@@ -183,7 +183,7 @@ def quantize_option(request: QuantizeRequest) -> list[str] | None:
     """A quantization as options of `explorer tile`: its formats, its samples; None for one that has more."""
     spec = request.spec
     plain = QuantizeRequest(QuantizeSpec(spec.weight, spec.input, spec.bias, origins=spec.origins))
-    if replace(request, calibrate="") != plain:
+    if replace(request, calibrate="", as_graph=False) != plain:
         return None
     words = quantize_words(request) or []
     return ["--quantize" if word == "--to" else word for word in words]

@@ -150,7 +150,8 @@ class ModuleMaker:
         )
         how: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
         module = self._models.module if own and not self._models.current else None
-        return to_quantized(self._opened(), module, request, job, self._analysis(), **how)
+        made = to_quantized(self._opened(), module, request, job, self._analysis(), **how)
+        return replace(made, fact=replace(made.fact, notes=self._models.random_weights()))
 
     def choice(self, spec: QuantizeSpec) -> Quantization:
         """What `quantized_state` would do to the current state."""

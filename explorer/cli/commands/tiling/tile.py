@@ -35,7 +35,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         model, fixed = info.model, fixed_sizes(info, given)
         digest = session.sha256() if given.json else None
         if formats is not None:
-            made = session.quantize(formats, calibrate=given.calibrate, report=False, on_progress=progress)
+            made = session.quantize(
+                formats, as_graph=True, calibrate=given.calibrate, report=False, on_progress=progress
+            )
             from msgspec.structs import replace  # the help reads this file, and msgspec takes 30 ms
 
             quantization = replace(made, output="")  # a file of the session's, which goes with it

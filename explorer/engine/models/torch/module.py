@@ -116,11 +116,16 @@ class TorchModel:
             return f"weights {text}"
         return f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
 
+    @property
+    def weights_notes(self) -> tuple[str, ...]:
+        """That, and what a file of weights lacks or has besides, once the model is built."""
+        of_file = self.loaded.notes if self.options.weights_file is not None else ()
+        return self.weights_note, *of_file
+
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         model = torch_tensors.materialised(self.loaded, self._bound)
-        of_file = self.loaded.notes if self.options.weights_file is not None else ()
-        return torch_tensors.stored(model), (self.weights_note, *of_file)
+        return torch_tensors.stored(model), self.weights_notes
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""

@@ -39,14 +39,14 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
         blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
-    blocks += [totals(fact), *_compared(fact), Line(), Paragraph(_rests_on(fact), "quiet")]
+    blocks += [totals(fact), *_compared(fact), Line(), *_rests_on(fact)]
     return [*blocks, *([Line(), *written(fact.output)] if fact.output else [])]
 
 
 def around_layers(fact: Quantization) -> list[Block]:
     """The same without the layers, for who has a list of them: what is saved and lost first."""
     overflows = _overflows(fact)
-    ends = [Line(), by_operator(fact), *overflows, Line(), Paragraph(_rests_on(fact), "quiet")]
+    ends = [Line(), by_operator(fact), *overflows, Line(), *_rests_on(fact)]
     return [totals(fact), *_compared(fact), *ends]
 
 
@@ -66,8 +66,13 @@ def _compared(fact: Quantization) -> list[Block]:
     return [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
 
 
-def _rests_on(fact: Quantization) -> str:
+def _rests_on(fact: Quantization) -> list[Block]:
     """What the figures come from."""
+    return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes)]
+
+
+def _ran_on(fact: Quantization) -> str:
+    """What was run, and how long that took."""
     if not (fact.output or fact.seconds):
         if fact.modules:
             return (
