@@ -224,10 +224,41 @@ class Profile(Struct, frozen=True):
         return None if self.limit_seconds is None else self.limit_seconds / self.wall_seconds
 
 
-class ProfileSeries(Struct, frozen=True):
-    """One model at several batches."""
+class BatchTime(Struct, frozen=True):
+    """What a batch takes.
 
+    Attributes:
+        wall_seconds, low, high: The median of a run, and its 95 % interval.
+        row_seconds: Of one sample of the batch.
+        rows_per_second: Samples in a second.
+    """
+
+    batch: int
+    wall_seconds: float
+    low: float
+    high: float
+    row_seconds: float
+    rows_per_second: float
+    overhead_seconds: float
+    settled: bool
+
+
+class ProfileSeries(Struct, frozen=True):
+    """One model at several batches: side by side, and each."""
+
+    batches: tuple[BatchTime, ...]
     profiles: tuple[Profile, ...]
+
+
+def series(profiles: Sequence[Profile]) -> ProfileSeries:
+    """Profiles of several batches, side by side."""
+    found = []
+    for one in profiles:
+        batch, took = one.batch or 1, one.wall_seconds
+        rate = batch / took if took else 0.0
+        sure = one.wall.low, one.wall.high
+        found.append(BatchTime(batch, took, *sure, took / batch, rate, one.overhead_seconds, one.settled))
+    return ProfileSeries(tuple(found), tuple(profiles))
 
 
 _KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {

@@ -63,6 +63,10 @@ def test_several_batches_are_several_profiles(capsys: pytest.CaptureFixture[str]
     told = json.loads(said(capsys, model, *FEW, "--batch", "1,3", "--dim", "sequence=4", "--json"))
     assert [(one["batch"], one["rows"]) for one in told["profiles"]] == [(1, 1), (3, 3)]
     assert told["profiles"][1]["inputs"][0].startswith("input_ids: int64 [3, 4]")
+    for side, one in zip(told["batches"], told["profiles"], strict=True):
+        assert side["row_seconds"] * side["batch"] == pytest.approx(one["wall_seconds"])
+    rows = list(csv.DictReader(io.StringIO(said(capsys, model, *FEW, "--batch", "1,3", "--csv"))))
+    assert [row["batch"] for row in rows] == ["1", "3"]
     text = said(capsys, model, *FEW, "--batch", "1,3")
     assert "Batch 3" in text
 

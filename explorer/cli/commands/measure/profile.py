@@ -74,7 +74,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     several = len(given.batch or ()) > 1
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
-        from explorer.facts.profile.profile import ProfileSeries  # not where it is refused before
+        from explorer.facts.profile.profile import series  # not where it is refused before
 
         spec = _spec(given)
         found = [
@@ -82,7 +82,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             for batch in given.batch or (None,)
         ]
         sorted_ = [_arranged(given, one) for one in found]
-        return info, ProfileSeries(tuple(sorted_)) if several else sorted_[0]
+        return info, series(sorted_) if several else sorted_[0]
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = present("measure.profile")
@@ -90,7 +90,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         return found
 
     name = "profiles" if several else "profile"
-    return about(given, progress, ask, document().of_fact, blocks, name if several else "layers")
+    return about(given, progress, ask, document().of_fact, blocks, "batches" if several else "layers")
 
 
 def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:

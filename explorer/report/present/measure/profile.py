@@ -16,11 +16,12 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
+    Role,
     Rows,
     Span,
     Table,
 )
-from explorer.report.present.figures import bar_text, plain, seconds, share, share_text
+from explorer.report.present.figures import bar_text, plain, quiet_zero, seconds, share, share_text
 from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline import machine_text
 
@@ -34,7 +35,7 @@ def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
 
 def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
     """The answer of `explorer profile --batch 1,8,32`: the batches side by side, then each."""
-    blocks: list[Block] = [_batches(fact.profiles)]
+    blocks: list[Block] = [_batches(fact)]
     for one in fact.profiles:
         blocks += [Line(), Heading(f"Batch {one.batch:,}"), *profile_blocks(one, limit)]
     return [*title(about.model), Line(), *blocks]
@@ -49,6 +50,8 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
         blocks += [Line(), layer_table(fact, shown)]
     if timed > len(shown):
         blocks.append(Line(Span(f"{len(shown):,} of {timed:,} layers; --limit shows more", "quiet")))
+    if fact.modules:
+        blocks += [Line(), _modules(fact, limit)]
     if fact.operators:
         blocks += [Line(), operator_table(fact)]
     if fact.other:
@@ -71,7 +74,11 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     if fact.removed:
         blocks += [
             Line(),
-            Line(Span(f"{len(fact.removed):,} layers do not run: computed as it is loaded", "quiet")),
+            Line(
+                Span(
+                    f"{len(fact.removed):,} layers do not run: computed as it is loaded, or left out", "quiet"
+                )
+            ),
         ]
     return [*blocks, *(Paragraph(note) for note in fact.notes)]
 
@@ -87,13 +94,13 @@ def figures(fact: Profile) -> Fields:
         Field("Wall time", seconds(fact.wall_seconds), spread_text(fact.wall), "wall"),
         Field("  how sure", _sure(fact), _stopped(fact), "sure"),
     ]
-    if fact.rows and fact.rows > 1 and fact.wall_seconds:
-        rate = Span(rate_text(fact.rows / fact.wall_seconds, "rows/s"), "figure")
-        rows.append(Field("  rows", rate, f"{fact.rows:,} in a run", "rows"))
+    if fact.batch and fact.wall_seconds:
+        rate = Span(rate_text(fact.batch / fact.wall_seconds, "rows/s"), "figure")
+        rows.append(Field("  rows", rate, f"{fact.batch:,} in a run", "rows"))
     rows += [
         Field(
             "Runtime overhead",
-            seconds(fact.overhead_seconds),
+            signed(fact.overhead_seconds),
             "no kernel runs: calls, copies, gaps",
             "overhead",
         ),
@@ -205,7 +212,7 @@ def operator_table(fact: Profile) -> Table:
     return Table(columns, rows)
 
 
-def _batches(series: Sequence[Profile]) -> Table:
+def _batches(fact: ProfileSeries) -> Table:
     columns = (
         Column("batch", "right"),
         Column("wall time", "right"),
@@ -214,18 +221,44 @@ def _batches(series: Sequence[Profile]) -> Table:
         Column("rows/s", "right"),
         Column("overhead", "right", drop=2),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for one in series:
-        batch = one.batch or 1
-        rate = batch / one.wall_seconds if one.wall_seconds else 0.0
-        rows.append(
-            (
-                plain(batch),
-                seconds(one.wall_seconds),
-                _sure(one),
-                seconds(one.wall_seconds / batch),
-                Span(rate_text(rate, ""), "figure", value=rate),
-                seconds(one.overhead_seconds),
-            )
+    rows = [
+        (
+            plain(one.batch),
+            seconds(one.wall_seconds),
+            _sure(profile_),
+            seconds(one.row_seconds),
+            Span(rate_text(one.rows_per_second, ""), "figure", value=one.rows_per_second),
+            signed(one.overhead_seconds),
         )
+        for one, profile_ in zip(fact.batches, fact.profiles, strict=True)
+    ]
+    return Table(columns, rows)
+
+
+def signed(value: float, role: Role = "figure") -> Span:
+    """A difference or a rest, which may be below nothing."""
+    return Span(f"{'-' * (value < 0)}{seconds_text(abs(value))}", role, value=value)
+
+
+def _modules(fact: Profile, limit: int) -> Table:
+    """The groups that take most, with what they take themselves."""
+    columns = (
+        Column("group", shrink=True),
+        Column("kind", shrink=True, drop=2),
+        Column("total", "right"),
+        Column("self", "right", drop=1),
+        Column("share", "right"),
+        Column("calls", "right", drop=3),
+    )
+    rows = [
+        (
+            one.path or "(unnamed)",
+            Span(one.kind, "kind"),
+            seconds(one.seconds),
+            quiet_zero(seconds(one.self_seconds)),
+            Span(share_text(one.share, 1), value=one.share),
+            plain(one.calls),
+        )
+        for one in sorted(fact.modules, key=lambda one: -one.seconds)[:limit]
+    ]
     return Table(columns, rows)
