@@ -225,3 +225,19 @@ async def test_formats_of_a_file_stand_in_the_fields_and_what_is_typed_goes_befo
         assert "cannot be read" in hands.dialog()
         await hands.press("enter")
         assert isinstance(top(hands), QuantizeDialog)
+
+
+async def test_a_blame_of_two_states_excludes_a_layer_where_the_second_is_the_current_one(session):
+    async with screen(SessionEngine(session), size=(120, 40)) as hands:
+        await hands.press("Q", "enter", "escape", "H", "v", "enter")
+        assert isinstance(top(hands), BlameScreen)
+        top(hands).plot.move_to(3)
+        await hands.press("x")
+        assert isinstance(top(hands), QuantizationScreen)
+        assert quantized(session)["/conv2/Conv"] == ("float32", "float32")
+        # of the first quantization, which is not the current state any more, nothing is made again
+        await hands.press("escape", "H", "up", "v", "enter")
+        assert isinstance(top(hands), BlameScreen)
+        top(hands).plot.move_to(3)
+        await hands.press("x")
+        assert isinstance(top(hands), BlameScreen)

@@ -161,6 +161,7 @@ async def test_what_cannot_be_is_said_and_nothing_is_begun(session):
         assert "there is no number format 'int9000'" in hands.dialog()
         await hands.press("escape")
         assert isinstance(top(hands), FormatSweepDialog)
+        assert top(hands).query_one("#sensitivity-formats").value == "int9000", "as it was typed"
         await hands.press("escape")
         assert top(hands) is hands.main
 

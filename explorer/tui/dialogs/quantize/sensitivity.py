@@ -173,7 +173,8 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
 
     def _lay_out(self) -> None:
         small = self.size.width < BESIDE and self.size.height < _TALL
-        self.query_one(_Choices).display = not (small and self._plotted)
+        listed = not (small and self._plotted)
+        self.query_one(_Choices).display = self.query_one("#sweep-head").display = listed
         self.query_one(PanelView).display = self._plotted if small else True
         self.query_one("#sweep-facts").styles.height = 2 if self.size.height < _TALL else 3
 
@@ -265,7 +266,10 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         if self._jobs.current is not None:
             self.app.bell()
             return
-        self.app.push_screen(FormatSweepDialog(self._found.request, blink=not self._remote), self._begin)
+        self._ask(self._found.request)
+
+    def _ask(self, asked: FormatSweepRequest | None) -> None:
+        self.app.push_screen(FormatSweepDialog(asked, blink=not self._remote), self._begin)
 
     def _begin(self, asked: FormatSweepRequest | None) -> None:
         if asked is not None:
@@ -290,13 +294,9 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
             self._take(await self._jobs.ask("sweep_formats", asked.spec, seconds=0.0, **how))
             self._say(f"stopped: {found.open:,} or more are open; n goes on" if found.open else "stopped")
         except ExplorerError as error:
-            if not found.rows:
-                found.request = None
-            self.app.push_screen(MessageDialog("Sensitivity", without_options(error)), self._again)
-
-    def _again(self, _: object) -> None:
-        if self._found.request is None:
-            self.action_sensitivity_more()
+            found.request = asked if found.rows else None
+            message = MessageDialog("Sensitivity", without_options(error))
+            self.app.push_screen(message, lambda _: self._ask(asked))  # as it was typed
 
     def _take(self, fact: FormatSweep) -> None:
         found = self._found
