@@ -17,10 +17,15 @@ _OWN = gc.get_freeze_count()
 """Objects that the interpreter itself has frozen: Python 3.12 begins with some hundreds."""
 
 
+_RARELY = 10_000
+"""New objects at which a screen looks for garbage: an answer to a key makes a thousand, most go with it."""
+
+
 def freeze_once() -> None:
     """Takes all that is there out of every later search, unless that was done before, and has them begin."""
     if gc.get_freeze_count() <= _OWN:
         gc.freeze()
+    gc.set_threshold(_RARELY, *gc.get_threshold()[1:])
     gc.enable()
 
 

@@ -33,13 +33,13 @@ from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
-from explorer.engine.runtime.parallel import share_heaps
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.engine.tiling.decompose import decompose
 from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import gc_pause
+from explorer.host.heaps import share_heaps
 
 
 def verify(

@@ -8,9 +8,7 @@ every work has its share of threads, and BLAS is held to it (threadpoolctl, whic
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -82,31 +80,6 @@ def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
 def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
     """What a work gives; `Cancelled` if it is no longer wanted."""
     return ended(work, stopped).result()
-
-
-_M_ARENA_MAX = -8
-"""Of glibc's mallopt: how many heaps there may be."""
-
-
-def share_heaps() -> None:
-    """Has two processors share a heap: by default a thread has one of its own.
-
-    What one thread freed another takes then, in place of new pages, which the system has to clear: they are a
-    fifth of the time of a proof. Works make few objects and large ones, and hardly wait for each other.
-    """
-    _of_libc("mallopt", _M_ARENA_MAX, max(1, processors() // 2))
-
-
-def give_back() -> None:
-    """Hands what works have freed back to the system: glibc keeps it for the next one."""
-    _of_libc("malloc_trim", 0)
-
-
-def _of_libc(name: str, *numbers: int) -> None:
-    """Calls a function of glibc; other C libraries have none of them."""
-    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-    if function is not None:
-        function(*numbers)
 
 
 def side_by_side(

@@ -109,7 +109,11 @@ class _Scrolled(RoleLines, ScrollView):
         """There are `height` lines now."""
         size = Size(self.size.width, height)
         if size != self.virtual_size:
-            self.virtual_size = size
+            if self.styles.height is not None and self.styles.height.is_auto:
+                self.virtual_size = size
+            else:
+                # as high as before, for which the whole screen need not be laid out anew
+                self.set_reactive(ScrollView.virtual_size, size)
             # Textual looks at the scroll bar only when the widget's own size changes, and does not scroll
             # what has no scroll bar
             self._scroll_update(size)

@@ -33,13 +33,13 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
     ThreadShare,
     ended,
-    give_back,
     streamed,
 )
 from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
+from explorer.host.heaps import give_back
 
 _EXPOSED = 1 << 25
 """Bytes of activations that the original hands out at a time."""
@@ -175,8 +175,6 @@ class SiteProof:
         )
         runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
         for group in groups:
-            if any(key_of(site) in large for site in group):
-                give_back()
             try:
                 values = next(runs)
             except BadModel:
@@ -190,8 +188,10 @@ class SiteProof:
                     self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
             if any(site.place for site in group):
                 self._places(drawn)  # once for all of them
-            if ahead is not None and any(key_of(site) in large for site in group):
-                ended(ahead, self.cancel)
+            if any(key_of(site) in large for site in group):
+                if ahead is not None:
+                    ended(ahead, self.cancel)
+                give_back()
             # the longest first: the last to end has the others waiting for it
             for site in sorted(group, key=lambda s: -s.products):
                 key = key_of(site)
