@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
@@ -12,6 +13,8 @@ from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
 from explorer.session.kept.rows import RowPages, pack, pieces, structure_of
+from explorer.tui.screen.main import MainScreen
+from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, flat
@@ -59,6 +62,34 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         assert "opset" in hands.text("#model")
         await hands.press("1", "tab", "t")
         assert "one job at a time" in hands.strip(Status)
+
+
+async def test_only_a_scroll_bar_that_comes_or_goes_lays_the_screen_out_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    laid: list[str] = []
+    layout = MainScreen._refresh_layout
+    monkeypatch.setattr(MainScreen, "_refresh_layout", lambda *a, **k: (laid.append("anew"), layout(*a, **k)))
+    async with screen(ScriptedEngine(), size=(120, 40)) as hands:
+        tree = hands.main.query_one(LayerTree)
+        laid.clear()
+        await hands.press("g", "left", "down", "up", "right", "down", "end")
+        assert not laid, "rows and pages grew and shrank within panes that stayed as they were"
+        assert (tree.virtual_size.height, tree.show_vertical_scrollbar) == (15, False)
+    async with screen(ScriptedEngine(), size=(120, 16)) as hands:
+        tree = hands.main.query_one(LayerTree)
+        await hands.press("g", "left")
+        folded = tree.virtual_size.height
+        assert not tree.show_vertical_scrollbar
+        laid.clear()
+        await hands.press("right", "end")
+        assert tree.virtual_size.height > folded
+        assert tree.show_vertical_scrollbar
+        assert laid, "the rows are narrower beside it"
+        assert tree.scroll_offset.y == tree.virtual_size.height - tree.size.height
+        await hands.press("g", "left")
+        assert not tree.show_vertical_scrollbar
+        assert tree.scroll_offset.y == 0
 
 
 async def test_a_model_that_fails_to_open_shows_its_outline_and_says_why_there_is_no_more() -> None:
