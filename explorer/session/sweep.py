@@ -13,16 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import sweep as engine
 from explorer.engine.sweep import formats, trainings
 from explorer.engine.sweep.fingerprint import files_of, fingerprint
+from explorer.engine.sweep.store import holds
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
-from explorer.facts.quantize import FormatSweep, FormatSweepSpec
-from explorer.facts.sweep import Sweep, SweepSpec, ordered
+from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
+from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, ordered
 from explorer.host import input_files
 from explorer.host.output_files import check_target
 from explorer.session.parts.models import Cancel, Models, OnProgress
@@ -194,12 +196,8 @@ def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
 
 def kinds(path: str) -> tuple[str, ...]:
     """What rows such a file holds: 'tilings', 'formats', 'trainings'."""
-    held = {
-        "tilings": engine.kept(path).rows,
-        "formats": formats.kept_formats(path).rows,
-        "trainings": trainings.holds(path),
-    }
-    return tuple(name for name, rows in held.items() if rows)
+    held: dict[str, type[Struct]] = {"tilings": SweepRow, "formats": FormatRow, "trainings": TrainingTrial}
+    return tuple(name for name, kind in held.items() if holds(path, kind))
 
 
 def sorted_by(fact: Sweep, by: str) -> Sweep:

@@ -204,6 +204,12 @@ class Store(Generic[Row]):
             raise _said(error, self.path or "") from error
 
 
+def holds(path: str, kind: type[msgspec.Struct]) -> bool:
+    """Whether a file of results has a row of a kind."""
+    with Store(kind, path, changed=False) as store:
+        return next(store.rows(), None) is not None
+
+
 def _check(path: str, changed: bool) -> None:
     if not os.path.exists(path) and changed:
         folder = os.path.dirname(os.path.abspath(path))

@@ -150,15 +150,10 @@ def _is(row: TrainingTrial, wanted: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in wanted.items())
 
 
-def holds(path: str) -> bool:
-    """Whether a file of results holds a training."""
-    with Store(TrainingTrial, path, changed=False) as store:
-        return next(store.rows(), None) is not None
-
-
 def key_of(row: TrainingTrial, module: str, samples: str, said: Mapping[str, Any]) -> str:
     """Digest of what a row's figures depend on: the contents of module and data, and how it is trained."""
     how = {name: getattr(row, name) for name in _HOW}
+    said = {"labels": "", "inputs": (), "task": None, "held": 0.2, **said}
     return digest({"module": module, "samples": samples, "how": how, "said": said})
 
 
