@@ -71,6 +71,10 @@ def test_a_module_is_quantized_by_its_modules_and_its_layers_have_their_names(se
     settings = session.quantize_settings(QuantizeSpec())
     assert [(one.name, one.form) for one in settings.layers] == [(name, "module") for name, _ in names]
     assert fact.outputs[0].snr_db == pytest.approx(45, abs=10)
+    # four projections of 10 rows by 8 x 8 have weights of 8 bits; scores and what they weigh have none
+    attention = fact.layers[1]
+    assert attention.macs == 4 * 10 * 64 + 2 * 10 * 5 * 8
+    assert attention.bitops == 4 * 10 * 64 * 8 * 32 + 2 * 10 * 5 * 8 * 32 * 32
     history = session.history()
     assert [(one.label, one.path) for one in history.entries] == [("original", None), ("quantize int8", None)]
     assert session.info().model.format == "torch"

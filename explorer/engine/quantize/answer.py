@@ -158,7 +158,8 @@ def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberForma
         fmt.bits if fmt is not None else _bits(choice, part) for part, fmt in zip(parts, formats, strict=True)
     )
     inputs = inputs or 32
-    return None if macs is None else macs * (weight or inputs) * inputs
+    between = min(choice.layer.between, macs or 0)
+    return None if macs is None else (macs - between) * (weight or inputs) * inputs + between * 32 * 32
 
 
 def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:

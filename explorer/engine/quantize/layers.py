@@ -68,6 +68,7 @@ class QuantizableLayer(Struct, frozen=True):
         sizes: M, K, N of its matrix product; None where it is none, or they are not known.
         asked: It takes a format only where it is asked for by its operator or name: a Gather.
         reason: Why it cannot take a format; '' where it can.
+        between: MACs of products of two activations in it, which stay as they are.
     """
 
     node: Node
@@ -76,6 +77,7 @@ class QuantizableLayer(Struct, frozen=True):
     sizes: Sizes | None = None
     asked: bool = False
     reason: str = ""
+    between: int = 0
 
     @property
     def op(self) -> str:

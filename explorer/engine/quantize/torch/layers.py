@@ -42,10 +42,12 @@ class LayerRun(Struct):
     Attributes:
         dtype: Of what it was given first; '' for no tensor.
         sizes: M, K and N of its matrix product; None where it is none.
+        between: MACs of products of two activations, all calls together.
     """
 
     dtype: str
     sizes: Sizes | None
+    between: int = 0
 
 
 class ModuleLayer(Struct, frozen=True):
@@ -88,9 +90,23 @@ def look(path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]
         sizes = None
         if kind in TILED and isinstance(output, torch.Tensor):
             sizes = rows_of(layer, output), *sizes_of(layer)
-        runs.setdefault(path, LayerRun(dtype, sizes))
+        runs.setdefault(path, LayerRun(dtype, sizes)).between += _between(layer, args, kwargs)
 
     return layer.register_forward_hook(note, with_kwargs=True).remove  # type: ignore[no-any-return]
+
+
+def _between(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """MACs of attention's scores and of what they weigh: 2 B Lq Lk E, of no weight."""
+    if not isinstance(layer, nn.MultiheadAttention):
+        return 0
+    query, key = (
+        args[at] if at < len(args) else kwargs.get(name) for at, name in enumerate(("query", "key"))
+    )
+    if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor):
+        return 0
+    own = 1 if layer.batch_first and key.dim() > 2 else 0
+    added = int(layer.bias_k is not None) + int(layer.add_zero_attn)
+    return 2 * int(query.shape[:-1].numel()) * (int(key.shape[own]) + added) * int(layer.embed_dim)
 
 
 def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
@@ -119,7 +135,10 @@ def _layer(
         for operand in operands
     ]
     sizes = run.sizes if run is not None else None
-    found = QuantizableLayer(node, name, tuple(shown), sizes, asked=isinstance(layer, _TABLES))
+    between = run.between if run is not None else 0
+    found = QuantizableLayer(
+        node, name, tuple(shown), sizes, asked=isinstance(layer, _TABLES), between=between
+    )
     return ModuleLayer(found, path, parameters)
 
 
