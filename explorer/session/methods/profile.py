@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.facts.profile.profile import ProfileSpec
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.profile.comparison import ProfileComparison
-    from explorer.facts.profile.profile import Profile, ProfileSpec
+    from explorer.facts.profile.profile import Profile
     from explorer.facts.roofline import Machine
 
 
@@ -42,8 +43,6 @@ class ProfileMethods(SessionParts):
             BadModel: The model cannot run; at which layer, and what ran before it, is said.
             Cancelled: `cancel` said so.
         """
-        from explorer.facts.profile.profile import ProfileSpec  # few sessions ask
-
         return self._profiler.profile(spec or ProfileSpec(), batch, machine, index, on_progress, cancel)
 
     def compare_profiles(
@@ -75,7 +74,5 @@ class ProfileMethods(SessionParts):
             BadModel: One of the two cannot run.
             Cancelled: `cancel` said so.
         """
-        from explorer.facts.profile.profile import ProfileSpec  # few sessions ask
-
         where = self._models.at(before), self._beside(after, other)
         return self._profiler.compare(*where, spec or ProfileSpec(), batches, machine, on_progress, cancel)
