@@ -196,6 +196,7 @@ async def test_keys_walk_the_values_and_enter_goes_to_the_layer() -> None:
         assert hands.at() == fact().probes[GUILTY].layer
 
 
+@pytest.mark.slow
 async def test_how_it_was_found_is_told() -> None:
     async with screen(Failing()) as hands:
         await hands.tile()

@@ -320,6 +320,7 @@ async def test_the_last_figures_stay_dimmed_while_those_of_another_machine_come(
         assert not view.has_class("stale")
 
 
+@pytest.mark.slow
 async def test_a_configuration_file_that_cannot_be_read_is_said_and_a_machine_can_still_be_typed(
     config: Path,
 ) -> None:
@@ -433,6 +434,7 @@ async def test_exact_numbers_do_not_scroll_the_page_away() -> None:
         assert view.scroll_offset.y == before
 
 
+@pytest.mark.slow
 async def test_reading_values_is_a_job_that_esc_stops() -> None:
     async with screen(ScriptedEngine(hold=("activations",))) as hands:
         await hands.press("down", "f")

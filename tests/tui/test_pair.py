@@ -283,6 +283,7 @@ def test_rows_that_open_and_close_are_those_that_a_fresh_list_has() -> None:
         assert spliced == shown.visible
 
 
+@pytest.mark.slow
 async def test_a_session_that_was_cut_off_is_resumed_with_both_models() -> None:
     async with screen(beside(shorter(alexnet())), (100, 30), beside="resnet18") as hands:
         assert isinstance(hands.pilot.app.screen, PairScreen)

@@ -480,6 +480,7 @@ async def test_an_export_that_cannot_be_written_is_one_line(tmp_path: Path) -> N
         assert "no such folder" in " ".join(hands.dialog().split())
 
 
+@pytest.mark.slow
 async def test_copying_sends_the_command_or_the_layers_path() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("y")
@@ -570,6 +571,7 @@ async def test_zoom_gives_a_pane_the_whole_width() -> None:
         assert hands.main.query_one("#left").size.width == 39
 
 
+@pytest.mark.slow
 async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
     async with screen(ScriptedEngine(flat(30_000))) as hands:
         await hands.press("end")

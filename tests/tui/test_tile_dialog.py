@@ -370,6 +370,7 @@ async def test_letters_are_keys_and_no_part_of_a_tile() -> None:
         assert top.spec().tile == (64, 64, 64)
 
 
+@pytest.mark.slow
 async def test_formulas_of_the_site_under_the_cursor() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")

@@ -76,7 +76,7 @@ def test_no_command_is_told_that_would_tile_the_model_without_its_quantization(s
     """`--quantize` has formats and samples; scales of the whole tensor it cannot say."""
     with Session(sample("lenet")) as session:
         session.quantize(QuantizeSpec(granularity="tensor"), report=False)
-        assert session.tile(TileSpec((16, 16, 16))).command == ""
+        assert session.tile(TileSpec((16, 16, 16)), verify=False).command == ""
         session.go(0)
         session.quantize(QuantizeSpec(), report=False)
-        assert "--quantize int8" in session.tile(TileSpec((16, 16, 16))).command
+        assert "--quantize int8" in session.tile(TileSpec((16, 16, 16)), verify=False).command

@@ -440,6 +440,7 @@ def test_the_fast_path_hides_no_layer() -> None:
     assert {t.tensor.shape for t in masked.tensors if t.layer == "layers.1.norm2"} == {(1, 3, 8)}
 
 
+@pytest.mark.slow
 def test_containers_are_watched_when_they_are_asked_for() -> None:
     with Session("alexnet") as session:
         found = session.activations(["features", "classifier.*"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from msgspec.structs import replace
 
 from explorer.facts.roofline import Machine
@@ -173,6 +174,7 @@ def test_all_layers_stand_in_one_list_sorted_together() -> None:
     assert model.rows == opened
 
 
+@pytest.mark.slow
 async def test_a_filter_and_a_flat_list_go_together() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("F", "slash", *"op:gemm", "enter")

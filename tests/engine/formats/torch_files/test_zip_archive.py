@@ -148,7 +148,7 @@ def test_whatever_a_byte_becomes_it_is_read_or_refused(tmp_path: Path) -> None:
     content, draw = Path(written(tmp_path / "good.zip", ENTRIES)).read_bytes(), random.Random(7)
     begin = content.index(b"PK\x01\x02")
     refused = 0
-    for _ in range(3000):
+    for _ in range(1000):
         changed = bytearray(content)
         for _ in range(draw.randint(1, 3)):
             changed[draw.randrange(begin, len(changed))] = draw.randrange(256)
@@ -157,4 +157,4 @@ def test_whatever_a_byte_becomes_it_is_read_or_refused(tmp_path: Path) -> None:
             directory(lambda size, at, held=held: held[at : at + size], len(held))
         except BadModel:
             refused += 1
-    assert 0 < refused < 3000
+    assert 0 < refused < 1000
