@@ -6,6 +6,7 @@ runs are made in blocks, and the first of a block is not counted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -36,6 +37,7 @@ _SHORT = 0.2
 """Seconds of a block of runs; of a run that takes longer it is not seen that the sessions change hands."""
 _BLOCK, _OBSERVED = 10, 3
 """Runs of a block without the profiler and with it."""
+_WEIGHTS = "optimised.data"
 _FULL = 1 << 20
 """Bytes below which a disk is full."""
 
@@ -107,6 +109,8 @@ class TimedSessions:
         """What the runtime made of the graph, which is read once."""
         graph = reader.read(self._target).graph
         os.unlink(self._target)
+        with contextlib.suppress(FileNotFoundError):  # as large as the model; nobody reads it
+            os.unlink(os.path.join(self._place, _WEIGHTS))
         return graph
 
     def warm_up(self, spec: ProfileSpec, cancel: Cancel) -> None:
@@ -191,6 +195,6 @@ def _options(spec: ProfileSpec, level: str, folder: str) -> Any:
     options.graph_optimization_level = LEVELS[level]
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     weights = "session.optimized_model_external_initializers_"
-    options.add_session_config_entry(f"{weights}file_name", "optimised.data")
+    options.add_session_config_entry(f"{weights}file_name", _WEIGHTS)
     options.add_session_config_entry(f"{weights}min_size_in_bytes", "1024")
     return options
