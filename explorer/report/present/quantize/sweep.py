@@ -170,6 +170,11 @@ def row_blocks(row: FormatRow) -> list[Block]:
     if row.error:
         return [Paragraph(row.error, "warning")]
     known = [
+        # the table has only the end of a long name
+        Field(
+            _SCOPES[row.scope].format("").strip() or "layer",
+            Span(printable(row.layer), "strong") if row.layer else "",
+        ),
         Field("layers", f"{row.changed or 0:,} of {row.layers or 0:,} changed"),
         Field("output", Span(printable(row.output), "strong") if row.output else ""),
         Field("top-5", share(row.top5, 1)),
