@@ -49,14 +49,17 @@ def evaluation(fact: Evaluation) -> list[Block]:
 def score_table(fact: Evaluation) -> Table:
     """A row for each model: how well it does, and how far it agrees with the first."""
     columns = [Column("model", shrink=True, role="strong")]
-    five = any(model.top5 is not None for model in fact.models)  # there is none of five classes
+    # of five classes there is none
+    agreements = [one.agreement.top5 for one in fact.models if one.agreement is not None]
+    five = any(share is not None for share in (*agreements, *(one.top5 for one in fact.models)))
     names = [name for name in _OF_TASK[fact.task] if name != "top-5" or five]
     columns += [Column(name, "right", drop=8 * (name in ("top-5", "R2"))) for name in names]
     several = len(fact.models) > 1
     if several:
         columns += [Column("SNR dB", "right"), Column("cosine", "right", drop=7)]
         if fact.task != "regression":
-            columns += [Column("same choice", "right", drop=2), Column("in its five", "right", drop=9)]
+            columns += [Column("same choice", "right", drop=2)]
+            columns += [Column("in its five", "right", drop=9)] if five else []
     columns.append(Column("time", "right", drop=6))
     return Table(columns, [_row(model, fact, several, five) for model in fact.models])
 
@@ -68,17 +71,17 @@ def _row(model: ModelScore, fact: Evaluation, several: bool, five: bool) -> Sequ
     elif fact.task == "regression":
         cells += [_figure(model.loss), _figure(model.mean_absolute), _figure(model.r2)]
     if several:
-        cells += _beside(model, fact)
+        cells += _beside(model, fact, five)
     return [*cells, Span(seconds_text(model.seconds), "quiet", value=model.seconds)]
 
 
-def _beside(model: ModelScore, fact: Evaluation) -> list[Cell]:
+def _beside(model: ModelScore, fact: Evaluation, five: bool) -> list[Cell]:
     chosen = fact.task != "regression"
     found = model.agreement
     if found is None:
-        return [Span("the first", "quiet"), *([""] * (3 if chosen else 1))]
+        return [Span("the first", "quiet"), *([""] * (1 + chosen * (1 + five)))]
     cells: list[Cell] = [_decibels(found.snr_db), "-" if found.cosine is None else f"{found.cosine:.6f}"]
-    return [*cells, _share(found.top1), _share(found.top5)] if chosen else cells
+    return [*cells, _share(found.top1), *([_share(found.top5)] if five else [])] if chosen else cells
 
 
 def _decibels(value: float | None) -> Span:
