@@ -30,7 +30,7 @@ _BUSY = 30.0
 _LARGEST = 1 << 63
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class TrainedWeights(msgspec.Struct, frozen=True):
     """The weights of a training's best epoch, as Lightning writes them."""
 
     key: str
@@ -43,7 +43,7 @@ _TABLES: dict[type, str] = {
     SweepRow: "rows",
     FormatRow: "formats",
     TrainingTrial: "trainings",
-    Checkpoint: "checkpoints",
+    TrainedWeights: "checkpoints",
 }
 
 

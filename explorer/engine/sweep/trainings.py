@@ -15,7 +15,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import digest
 from explorer.engine.sweep.measure import SweepSession, Task
-from explorer.engine.sweep.store import Checkpoint, Store
+from explorer.engine.sweep.store import Store, TrainedWeights
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import scratch
 from explorer.host.output_files import atomic_write
@@ -50,7 +50,7 @@ class TrainingTask(Task, frozen=True, kw_only=True):
                 path = os.path.join(folder, "best.ckpt")
                 run = door.train(self.files[0], output=path, cancel=cancel, **self.how, **how)
                 with open(path, "rb") as file:
-                    yield Checkpoint(row.key, file.read())
+                    yield TrainedWeights(row.key, file.read())
         except (Cancelled, MissingExtra):
             raise
         except ExplorerError as error:
@@ -94,7 +94,7 @@ def sweep_trainings(
     began = time.perf_counter()
     if stay and (scheduler or (workers or 1) > 1):
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
-    with Store(TrainingTrial, output) as store, Store(Checkpoint, output) as weights:
+    with Store(TrainingTrial, output) as store, Store(TrainedWeights, output) as weights:
         known = {row.key: row for row in store.rows([task.row.key for task in tasks]) if not row.error}
         # the same content may have another name now
         rows = {
@@ -138,7 +138,7 @@ def kept_trainings(path: str, wanted: Sequence[Mapping[str, Any]], take: Take = 
     """
     with (
         Store(TrainingTrial, path, changed=False) as store,
-        Store(Checkpoint, path, changed=False) as weights,
+        Store(TrainedWeights, path, changed=False) as weights,
     ):
         rows = [row for row in store.rows() if any(_is(row, one) for one in wanted)]
         if not rows:
@@ -157,7 +157,7 @@ def key_of(row: TrainingTrial, module: str, samples: str, said: Mapping[str, Any
     return digest({"module": module, "samples": samples, "how": how, "said": said})
 
 
-def _answer(rows: Sequence[TrainingTrial], weights: Store[Checkpoint], take: Take) -> TrainingSweep:
+def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: Take) -> TrainingSweep:
     trials = tuple(sorted(rows, key=lambda row: (bool(row.error), row.place)))
     best = trials[0]
     if best.error:

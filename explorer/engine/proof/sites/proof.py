@@ -26,7 +26,7 @@ from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
 from explorer.engine.proof.sites.parts import run_part
 from explorer.engine.proof.sites.runner import Sessions
-from explorer.engine.proof.sites.task import SiteTask, Subject
+from explorer.engine.proof.sites.task import SiteSubject, SiteTask
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
@@ -230,7 +230,7 @@ class SiteProof:
         drawn: tuple[RandomInput, ...],
         wiring: Wiring,
         threads: int,
-    ) -> Subject:
+    ) -> SiteSubject:
         """A site with its values; those of one in a body or a function are made here."""
         after: Model | None = self.after
         if site.place:
@@ -242,7 +242,7 @@ class SiteProof:
             wiring = Wiring.of(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         meaning = original.at([x.shape for x in inputs], y.shape)
-        return Subject(after, wiring, _sized(site, meaning), meaning, inputs, y)
+        return SiteSubject(after, wiring, _sized(site, meaning), meaning, inputs, y)
 
     def _within(
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int

@@ -26,7 +26,7 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SiteEvidence, SitePlan
 
 
-class Subject(Struct, frozen=True):
+class SiteSubject(Struct, frozen=True):
     """A site at the sizes of a run.
 
     Attributes:
@@ -62,14 +62,14 @@ class SiteTask:
         self,
         site: SitePlan,
         original: Original,
-        prepare: Callable[[int], Subject],
+        prepare: Callable[[int], SiteSubject],
         seed: int,
         sessions: Sessions | None,
     ) -> None:
         self.site, self.original, self.seed, self.sessions = site, original, seed, sessions
-        self._prepare: Callable[[int], Subject] | None = prepare
+        self._prepare: Callable[[int], SiteSubject] | None = prepare
         self._lock = threading.Lock()
-        self._subject: Subject | None = None
+        self._subject: SiteSubject | None = None
         self._tiles, self._structure, self._unrunnable = 0, "", ""
         self._ran: SiteRun | None = None
 
@@ -78,7 +78,7 @@ class SiteTask:
         subject = self._known(share)
         if subject is None:
             return
-        after, wiring, site, meaning, inputs, y = (getattr(subject, n) for n in Subject.__struct_fields__)
+        after, wiring, site, meaning, inputs, y = (getattr(subject, n) for n in SiteSubject.__struct_fields__)
         del subject
         try:
             self._ran = run_site(
@@ -103,7 +103,7 @@ class SiteTask:
         except NotTiled as fault:
             self._structure = printable(str(fault))
 
-    def _known(self, share: ThreadShare) -> Subject | None:
+    def _known(self, share: ThreadShare) -> SiteSubject | None:
         with self._lock:
             if self._prepare is not None:
                 try:
