@@ -135,6 +135,7 @@ class Layer(Struct, frozen=True):
         kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache that this layer
             reads, without those of the new token; None for a layer that reads none.
         trainable_params: Those of `params` with requires_grad; None where the format does not say.
+        repeated_params: Those of `params` that a layer of the same kind uses before it; of a group none.
     """
 
     id: int
@@ -166,6 +167,7 @@ class Layer(Struct, frozen=True):
     tiled: bool = False
     kv_cache_bytes: int | None = None
     trainable_params: int | None = None
+    repeated_params: int = 0
 
     @property
     def kind_text(self) -> str:

@@ -216,6 +216,7 @@ class LeafRows(LayerRows):
         self._groups: list[Layer] = []
         self._renamed: dict[int, str] = {}
         self._users: dict[Hashable, list[str]] = {}
+        self._repeated: dict[int, int] = {}
         self._add_up(self._gather(facts))
         if mark is not None:
             for group in self._groups:
@@ -254,7 +255,22 @@ class LeafRows(LayerRows):
                     self._users.setdefault(identity, [first[identity]]).append(path)
                 else:
                     first[identity] = path
+        if self._users:
+            self._repeat()
         return given
+
+    def _repeat(self) -> None:
+        """Finds how much of each leaf's parameters one of its kind uses before it."""
+        used: dict[str, set[Hashable]] = {}
+        for at, item in enumerate(self._item):
+            leaf = self._leaves[item] if item >= 0 else None
+            if leaf is None or not leaf.counted:
+                continue
+            shared = {one: elements for one, elements, _ in leaf.stored if one in self._users}
+            before = used.setdefault(leaf.kind, set())
+            if again := sum(elements for one, elements in shared.items() if one in before):
+                self._repeated[at] = again
+            before.update(shared)
 
     def _group(self, scope: Scope, known: GroupFacts, at: int, parent: int, depth: int) -> Layer:
         """The row of a group, without its sums."""
@@ -367,6 +383,7 @@ class LeafRows(LayerRows):
         set_(row, "shared_with", tuple(others)[:SHARERS])
         set_(row, "params", sum([elements for _, elements, _ in stored]) if stored else 0)
         set_(row, "weight_bytes", sum([size for _, _, size in stored]) if stored else 0)
+        set_(row, "repeated_params", self._repeated.get(at, 0))
         if self._trained is not None:
             each = [(identity, elements) for identity, elements, _ in stored]
             set_(row, "trainable_params", self._of_trained(each))

@@ -78,7 +78,7 @@ class Leaf(Protocol):
         """Its operator or class."""
 
     def row(self) -> Layer:
-        """Its row, made anew; `layer_rows` fills in id, parent, depth, params, weight_bytes, shared_with."""
+        """Its row, made anew; `layer_rows` fills in id, parent, depth, and what it stores and shares."""
 
 
 class LayerLeaf(Struct, eq=False, gc=False):

@@ -78,7 +78,7 @@ def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
             op=kind,
             count=sum(layer.calls for layer in layers),
             macs=summed(layer.macs for layer in layers),
-            params=_params(layers),
+            params=sum(layer.params - layer.repeated_params for layer in layers),
             elementwise_ops=summed(layer.elementwise_ops for layer in layers),
             attributes=_ranges(layers),
         )
@@ -86,17 +86,6 @@ def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
     ]
     stats.sort(key=lambda stat: (-(stat.macs or 0), -stat.count, stat.op))
     return tuple(stats)
-
-
-def _params(layers: Sequence[Layer]) -> int:
-    counted: set[str] = set()
-    total = 0
-    for layer in layers:
-        if not counted.intersection(layer.shared_with):
-            total += layer.params
-        if layer.shared_with:
-            counted.add(layer.path)
-    return total
 
 
 def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:

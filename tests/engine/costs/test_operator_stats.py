@@ -62,6 +62,18 @@ def test_a_shared_parameter_counts_once_for_its_type(build: Build) -> None:
     assert (matmul.count, matmul.params, matmul.macs) == (2, 16, 64)
 
 
+def test_operators_that_share_a_bias_keep_the_weights_that_are_their_own(build: Build) -> None:
+    nodes = [
+        Node("Conv", ["x", "w1", "b"], ["a"], name="first"),
+        Node("Conv", ["a", "w2", "b"], ["y"], name="second"),
+        Node("Add", ["y", "b"], ["z"], name="add"),
+    ]
+    weights = {"w1": (4, 4, 3, 3), "w2": (4, 4, 1, 1), "b": (4,)}
+    model = build(nodes, inputs={"x": (1, 4, 8, 4)}, outputs=["z"], weights=weights)
+    params = {stat.op: stat.params for stat in operator_stats(analyse(model))}  # type: ignore[arg-type]
+    assert params == {"Conv": 4 * 4 * 9 + 4 * 4 + 4, "Add": 4}
+
+
 def test_words_have_values_and_no_range(build: Build) -> None:
     nodes = [
         Node("Conv", ["x", "w"], ["a"], name="c", attributes={"auto_pad": "SAME_UPPER"}),
