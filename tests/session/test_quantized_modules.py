@@ -133,6 +133,14 @@ def test_a_diff_has_one_row_a_module_with_what_its_stored_weight_lost(session: S
     assert session.diff(1, 1).equal
 
 
+def test_a_module_that_is_quantized_once_more_rounds_what_was_left_as_before(session: Session) -> None:
+    session.quantize(QuantizeSpec(), report=False)
+    session.quantize(QuantizeSpec("int4", "float32", ops=("Linear",)), report=False)
+    rows = {row.before: row.what for row in session.diff(0).nodes}
+    assert rows["first"].startswith("Linear -> int4 x int8, per channel")
+    assert rows["attention"].startswith("MultiheadAttention -> weight int8")
+
+
 def test_a_diff_between_two_quantizations_names_both_formats(session: Session) -> None:
     session.quantize(QuantizeSpec("int8", "float32"))
     session.quantize(QuantizeSpec("int8", "int8"), state=0)

@@ -13,6 +13,9 @@ from msgspec.structs import replace
 from explorer.facts import History, HistoryEntry, Plan
 from explorer.facts.quantize import QuantizedLayer
 
+_LEFT = ("float32", "")
+"""Formats of parts that a quantization does not touch."""
+
 LONGEST_NAME = 200
 """Characters of a state's name."""
 
@@ -53,8 +56,22 @@ def between(history: History, one: int, other: int) -> tuple[HistoryEntry, ...]:
 
 def formats_at(history: History, at: int) -> dict[str, QuantizedLayer]:
     """What is known of the layers of a state that took a number format on the way to it, by their names."""
-    made = (history.entries[i].quantization for i in history.line_to(at))
-    return {layer.name: layer for one in made if one is not None for layer in one.layers if not layer.reason}
+    found: dict[str, QuantizedLayer] = {}
+    for place in history.line_to(at):
+        made = history.entries[place].quantization
+        for layer in () if made is None else made.layers:
+            if not layer.reason:
+                found[layer.name] = _over(found.get(layer.name), layer)
+    return found
+
+
+def _over(before: QuantizedLayer | None, layer: QuantizedLayer) -> QuantizedLayer:
+    """A layer that was quantized once more: what was left alone then is rounded as it was before."""
+    if before is None:
+        return layer
+    if layer.weight in _LEFT:
+        layer = replace(layer, weight=before.weight, granularity=before.granularity)
+    return replace(layer, input=before.input) if layer.input in _LEFT else layer
 
 
 def plan_between(history: History, before: int, after: int) -> Plan | None:
