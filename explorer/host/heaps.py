@@ -19,9 +19,22 @@ def share_heaps() -> None:
     _call("mallopt", _M_ARENA_MAX, max(1, (os.cpu_count() or 1) // 2))
 
 
-def give_back() -> None:
-    """Hands what works have freed back to the system: glibc keeps it for the next one."""
-    _call("malloc_trim", 0)
+def give_back(above: int = 0) -> None:
+    """Hands what works have freed back to the system, where this process holds more than `above` bytes.
+
+    glibc keeps it for the next one, who would have to be given new pages instead.
+    """
+    if _resident() >= above:
+        _call("malloc_trim", 0)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _call(name: str, *numbers: int) -> None:

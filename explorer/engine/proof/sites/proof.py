@@ -47,6 +47,9 @@ _EXPOSED = 1 << 25
 _TOGETHER = 5 << 27
 """Bytes of activations of what is run and walked side by side."""
 
+_HELD = 3 << 28
+"""Bytes of memory from which on what was freed is given back before more is handed out."""
+
 LARGE = 1 << 26
 """Bytes of matrices of sites up to which they are proved while the whole model runs."""
 
@@ -175,6 +178,7 @@ class SiteProof:
         )
         runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
         for group in groups:
+            give_back(_HELD)
             try:
                 values = next(runs)
             except BadModel:
