@@ -15,6 +15,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import digest
 from explorer.engine.sweep.measure import SweepSession, Task
+from explorer.engine.sweep.processes import Done
 from explorer.engine.sweep.store import Store, TrainedWeights
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import scratch
@@ -118,16 +119,21 @@ def sweep_trainings(
         while left and here and (stay or workers == 1 or _cheap(rows, known, len(left))):
             done(left[0], list(left[0].made(door, cancel)))
             del left[0]
-        far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in left]
-        most = workers or min(processes.cores(), processes.room(os.path.getsize(tasks[0].files[0])))
-        at_work = 0
-        if far and scheduler is None:
-            at_work = processes.run(far, done, workers=most, cancel=cancel)
-        elif far:
-            at_work = cluster.run(far, done, scheduler=scheduler or "", cancel=cancel)
+        at_work = _elsewhere(left, done, scheduler, workers, cancel) if left else 0
         found = _answer(list(rows.values()), weights, take)
     made, seconds = sum(not row.error for row in found.trials) - len(known), time.perf_counter() - began
     return replace(found, made=made, kept=len(known), output=output or "", workers=at_work, seconds=seconds)
+
+
+def _elsewhere(
+    tasks: Sequence[TrainingTask], done: Done, scheduler: str | None, workers: int | None, cancel: Cancel
+) -> int:
+    """Trains in other processes, wherever those run: how many there were."""
+    far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
+    if scheduler is not None:
+        return cluster.run(far, done, scheduler=scheduler, cancel=cancel)
+    most = workers or min(processes.cores(), processes.room(os.path.getsize(far[0].files[0])))
+    return processes.run(far, done, workers=most, cancel=cancel)
 
 
 def kept_trainings(path: str, wanted: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
