@@ -20,6 +20,7 @@ from explorer.tui.screen.main import MainScreen
 from explorer.tui.state.workers import ClosingWorkers
 from explorer.tui.terminal import clipboard
 from explorer.tui.terminal.console import is_console
+from explorer.tui.terminal.key_order import KeysInOrder
 from explorer.tui.text.theme import ALL_THEMES, pair
 from explorer.tui.widgets.line_view import ROLE_CLASSES
 
@@ -76,6 +77,7 @@ class ExplorerApp(App[int]):
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
         self._workers = ClosingWorkers(self)
+        self._keys = KeysInOrder(self, self._hand_on)
         self.remote, self._folder = remote, folder
         self.models = OpenModels(begin, memory)
         for theme in ALL_THEMES:
@@ -113,7 +115,14 @@ class ExplorerApp(App[int]):
             return
         if isinstance(event, events.Key):
             self.last_key = time.monotonic()
-        await super().on_event(event)
+        if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
+            await self._keys.take(event)
+        else:
+            await super().on_event(event)
+
+    async def _hand_on(self, event: events.Event) -> None:
+        if not self._exit:
+            await super().on_event(event)
 
     def on_resize(self) -> None:
         """A terminal that was resized may show anything."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakSet
 
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -81,6 +82,11 @@ class Hands:
         """Keys that come before anything is done about the first."""
         await self.pilot.press(*keys)
         await self.rest()
+
+    def at_once(self, *keys: str) -> None:
+        """Keys that are all there before the first is looked at, as a slow line brings them."""
+        for key in keys:
+            self.pilot.app.post_message(Key(key, key if len(key) == 1 else None))
 
     async def rest(self) -> None:
         """Until no worker has anything left that it could do, and all is drawn."""

@@ -106,6 +106,18 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
         assert isinstance(top(hands), QuantizationScreen)
 
 
+async def test_a_form_takes_what_is_typed_at_once_field_by_field(session):
+    async with screen(SessionEngine(session)) as hands:
+        hands.at_once("Q", *"int4", *["down"] * 6, *"re:fc[12]", "down", "2")
+        await hands.rest()
+        assert "layers 2 of 5" in hands.dialog()
+        hands.at_once("backspace", "3", "enter")
+        await hands.rest()
+        left = ("float32", "float32")
+        assert list(quantized(session).values()) == [left, left, ("int4", "int4"), ("int4", "int4"), left]
+        assert "seeds 0 to 2" in top(hands).page_text()
+
+
 async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made_again(session):
     async with screen(SessionEngine(session), size=(120, 40)) as hands:
         await hands.press("Q", "enter")

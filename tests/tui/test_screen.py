@@ -206,6 +206,15 @@ async def test_keys_that_come_together_take_effect_in_their_order() -> None:
         assert hands.main.query_one("#filter", Input).value == "2conv"
 
 
+async def test_what_is_typed_at_once_with_the_key_that_opens_a_field_lands_in_it() -> None:
+    async with screen() as hands:
+        hands.at_once("slash", *"convx", "backspace", "enter", "down")
+        await hands.rest()
+        assert hands.main.query_one("#filter", Input).value == "conv"
+        assert hands.main.query_one(LayerTree).has_focus
+        assert hands.at() == "features.3"  # the second that is left
+
+
 async def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_mended() -> None:
     async with screen() as hands:
         await hands.press("slash", *"op:gemm macs>")
