@@ -20,12 +20,13 @@ _DEEP = re.compile(r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}")
 _AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 
-def content(path: str, *, own: bool = False) -> bytes:
+def content(path: str, *, own: bool = False, most: int = MOST_BYTES) -> bytes:
     """All of a file.
 
     Args:
         path: Its path.
         own: It is the program's own configuration, which nobody typed.
+        most: Bytes that it may have.
 
     Raises:
         Misuse: It lies where this process reads nothing (`confinement`).
@@ -37,9 +38,9 @@ def content(path: str, *, own: bool = False) -> bytes:
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
     return data
 
 

@@ -1,9 +1,10 @@
 """Overlay files: figures by the names of layers, as a profiler or a spreadsheet writes them (CSV, JSON).
 
-CSV has a line of heads; one column holds names, paths or globs, the others figures. JSON is a list of records
-with the same keys, a mapping from names to figures, Model Explorer's node data, or a trace with durations, as
-onnxruntime and browsers have it. A head may say a unit, 'latency (ms)' or 'latency_ms', and what groups have
-in place of the sum: 'temperature:max'. Nothing is read but what a regular file of a sensible size holds.
+CSV has a line of heads; one column holds names, paths or globs, the others figures; so have the reports of
+SCALE-Sim (`outside.scale_sim`). JSON is a list of records with the same keys, a mapping from names to
+figures, Model Explorer's node data, or a trace (`outside.traces`). A head may say a unit, 'latency (ms)' or
+'latency_ms', and what groups have in place of the sum: 'temperature:max'. Nothing is read but what a regular
+file of a sensible size holds.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ import json
 import math
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.facts.beside.overlay import OutsideUnit, OverlayColumn
 from explorer.host import input_files
 from explorer.settings.filter import RESERVED
+from explorer.settings.outside import scale_sim, traces
 
 Outside = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any]
 """Overlay files, or figures by the names of layers."""
@@ -49,8 +53,10 @@ _UNITS: Mapping[str, tuple[OutsideUnit, float]] = {
 }
 _SHORT = frozenset({"s", "b"})
 """Units that stand in brackets only: names end in '_s' and '_b' for other reasons."""
-_LATER = "_kernel_time"
-"""What onnxruntime puts behind the name of a node in its profile."""
+_PACKED = b"\x1f\x8b"
+"""How a file begins that gzip packed."""
+_MOST_TRACE = 256 << 20
+"""Bytes of a trace: of each event little is kept."""
 
 Row = tuple[str, Mapping[str, Any]]
 
@@ -63,12 +69,19 @@ class OutsideFigures(Struct, frozen=True):
         columns: Its columns of figures.
         rows: A name, path or glob, and what it has in each column; None for nothing.
         notes: What was left out, in words.
+        numbered: Names are the places of layers among those that multiply matrices.
+        ops: What ran, as a runtime names it, by name.
+        modules: By name of a numbered module its class, its place among those of the class, and how many
+            there are.
     """
 
     source: str
     columns: tuple[OverlayColumn, ...]
     rows: tuple[tuple[str, tuple[float | None, ...]], ...]
     notes: tuple[str, ...] = ()
+    numbered: bool = False
+    ops: Mapping[str, str] = {}
+    modules: Mapping[str, tuple[str, int, int]] = {}
 
 
 def read(path: str | os.PathLike[str]) -> OutsideFigures:
@@ -79,16 +92,41 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
     """
     name = os.fspath(path)
     try:
-        data = input_files.content(name)
+        data = _content(name)
     except OSError as error:
         raise Misuse(f"the overlay cannot be read ({error.strerror})", where=name) from None
+    if trace := traces.read(data, name):
+        found = _figures(name, [traces.HEAD], [(row, {traces.HEAD: took}) for row, took in trace.rows])
+        return replace(found, notes=trace.notes, ops=trace.ops, modules=trace.modules)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Misuse(f"this is no text in UTF-8 (byte {error.start:,})", where=name) from None
-    is_json = name.lower().endswith(".json") or text.lstrip()[:1] in ("{", "[")
+    is_json = name.lower().removesuffix(".gz").endswith(".json") or text.lstrip()[:1] in ("{", "[")
     heads, rows = _of_value(_json(text, name), name) if is_json else _of_csv(text, name)
-    return _figures(name, heads, rows)
+    found = _figures(name, heads, rows)
+    numbered = not is_json and scale_sim.is_report([text.partition(",")[0].strip()])
+    return replace(found, numbered=numbered and scale_sim.numbered([row for row, _ in found.rows]))
+
+
+def _content(path: str) -> bytes:
+    """All of a file, and what is packed in it; a trace may be larger than what somebody writes.
+
+    Raises:
+        OSError: It cannot be read, or is too large.
+    """
+    packed = path.lower().endswith((".json", ".json.gz"))
+    data = input_files.content(path, most=_MOST_TRACE if packed else input_files.MOST_BYTES)
+    if not data.startswith(_PACKED):
+        return data
+    unpack = zlib.decompressobj(wbits=31)
+    try:
+        data = unpack.decompress(data, _MOST_TRACE + 1)
+    except zlib.error as error:
+        raise Misuse(f"this cannot be unpacked: {error}", where=path) from None
+    if len(data) > _MOST_TRACE:
+        raise Misuse(f"more than {_MOST_TRACE >> 20} MiB are packed in it", where=path)
+    return data
 
 
 def figures_in(value: Mapping[str, Any]) -> OutsideFigures:
@@ -112,8 +150,12 @@ def _of_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
             if not any(cell.strip() for cell in cells):
                 continue
             where = f"{path}:{lines.line_num}"
+            while cells and not cells[-1].strip() and (not heads or len(cells) > len(heads)):
+                cells.pop()  # a comma at the end of a line
             if not heads:
                 heads = [cell.strip() for cell in cells]
+                if scale_sim.is_report(heads):
+                    heads = [heads[0], *map(scale_sim.with_unit, heads[1:])]
                 key = heads.index(_name_head(heads))
                 if len(set(heads)) < len(heads):
                     twice = next(head for head in heads if heads.count(head) > 1)
@@ -157,8 +199,6 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _of_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
     """Heads and rows of what JSON holds."""
-    if isinstance(value, Mapping) and isinstance(value.get("traceEvents"), list):
-        value = value["traceEvents"]
     if isinstance(value, Mapping):
         rows = _node_data(value, path) or _of_mapping(value, os.path.basename(path).partition(".")[0])
     elif isinstance(value, (list, tuple)) and value and all(isinstance(one, Mapping) for one in value):
@@ -190,12 +230,6 @@ def _of_mapping(value: Mapping[str, Any], head: str) -> list[Row]:
 
 
 def _of_records(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
-    if any("ph" in one and "dur" in one for one in records):
-        return [
-            (str(one.get("name", "")).removesuffix(_LATER), {"dur (us)": one["dur"]})
-            for one in records
-            if "dur" in one and not str(one.get("name", "")).endswith(("_fence_before", "_fence_after"))
-        ]
     heads = dict.fromkeys(str(head) for one in records for head in one)
     if not heads:
         raise Misuse("the overlay has no rows", where=path)

@@ -3,13 +3,13 @@
 A name is looked for as a path, then as the name of one layer, then as a tensor that a layer makes; a glob, in
 which square brackets are letters, finds all layers whose path it fits, and each of them has its figures. A
 path holds before a glob, and of several globs the first in the file. Rows of one name are taken together as
-a group takes what is in it: a profiler has one for each kernel.
+a group takes what is in it: a profiler has one for each kernel. What a runtime made of a layer is looked for
+by what the runtime calls it, a module that has a number among those of its class, and a report with numbers
+alone among the layers that multiply.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
@@ -17,6 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.base.units import printable
+from explorer.engine.costs.layer_names import MATMULS, LayerNames
 from explorer.facts import Layer
 from explorer.facts.beside.overlay import OutsideFigure, Over, Overlay, OverlayColumn
 from explorer.settings.overlay import OutsideFigures, unique
@@ -45,7 +47,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
     Raises:
         Misuse: There are too many globs.
     """
-    names = _Names(layers)
+    names = LayerNames(layers)
     columns: list[OverlayColumn] = []
     figures: dict[str, Mapping[int, float]] = {}
     unmatched: dict[str, None] = {}
@@ -53,7 +55,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
     notes: list[str] = []
     rows = matched = 0
     own: set[int] = set()
-    for file in files:
+    for file in [_renamed(file, layers) if file.numbered else file for file in files]:
         found = _match(names, file)
         unmatched.update(dict.fromkeys(found.unmatched))
         ambiguous.update(dict.fromkeys(found.ambiguous))
@@ -162,43 +164,11 @@ class _Match(Struct):
     notes: list[str] = []
 
 
-class _Names:
-    """The rows of a tree by their names, each table made when it is asked for."""
-
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self.paths: dict[str, int] = {}
-        self._names: dict[str, list[int]] = {}
-        self._values: dict[str, int] = {}
-        self._leaves: list[tuple[str, int]] = []
-        self._groups: list[tuple[str, int]] = []
-        for row in layers:
-            self.paths.setdefault(row.path, row.id)
-            self._names.setdefault(row.name, []).append(row.id)
-            (self._groups if row.group else self._leaves).append((row.path, row.id))
-            if not row.group:
-                self._values.update({tensor.name: row.id for tensor in row.outputs if tensor.name})
-
-    def named(self, name: str) -> Sequence[int]:
-        """The row of a path; else those of a name; else the one that makes a tensor."""
-        if (at := self.paths.get(name)) is not None:
-            return (at,)
-        if found := self._names.get(name):
-            return found
-        return () if (at := self._values.get(name)) is None else (at,)
-
-    def like(self, pattern: str) -> Sequence[int]:
-        """The layers whose paths a glob fits; groups where no layer is found."""
-        fits = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
-        return [at for path, at in self._leaves if fits(path)] or [
-            at for path, at in self._groups if fits(path)
-        ]
-
-
-def _match(names: _Names, file: OutsideFigures) -> _Match:
+def _match(names: LayerNames, file: OutsideFigures) -> _Match:
     found = _Match([{} for _ in file.columns])
     globs: list[tuple[str, tuple[float | None, ...]]] = []
     for name, cells in file.rows:
-        rows = names.named(name)
+        rows = names.named(name, file.ops.get(name, ""), file.modules.get(name))
         if len(rows) == 1:
             found.matched += 1
             _add(found.figures, rows[0], cells, file.columns)
@@ -208,6 +178,9 @@ def _match(names: _Names, file: OutsideFigures) -> _Match:
             globs.append((name, cells))
         else:
             found.unmatched.append(name)
+    if file.rows and not globs and not found.matched and not found.ambiguous:
+        said = f"no layer is called {_several(found.unmatched)}"
+        raise Misuse(said, where=file.source, hint=names.near(found.unmatched[0]))
     if len(globs) > MOST_GLOBS:
         raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
     exact: set[int] = set().union(*found.figures)
@@ -227,6 +200,36 @@ def _match(names: _Names, file: OutsideFigures) -> _Match:
     if several:
         found.notes.append(f"{len(several):,} layers fit several globs: the first in the file holds")
     return found
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" or {len(names) - 1:,} other names" if len(names) > 1 else ""
+    return f"'{printable(names[0])[:60]}'{more}"
+
+
+def _renamed(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
+    """A report that numbers layers, by the paths of the layers that multiply.
+
+    Raises:
+        Misuse: The model has another number of such layers.
+    """
+    every = [row for row in layers if not row.group and row.macs]
+    sets = {
+        "layers with MACs": every,
+        "layers that are matmuls or convolutions": [row for row in every if row.kind in MATMULS],
+        "convolutions": [row for row in every if row.kind.startswith("Conv")],
+    }
+    for words, rows in sets.items():
+        if len(rows) == len(file.rows):
+            named = tuple([(row.path, cells) for row, (_, cells) in zip(rows, file.rows, strict=True)])
+            note = f"LayerID counts the {len(rows):,} {words}, as they run"
+            return replace(file, rows=named, notes=(*file.notes, note))
+    counts = ", ".join(f"{len(rows):,} {words}" for words, rows in sets.items())
+    raise Misuse(
+        f"the report has {len(file.rows):,} layers, the model {counts}",
+        where=file.source,
+        hint="write names or paths in place of the numbers under LayerID",
+    )
 
 
 def _add(

@@ -543,8 +543,8 @@ def test_node_data_says_of_how_many_nodes_the_figure_is_not_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, profile, out = chain(tmp_path / "m.onnx", 3), tmp_path / "profile.csv", tmp_path / "m.json"
-    for rows, known in (("relu1,4\n", 1), ("elsewhere,4\n", 0)):
-        profile.write_text("layer,latency\n" + rows)
+    for rows, known in (("relu1,4\n", 1), ("relu0,\n", 0)):
+        profile.write_text("layer,latency\n" + rows + "elsewhere,4\n")
         words = ["--overlay", str(profile), "--color", "latency", "--force", "--quiet"]
         assert main(["graph", str(path), "-o", str(out), *words]) == 0
         assert f"latency of {3 - known} of 3 nodes is not known" in capsys.readouterr().err

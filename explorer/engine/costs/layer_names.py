@@ -1,0 +1,99 @@
+"""Rows of a layer tree by what files and runtimes call them."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from itertools import islice
+
+from explorer.base.errors import nearest
+from explorer.facts import Layer
+
+MATMULS = frozenset(
+    (
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Linear"),
+        *("FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D"),
+        *(f"{kind}{n}d" for n in (1, 2, 3) for kind in ("Conv", "ConvTranspose")),
+    )
+)
+"""Kinds of layers that a matmul or a convolution is all of."""
+_MADE = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
+"""What onnxruntime calls a node that it fused, or laid out in blocks: after a node, or after a value."""
+_MODULE = "nn.Module: "
+_COMPARED, _NEAR = 200, 20_000
+"""Letters of a name and how many names are compared for one that is nearly so: that takes long."""
+_STEPS = 4
+"""Layers that one kernel does behind the one that gives it its name."""
+
+
+class LayerNames:
+    """The rows of a tree by their names, each table made when it is asked for."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._rows = layers
+        self.paths: dict[str, int] = {}
+        self._names: dict[str, list[int]] = {}
+        self._values: dict[str, int] = {}
+        self._kinds: dict[str, list[int]] = {}
+        self._leaves: list[tuple[str, int]] = []
+        self._groups: list[tuple[str, int]] = []
+        for row in layers:
+            self.paths.setdefault(row.path, row.id)
+            self._names.setdefault(row.name, []).append(row.id)
+            self._kinds.setdefault(row.kind, []).append(row.id)
+            (self._groups if row.group else self._leaves).append((row.path, row.id))
+            if not row.group:
+                self._values.update({tensor.name: row.id for tensor in row.outputs if tensor.name})
+
+    def named(self, name: str, op: str = "", module: tuple[str, int, int] | None = None) -> Sequence[int]:
+        """The rows that a name may be: several where nothing tells which.
+
+        Args:
+            name: A path, else the name of rows, else a tensor; else what a runtime made of one of them.
+            op: What ran under this name, as the runtime calls it.
+            module: Its class, its place among those of the class that ran, and how many there are.
+        """
+        if found := self._known(name.removeprefix(_MODULE)):
+            return found
+        if op:
+            made = _MADE.fullmatch(name)
+            assert made is not None
+            return [self._does(row, op) for row in self._known(made[1])]
+        if module is not None:
+            kind, at, count = module
+            same = self._kinds.get(kind, [])
+            # one more or less, and nobody knows which is which
+            return (same[at],) if len(same) == count else ()
+        return ()
+
+    def _known(self, name: str) -> Sequence[int]:
+        """The row of a path; else those of a name; else the one that makes a tensor."""
+        if (at := self.paths.get(name)) is not None:
+            return (at,)
+        if found := self._names.get(name):
+            return found
+        return () if (at := self._values.get(name)) is None else (at,)
+
+    def _does(self, row: int, op: str) -> int:
+        """The layer of a kernel that is called after what it puts out: the first before that of its kind."""
+        at: int | None = row
+        for _ in range(_STEPS):
+            if at is None:
+                break
+            if op in (self._rows[at].kind, f"Fused{self._rows[at].kind}"):
+                return at
+            inputs = [tensor.name for tensor in self._rows[at].inputs]
+            at = next((self._values[name] for name in inputs if name in self._values), None)
+        return row
+
+    def like(self, pattern: str) -> Sequence[int]:
+        """The layers whose paths a glob fits; groups where no layer is found."""
+        fits = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
+        return [at for path, at in self._leaves if fits(path)] or [
+            at for path, at in self._groups if fits(path)
+        ]
+
+    def near(self, name: str) -> str:
+        """Which layers are called nearly so, in words; '' for none."""
+        return nearest(name[:_COMPARED], islice((*self.paths, *self._names), _NEAR))

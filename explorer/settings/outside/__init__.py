@@ -1,0 +1,1 @@
+"""Figures from outside as other tools write them: traces of profilers, reports of SCALE-Sim."""
