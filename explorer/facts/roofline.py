@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from explorer.facts.beside.machine import Machine
 from explorer.facts.cost import Hardware
+from explorer.facts.profile.machine import MeasuredMachine
 
 __all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]
 
@@ -23,6 +24,7 @@ class NamedMachine(Struct, frozen=True):
         dtype: Of the numbers that the peak multiplies, where that is known; dense, without sparsity.
         hardware: All that is known of it.
         source: The datasheet, or the file, that has the figures.
+        measured: What was measured, if it was.
     """
 
     name: str
@@ -30,6 +32,7 @@ class NamedMachine(Struct, frozen=True):
     dtype: str
     hardware: Hardware
     source: str
+    measured: MeasuredMachine | None = None
 
 
 class Machines(Struct, frozen=True):

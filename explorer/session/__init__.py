@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from explorer.session.headers import list_models
     from explorer.session.kept.analysis_cache import cache_usage, clear_cache
+    from explorer.session.machine import measure_machine
     from explorer.session.session import Session
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "cache_usage": "kept.analysis_cache",
     "clear_cache": "kept.analysis_cache",
     "list_models": "headers",
+    "measure_machine": "machine",
 }
 __all__ = [
     "Session",
@@ -39,6 +41,7 @@ __all__ = [
     "diff_files",
     "evaluate_files",
     "list_models",
+    "measure_machine",
     "sweep_files",
     "sweep_formats",
     "tree_diff_files",

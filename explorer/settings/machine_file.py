@@ -11,13 +11,24 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.facts.cost import Hardware
+from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.host import input_files, output_files
-from explorer.settings.machines import Unit, complete, config_path, hardware, parse_rate, parse_setting
+from explorer.settings.machines import (
+    MEASURED,
+    Unit,
+    complete,
+    config_path,
+    hardware,
+    measured_machine,
+    parse_rate,
+    parse_setting,
+)
 
 SETTINGS = (
     *("peak_macs", "bandwidth", "macs_per_cycle", "bytes_per_cycle", "clock", "buffer", "array"),
@@ -103,7 +114,12 @@ def changed(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
 
 
 def save_machine(
-    name: str, machine: Hardware, config: str | None = None, *, overwrite: bool = False
+    name: str,
+    machine: Hardware,
+    config: str | None = None,
+    *,
+    overwrite: bool = False,
+    measured: MeasuredMachine | None = None,
 ) -> Hardware:
     """Writes a machine into the config file, whose other lines stay as they are, comments too.
 
@@ -112,6 +128,7 @@ def save_machine(
         machine: What is known of it.
         config: The file; None for the user's own, which is made where there is none.
         overwrite: Whether a machine of that name in the file may be replaced.
+        measured: What was measured of it.
 
     Returns:
         The machine as the file has it.
@@ -119,13 +136,10 @@ def save_machine(
     Raises:
         Misuse: The name is none, the file cannot be read or written, or has such a machine already.
     """
-    if not _NAME.fullmatch(name) or name.endswith(".toml"):
-        raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
-    path = config or config_path()
+    path = check_name(name, config, overwrite=overwrite)
     settings = settings_text(complete(machine))
-    content = _with_machine(_text(path), path, name, settings, overwrite)
+    content = _with_machine(_text(path), path, name, settings, overwrite, measured)
     folder = os.path.dirname(os.path.abspath(path))
-    output_files.check_target(path, overwrite=True, models=(), weights=())
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -134,6 +148,46 @@ def save_machine(
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(content)
     return replace(machine_of(settings, name), origin=path)
+
+
+def check_name(name: str, config: str | None = None, *, overwrite: bool = False) -> str:
+    """The config file, if a machine of that name may be written into it.
+
+    Raises:
+        Misuse: See `save_machine`.
+    """
+    if not _NAME.fullmatch(name) or name.endswith(".toml"):
+        raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
+    path = config or config_path()
+    _with_machine(_text(path), path, name, {}, overwrite)
+    output_files.check_target(path, overwrite=True, models=(), weights=())
+    return path
+
+
+def save_measured(
+    name: str, measured: MeasuredMachine, config: str | None = None, *, overwrite: bool = False
+) -> Machines:
+    """Writes a machine that was measured: its best rate of float32, its bandwidth, and all that was measured.
+
+    The buffer for the tiles is the largest cache that a core has of its own, where the system tells.
+
+    Raises:
+        Misuse: See `save_machine`.
+    """
+    of_float = next(one for one in measured.peaks if one.dtype == "float32")
+    own = [one.bytes for one in measured.caches if one.processors == 1]
+    machine = Hardware(
+        peak_macs=_rounded(of_float.macs_per_second),
+        bandwidth=_rounded(measured.bandwidth.bytes_per_second),
+        buffer=max(own, default=None),
+    )
+    kept = save_machine(name, machine, config, overwrite=overwrite, measured=measured)
+    return Machines(kept.origin, (measured_machine(kept, measured),))
+
+
+def _rounded(rate: float) -> float:
+    """What is not sure to a thousandth is written in no more digits."""
+    return float(f"{rate:.4g}")
 
 
 def add_machine(
@@ -158,7 +212,14 @@ def _text(path: str) -> str:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _with_machine(text: str, path: str, name: str, settings: Mapping[str, str], overwrite: bool) -> str:
+def _with_machine(
+    text: str,
+    path: str,
+    name: str,
+    settings: Mapping[str, str],
+    overwrite: bool,
+    measured: MeasuredMachine | None = None,
+) -> str:
     """The file's text with one machine more, or another one."""
     import tomlkit  # only who writes pays for it, as in `tiling.as_toml`
 
@@ -173,5 +234,26 @@ def _with_machine(text: str, path: str, name: str, settings: Mapping[str, str], 
     table = tomlkit.table()
     for key, value in settings.items():
         table.add(key, value == "yes" if key == "double_buffered" else value)
+    if measured is not None:
+        table.add(MEASURED, _as_table(measured))
     machines[name] = table
     return tomlkit.dumps(document)
+
+
+def _as_table(measured: MeasuredMachine) -> Any:
+    """What was measured, a kernel a line."""
+    import tomlkit  # as above
+
+    table = tomlkit.table()
+    for key, value in msgspec.to_builtins(measured).items():
+        if isinstance(value, (list, tuple)):
+            several = tomlkit.array().multiline(any(isinstance(one, dict) for one in value))
+            several.extend(value)
+            table.add(key, several)
+        elif isinstance(value, dict):
+            inline = tomlkit.inline_table()
+            inline.update(value)
+            table.add(key, inline)
+        else:
+            table.add(key, value)
+    return table

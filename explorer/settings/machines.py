@@ -16,7 +16,8 @@ The file is $EXPLORER_CONFIG, else explorer/config.toml in $XDG_CONFIG_HOME or ~
     array = "64x64"           # rows and columns of a systolic array
     double_buffered = true    # the next tiles arrive while these are worked on
 
-Presets (`machine_presets`) are known without it.
+Presets (`machine_presets`) are known without it. A machine that was measured (`explorer machines --measure`)
+has a table `measured` beside its settings; the one that the program runs on is called `here`.
 
 A profile may also be a file of its own, with these settings in a table [profile] or in none; the tables of a
 tiling, which `--config` reads, may stand beside them.
@@ -31,16 +32,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
+from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine, Machines, NamedMachine
-from explorer.host import input_files
+from explorer.host import input_files, processor
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.parse import parse_bytes
 
 Unit = Literal["macs", "bytes", "hertz"]
+
+HERE = "here"
+"""What the machine that was measured is called, where nobody says another name."""
+MEASURED = "measured"
+"""Table of a machine with what was measured of it."""
 
 _AMOUNT = re.compile(
     r"(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*([A-Za-z]*)\s*(?:/\s*(s|sec|second|cycle))?", re.ASCII
@@ -288,12 +297,60 @@ def known_hardware(config: str | None = None) -> dict[str, Hardware]:
 def listed(config: str | None = None) -> Machines:
     """Every machine that has a name, with its source."""
     rows = {row.name: row for row in PRESETS}
+    seen = measurements(config)
     found = []
     for name, one in known_hardware(config).items():
         row = rows[name] if presets().get(name) == one else None
+        if name in seen:
+            found.append(measured_machine(one, seen[name]))
+            continue
         about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", one.origin)
         found.append(NamedMachine(name, about, dtype, one, source))
     return Machines(config or config_path(), tuple(found))
+
+
+def measured_machine(machine: Hardware, seen: MeasuredMachine) -> NamedMachine:
+    """A machine of the config file that was measured."""
+    loaded = " while it was loaded" if seen.loaded else ""
+    about = f"{seen.processor}, {many_text(seen.threads, 'thread')}, measured {seen.date}{loaded}"
+    return NamedMachine(machine.name, about, seen.peaks[0].dtype, machine, machine.origin, seen)
+
+
+def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
+    """What was measured of the machines of the config file, by name.
+
+    Raises:
+        Misuse: It is not readable, or holds something else.
+    """
+    path = config or config_path()
+    try:
+        entries = _content(path, own=config is None).get("machine", {})
+    except FileNotFoundError:
+        return {}
+    found = {}
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        if isinstance(entry, dict) and MEASURED in entry:
+            try:
+                found[name] = msgspec.convert(entry[MEASURED], MeasuredMachine)
+            except msgspec.ValidationError as error:
+                hint = "explorer machines --measure --force writes it anew"
+                raise Misuse(str(error), where=f"{path}, [machine.{name}.{MEASURED}]", hint=hint) from None
+    return found
+
+
+def check_here(name: str | None, config: str | None = None) -> None:
+    """Refuses `here` where it is another machine's, as in a home that several machines have.
+
+    Raises:
+        Misuse: It was measured on another processor.
+    """
+    seen = measurements(config).get(HERE) if name == HERE else None
+    if seen is not None and seen.processor != processor.name():
+        raise Misuse(
+            f"'{HERE}' was measured on another machine: {seen.processor}",
+            where="--machine",
+            hint="explorer machines --measure --force measures this one",
+        )
 
 
 def as_hardware(machine: Machine) -> Hardware:
@@ -346,6 +403,7 @@ def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
         raise Misuse(
             "this is not a machine", where=where, hint='write peak_macs = "4T" and bandwidth = "100GB/s"'
         )
+    entry = {key: value for key, value in entry.items() if key != MEASURED}
     for key in entry:
         if key not in _SETTINGS:
             raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
@@ -389,6 +447,7 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     if not colon or not path.endswith(".toml"):
         path, name = named, ""
     if not path.endswith(".toml") and os.sep not in path:
+        check_here(named, config)
         return _named(named, known_hardware(config), config or config_path(), where)
     try:
         content = _content(path)
@@ -418,6 +477,8 @@ def _named(
     if name in known:
         return known[name]
     own = {each: one for each, one in known.items() if presets().get(each) != one}
+    if name == HERE and len(own) < len(known):
+        raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
     close = nearest(name, known)
     if not close.startswith("did you mean"):
         close = nearest(name, own)
@@ -450,6 +511,7 @@ def find(
     known: Machine | None = None
     if name is not None:
         path = config or config_path()
+        check_here(name, config)
         known = _machine(_named(name, known_hardware(path), path, "--machine", "peak_macs, bandwidth"))
     peak, width = given["peak_macs"], given["bandwidth"]
     if known is not None:

@@ -54,6 +54,9 @@ _ORDER = (
 )
 """In which the help lists them; others follow, by name."""
 
+_ALSO = {"machine": "machines"}
+"""Other spellings of verbs."""
+
 
 class _Verbs(Mapping[str, Command]):
     """The verbs by name."""
@@ -72,11 +75,12 @@ class _Verbs(Mapping[str, Command]):
         self._folders = {name: found[name] for name in names}
 
     def __getitem__(self, name: str) -> Command:
+        name = _ALSO.get(name, name)
         command: Command = import_module(f"{__name__}.{self._folders[name]}.{name}").COMMAND
         return command
 
     def __contains__(self, name: object) -> bool:
-        return name in self._folders
+        return name in self._folders or name in _ALSO
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._folders)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from explorer.facts.profile.profile import Spread
+from explorer.host import processor
 
 _SWITCHES = 25.0
 """Involuntary context switches a second and a thread, above which others took the processor: a machine of
@@ -27,7 +28,7 @@ _SPREAD = 1.5
 
 def processors() -> int:
     """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(processor.processors())
 
 
 class LoadWatch:

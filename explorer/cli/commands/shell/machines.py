@@ -1,28 +1,65 @@
-"""`explorer machines`: the machines that `--machine` takes by name, and writing one into the config file."""
+"""`explorer machines`: the machines that `--machine` takes by name; one more is written down, or measured."""
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, PRINTING
+from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.facts.roofline import Machines
+
+_MEASURING = (
+    Option(
+        "--measure",
+        "measure this machine and write it into the config file, as here or as --save says",
+        manual="measure this machine with onnxruntime and write it into the config file, as `here` or as"
+        " `--save` says",
+    ),
+    Option("--threads", "threads for operators (default: one a core)", "N", least=1),
+    Option("--time-limit", "seconds for all kernels together (default 20)", "S", "20", least=1),
+)
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
     from explorer.settings import machine_file, machines
 
-    if given.save is None:
+    if given.measure:
+        fact = _measured(given, progress)
+    elif given.save is None:
         fact = machines.listed()
+        _only_to_measure(given)
         _only_with_save(given)
     else:
+        _only_to_measure(given)
         fact = machine_file.add_machine(given.save, given.machine, _typed(given), overwrite=given.force)
     return Answer(
         DONE,
         lambda: plain(fact),
-        lambda: present("shell.machines").machines(fact, saved=given.save is not None),
+        lambda: present("shell.machines").machines(fact, saved=given.save is not None or given.measure),
+    )
+
+
+def _measured(given: ParsedArgs, progress: ProgressLine) -> Machines:
+    if typed := [*_typed(given), *(["machine"] if given.machine is not None else [])]:
+        raise Misuse(
+            "a machine that is measured takes no settings",
+            where=f"--{typed[0].replace('_', '-')}",
+            hint="leave it out; the config file can be changed afterwards",
+        )
+    more = {} if given.save is None else {"name": given.save}
+    return explorer.measure_machine(
+        threads=given.threads,
+        time_limit=float(given.time_limit),
+        overwrite=given.force,
+        on_progress=progress,
+        **more,
     )
 
 
@@ -41,14 +78,25 @@ def _only_with_save(given: ParsedArgs) -> None:
         )
 
 
+def _only_to_measure(given: ParsedArgs) -> None:
+    for key in ("threads", "time_limit"):
+        if key in given.explicit:
+            raise Misuse(
+                "this is for a machine that is measured",
+                where=f"--{key.replace('_', '-')}",
+                hint="add --measure",
+            )
+
+
 COMMAND = Command(
     "machines",
-    "machines that --machine takes by name, with their sources; --save adds one",
+    "machines that --machine takes by name; --save adds one, --measure this one",
     (),
-    ("--save", HARDWARE, *MACHINE_SETTINGS, "--force", *PRINTING),
+    (*_MEASURING, "--save", HARDWARE, *MACHINE_SETTINGS, "--force", *PRINTING),
     (
         "explorer machines",
         "explorer machines --json",
+        "explorer machines --measure",
         "explorer machines --save npu --array 64x64 --clock 1GHz --bytes-per-cycle 64 --buffer 512KiB",
         "explorer machines --save fast-h100 --machine h100 --bandwidth 5TB/s",
     ),
@@ -56,5 +104,6 @@ COMMAND = Command(
     usage="machines",
     manual="the machines that `--machine` takes by name: those of the config file, and presets with the type"
     " of number that each peak is for and the datasheet that has the figure; with `--save` one more is"
-    " written into the config file, from settings or from another machine with some of them changed",
+    " written into the config file, from settings or from another machine with some of them changed; with"
+    " `--measure` this one is measured and written there as `here`",
 )

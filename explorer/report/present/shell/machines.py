@@ -8,6 +8,9 @@ from explorer.base.units import bytes_text, printable, rate_text
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.measure.machine import measured_blocks
+
+_UNMEASURED = "This machine, here, is not measured: explorer machines --measure does it."
 
 
 def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
@@ -18,6 +21,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
             Line(),
             *(hardware_fields(one.hardware) for one in fact.machines),
             *(Paragraph(said, "warning") for one in fact.machines if (said := _off_array(one.hardware))),
+            *(block for one in fact.machines if one.measured for block in measured_blocks(one.measured)),
         ]
     columns = (
         Column("name"),
@@ -27,11 +31,13 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
         Column("what it is", shrink=True),
         Column("source", shrink=True),
     )
+    measured = any(one.name == "here" for one in fact.machines)
     own = "Peaks are dense, without sparsity, of the type beside them. Machines of your own stand in "
     return [
         Table(columns, Rows(_row, fact.machines), what="machines"),
         Line(),
         Paragraph(f"{own}{printable(fact.config)}, and go first.", "quiet"),
+        *([] if measured else [Paragraph(_UNMEASURED, "quiet")]),
     ]
 
 

@@ -1,0 +1,218 @@
+"""Measurement of this machine: matmuls by size and type, bandwidth, the cost of a node and of a call.
+
+The peak is the best matmul of a type; an efficiency above 1 is therefore possible only for kernels that do
+less than their MACs say (Winograd).
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import onnxruntime
+
+from explorer.base.errors import Misuse
+from explorer.base.units import bytes_text, many_text
+from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run, RuntimeKernels
+from explorer.engine.profile.statistics import is_settled, spread, why_stop
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
+from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine, PeakRate
+from explorer.facts.profile.profile import Spread
+from explorer.host import processor
+
+SIZES = (128, 256, 512, 1024, 2048, 4096)
+"""Sides of the square matmuls; large ones only where they fit in the time."""
+_TOGETHER = 100_000_000
+"""MACs of a run, below which a matmul stands in its graph several times."""
+_RUNS = 12
+"""Runs of a matmul that have to fit in its time: without them its median is not sure."""
+_NODES = 1000
+_BEYOND = 4
+"""How many times the last cache an array is that no cache holds (STREAM's rule)."""
+_LEAST, _MOST = 64 << 20, 512 << 20
+_PART = 8
+"""Part of the free memory that one of three arrays may take."""
+_WIDTHS = {"float32": (4, 4, 4), "int8": (1, 1, 4), "float16": (2, 2, 2), "bfloat16": (2, 2, 2)}
+"""Bytes of an element of both factors and of the product."""
+
+
+class Surroundings(NamedTuple):
+    """What a measurement is told about the machine, and by which clock it goes."""
+
+    name: str
+    caches: Sequence[tuple[int, int, int]]
+    free: int | None
+    day: str
+    clock: Callable[[], float] = time.perf_counter
+
+
+def measured(
+    threads: int | None = None,
+    time_limit: float = 20.0,
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> MeasuredMachine:
+    """Measures the machine that this runs on, with onnxruntime.
+
+    Args:
+        threads: For operators; None: one a core, as the runtime likes.
+        time_limit: Seconds for all; what is not sure by then is said.
+        on_progress: Told how many kernels were timed.
+        cancel: Asked between runs; True stops.
+
+    Raises:
+        Misuse: There are fewer processors.
+        Cancelled: `cancel` said so.
+    """
+    there = processors()
+    if threads is not None and threads > there:
+        raise Misuse(
+            f"{threads:,} threads on {there:,} processors would wait for each other",
+            where="--threads",
+            hint=f"{there:,} at most",
+        )
+    used = threads or processor.cores()
+    told = Surroundings(
+        processor.name(),
+        processor.caches(),
+        processor.free_bytes(),
+        datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+    return measure(RuntimeKernels(used), used, time_limit, told, LoadWatch(used), on_progress, cancel)
+
+
+def measure(
+    kernels: Kernels,
+    threads: int,
+    time_limit: float,
+    told: Surroundings,
+    watch: LoadWatch,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> MeasuredMachine:
+    """Measures a machine by its kernels; see `measured`."""
+    bench = _Bench(time_limit, told.clock, on_progress, cancel)
+    elements, notes = _array(told)
+    call = bench.time(kernels.chain(1))
+    launch = bench.time(kernels.chain(_NODES), _NODES)
+    added = bench.time(kernels.add(elements))
+    bandwidth = KernelTime(
+        "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
+    )
+    found, refused = [], []
+    for dtype in DTYPES:
+        of_type = list(_matmuls(kernels, dtype, bench))
+        found += of_type
+        if not of_type:
+            refused.append(dtype)
+    every = [call, launch, added, *(one.seconds for one in found)]
+    if unsure := sum(not is_settled(one) for one in every):
+        notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(every):,}")
+    peaks = tuple(_peaks(found))
+    best = [one.seconds for one in found for peak in peaks if _reached(peak, one)]
+    load = watch.words(max([added, *best], key=lambda one: one.p90 / max(one.p10, 1e-12)))
+    return MeasuredMachine(
+        processor=told.name,
+        threads=threads,
+        runtime=f"onnxruntime {onnxruntime.__version__}",
+        date=told.day,
+        peaks=peaks,
+        bandwidth=bandwidth,
+        launch=launch,
+        call=call,
+        caches=tuple(CacheLevel(*one) for one in told.caches),
+        kernels=tuple(found),
+        refused=tuple(refused),
+        seconds=bench.elapsed(),
+        loaded=bool(load),
+        load=load,
+        notes=tuple(notes),
+    )
+
+
+class _Bench:
+    """Times kernels, each in its part of the time that is left."""
+
+    def __init__(
+        self, limit: float, clock: Callable[[], float], on_progress: OnProgress, cancel: Cancel
+    ) -> None:
+        self._limit, self._clock = limit, clock
+        self._on_progress, self._cancel = on_progress, cancel
+        self._began, self._done = clock(), 0
+        self._all = 3 + len(SIZES) * len(DTYPES)
+
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._began
+
+    def budget(self) -> float:
+        """Seconds for the next kernel."""
+        return max(0.0, self._limit - self.elapsed()) / max(1, self._all - self._done)
+
+    def skip(self, count: int) -> None:
+        """So many kernels are not timed: others have their time."""
+        self._done += count
+
+    def time(self, run: Run, parts: int = 1) -> Spread:
+        """Seconds of one of so many equal parts of a run."""
+        report(self._on_progress, self._cancel, "measuring", self._done, self._all)
+        budget = self.budget()
+        run()  # the runtime plans its memory
+        samples: list[float] = []
+        began = self._clock()
+        while why_stop(samples, self._clock() - began, steps=None, time_limit=budget) is None:
+            stop_if(self._cancel)
+            start = self._clock()
+            run()
+            samples.append(self._clock() - start)
+        self._done += 1
+        return spread([one / parts for one in samples])
+
+
+def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
+    """Square matmuls, from the smallest to the largest that fits in the time."""
+    taken = 0.0
+    for at, size in enumerate(SIZES):
+        macs = size**3
+        count = max(1, _TOGETHER // macs)
+        # eight times the MACs of the one before
+        slow = at and 8 * taken * _RUNS > bench.budget()
+        run = None if slow else kernels.gemm(dtype, size, count)
+        if run is None:
+            bench.skip(len(SIZES) - at)
+            return
+        seconds = bench.time(run, count)
+        taken = seconds.median
+        moved = sum(_WIDTHS[dtype]) * size**2
+        op = DTYPES[dtype][0]
+        yield KernelTime(op, dtype, (size,) * 3, macs, moved, seconds, macs / taken, moved / taken)
+
+
+def _peaks(found: Sequence[KernelTime]) -> Iterator[PeakRate]:
+    for dtype in DTYPES:
+        of_type = [one for one in found if one.dtype == dtype]
+        if of_type:
+            best = max(of_type, key=lambda one: one.macs_per_second)
+            took = best.seconds
+            yield PeakRate(
+                dtype, best.macs_per_second, best.macs / took.high, best.macs / took.low, best.sizes
+            )
+
+
+def _reached(peak: PeakRate, one: KernelTime) -> bool:
+    return (peak.dtype, peak.sizes) == (one.dtype, one.sizes)
+
+
+def _array(told: Surroundings) -> tuple[int, list[str]]:
+    """Elements of an array that no cache holds, and what is to be said where memory is too small for it."""
+    last = max((size for _, size, _ in told.caches), default=0)
+    most = _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
+    size = min(most, max(_LEAST, _BEYOND * last))
+    if size < _BEYOND * last:
+        said = f"the arrays of the bandwidth have {bytes_text(size)} each, the last cache {bytes_text(last)}"
+        return size // 4, [said]
+    return size // 4, [] if last else ["the system tells no caches: the bandwidth may be that of one"]

@@ -1,0 +1,78 @@
+"""What was measured of a machine: `explorer machines --measure`."""
+
+from __future__ import annotations
+
+from explorer.base.units import bytes_text, many_text, printable, rate_text, seconds_text
+from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine
+from explorer.facts.profile.profile import Spread
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
+
+
+def measured_blocks(fact: MeasuredMachine) -> list[Block]:
+    """Rates by type of number, bandwidth, what a node costs; the matmuls by size; what to know."""
+    rows = [Field("processor", Span(printable(fact.processor), "strong"), many_text(fact.threads, "thread"))]
+    for one in fact.peaks:
+        low, high = rate_text(one.low, "MAC/s"), rate_text(one.high, "MAC/s")
+        best = " x ".join(map(str, one.sizes))
+        rows.append(
+            Field(
+                f"peak, {one.dtype}",
+                rate_text(one.macs_per_second, "MAC/s"),
+                f"{low} to {high}, of a matmul {best}",
+            )
+        )
+    arrays = bytes_text(fact.bandwidth.bytes // 3)
+    rows += [
+        Field(
+            "bandwidth",
+            rate_text(fact.bandwidth.bytes_per_second, "B/s"),
+            f"two arrays of {arrays} read, one written",
+        ),
+        Field("a node", seconds_text(fact.launch.median), f"{_sure(fact.launch)}, in a long chain"),
+        Field("a run", seconds_text(fact.call.median), f"{_sure(fact.call)}, of a model of one node"),
+        *(
+            Field(f"cache, level {one.level}", bytes_text(one.bytes), _shared(one), f"L{one.level}")
+            for one in fact.caches
+        ),
+    ]
+    blocks: list[Block] = [Line(), Fields(rows), Line(), _matmuls(fact)]
+    if fact.refused:
+        blocks.append(Paragraph(f"{fact.runtime} multiplies no {', '.join(fact.refused)} here.", "quiet"))
+    blocks += [Paragraph(f"{said[:1].upper()}{said[1:]}.", "quiet") for said in fact.notes]
+    took = seconds_text(fact.seconds)
+    blocks.append(Paragraph(f"Measured {fact.date} in {took}, with {fact.runtime}.", "quiet"))
+    if fact.loaded:
+        again = "Measured again with nothing else to do it may be faster."
+        blocks.append(Paragraph(f"The machine was loaded: {fact.load}. {again}", "warning"))
+    return blocks
+
+
+def _matmuls(fact: MeasuredMachine) -> Table:
+    sizes = list(dict.fromkeys(one.sizes for one in fact.kernels))
+    by_size = {(one.sizes, one.dtype): one for one in fact.kernels}
+    columns = [
+        Column("matmul, MAC/s", "right"),
+        *(Column(one.dtype, "right") for one in fact.peaks),
+    ]
+    table: list[list[Cell]] = [
+        [
+            " x ".join(map(str, size)),
+            *(_rate(by_size.get((size, one.dtype))) for one in fact.peaks),
+        ]
+        for size in sorted(sizes)
+    ]
+    return Table(columns, table)
+
+
+def _rate(one: KernelTime | None) -> Span:
+    if one is None:
+        return Span("-", "quiet")
+    return Span(rate_text(one.macs_per_second, "MAC/s").removesuffix("MAC/s"), value=one.macs_per_second)
+
+
+def _sure(times: Spread) -> str:
+    return f"{seconds_text(times.low)} to {seconds_text(times.high)}"
+
+
+def _shared(cache: CacheLevel) -> str:
+    return {0: "", 1: "of a core's own"}.get(cache.processors, f"shared by {cache.processors:,} processors")

@@ -1,0 +1,138 @@
+"""`explorer machines --measure`: this machine by the name `here`, in the config file that the user has."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import explorer
+from explorer.base.errors import Cancelled, Misuse
+from explorer.cli.main import main
+from explorer.host import processor
+from explorer.settings import machines
+
+LENET = str(Path(__file__).parent.parent.parent.parent / "sample_models" / "lenet.onnx")
+MINE = '# mine\n[machine.npu]\npeak_macs = "4T"  # fast\nbandwidth = "100GB/s"\n\n[tile]\nsize = 3  # small\n'
+LATER = '\n[machine.old]  # out of order\npeak_macs = "1T"\nbandwidth = "10GB/s"\n'
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("EXPLORER_CONFIG", str(path))
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main([*words]) == code
+    out, err = capsys.readouterr()
+    return err if code else out
+
+
+@pytest.mark.parametrize("verb", ["roofline", "plan", "profile"])
+def test_here_that_is_not_measured_is_one_line_with_the_command(
+    verb: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = said(capsys, verb, LENET, "--machine", "here", code=2)
+    assert line.splitlines() == [
+        "explorer: --machine: this machine is not measured; explorer machines --measure does it"
+    ]
+    assert "is not measured: explorer machines --measure" in said(capsys, "machine").replace("\n", " ")
+
+
+@pytest.mark.parametrize("before", ["", MINE, MINE + LATER])
+def test_this_machine_is_measured_written_listed_and_taken_by_name(
+    before: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if before:
+        config.write_text(before)
+    told = json.loads(said(capsys, "machine", "--measure", "--time-limit", "1", "--json"))
+    (one,) = told["machines"]
+    kept = config.read_text()
+    assert all(line in kept.splitlines() for line in before.splitlines())
+    content = tomllib.loads(kept)
+    measured = content["machine"].pop("here")["measured"]
+    if before:
+        assert content == tomllib.loads(before)
+    assert one["measured"] == measured
+    assert measured["processor"] == processor.name()
+    assert measured["seconds"] < 10
+    peaks = {peak["dtype"]: peak["macs_per_second"] for peak in measured["peaks"]}
+    for dtype, peak in peaks.items():
+        of_type = [one["macs_per_second"] for one in measured["kernels"] if one["dtype"] == dtype]
+        assert peak == max(of_type)
+    here = machines.hardware("here")
+    assert here.peak_macs == pytest.approx(peaks["float32"], rel=1e-3)
+    assert here.bandwidth == pytest.approx(measured["bandwidth"]["bytes_per_second"], rel=1e-3)
+    found = {one.name: one for one in machines.listed().machines}
+    assert found["here"].measured is not None
+    assert found["here"].about.startswith(processor.name())
+    assert said(capsys, "machines").index("  here ") < said(capsys, "machines").index("  h100 ")
+    assert "here: " in said(capsys, "roofline", LENET, "--machine", "here")
+    assert "here: " in said(capsys, "plan", LENET, "--machine", "here")
+    assert "Of the roof" in said(capsys, "profile", LENET, "--machine", "here", "--steps", "2")
+    refused = said(capsys, "machines", "--measure", code=2)
+    assert "there is a machine 'here' already; choose another name, or say --force" in refused
+    assert config.read_text() == kept
+
+
+def test_it_is_measured_anew_under_force_and_only_that_machine_changes(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(MINE + LATER + "\n[machine.here]  # by hand\npeak_macs = 1e9\nbandwidth = 1e9\n")
+    text = said(capsys, "machines", "--measure", "--force", "--time-limit", "1", "--threads", "1")
+    assert "1 thread" in text
+    assert "peak, float32" in text
+    content = tomllib.loads(config.read_text())
+    assert content["machine"].pop("here")["measured"]["threads"] == 1
+    assert content == tomllib.loads(MINE + LATER)
+    assert "# fast" in config.read_text()
+
+
+def test_who_stops_it_or_names_it_wrongly_has_the_file_as_it_was(config: Path) -> None:
+    config.write_text(MINE)
+    with pytest.raises(Cancelled):
+        explorer.measure_machine(cancel=lambda: True)
+    for wrong in (
+        {"name": "npu"},
+        {"name": "a/b"},
+        {"threads": 100_000},
+    ):
+        with pytest.raises(Misuse):
+            explorer.measure_machine(**wrong)  # type: ignore[arg-type]
+    assert config.read_text() == MINE
+    assert [path.name for path in config.parent.iterdir()] == [config.name]
+
+
+def test_here_of_another_machine_is_refused_and_so_is_what_was_no_measurement(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explorer.measure_machine(time_limit=0.5)
+    kept = config.read_text()
+    config.write_text(kept.replace(f'processor = "{processor.name()}"', 'processor = "Another 9000"'))
+    line = said(capsys, "roofline", LENET, "--machine", "here", code=2)
+    assert "'here' was measured on another machine: Another 9000" in line
+    assert "Another 9000" in said(capsys, "machines")
+    config.write_text(kept.replace("threads = ", 'threads = "many" #'))
+    assert said(capsys, "machines", code=2).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--threads", "2"],
+        ["--time-limit", "3"],
+        ["--save", "x", "--machine", "h100", "--threads", "2"],
+        ["--measure", "--machine", "h100"],
+        ["--measure", "--peak-macs", "4T"],
+        ["--measure", "--time-limit", "0"],
+    ],
+)
+def test_options_that_do_not_belong_together_are_one_line(
+    words: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, "machines", *words, code=2).count("\n") == 1
+    assert not config.exists()
