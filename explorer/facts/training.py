@@ -1,4 +1,4 @@
-"""Facts about one training step: forward, backward, and what has to be kept in memory for it."""
+"""Facts about one training step: forward, backward, and the memory for it, moment by moment."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ Optimizer = Literal["sgd", "momentum", "adam"]
 
 OPTIMIZERS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """Numbers that an optimizer keeps for every trained parameter."""
+
+
+Phase = Literal["forward", "backward", "step"]
+
+Holding = Literal["parameters", "optimizer", "inputs", "activations", "gradients", "temporary"]
 
 
 class LayerTraining(Struct, frozen=True):
@@ -47,6 +52,95 @@ class LayerTraining(Struct, frozen=True):
     backward_elementwise_ops: int | None = 0
 
 
+class TrainingMoment(Struct, frozen=True):
+    """The fullest moment of one module in one phase; every figure in bytes.
+
+    Attributes:
+        phase: 'forward', 'backward' or 'step' (of the optimizer).
+        path: The innermost module that runs, '' for the model itself.
+        parameters: Parameters and buffers.
+        optimizer: What the optimizer keeps between steps.
+        inputs: The batch.
+        activations: What the forward pass made and still holds, and what checkpointing made again.
+        gradients: Of the parameters.
+        temporary: Gradients of activations on their way, and workspaces that are tensors.
+        live_bytes: The sum of the six.
+    """
+
+    phase: Phase
+    path: str
+    parameters: int
+    optimizer: int
+    inputs: int
+    activations: int
+    gradients: int
+    temporary: int
+    live_bytes: int
+
+
+class TrainingHolder(Struct, frozen=True):
+    """What a module holds of one kind at the peak."""
+
+    path: str
+    kind: Holding
+    bytes: int
+
+
+class StepMemory(Struct, frozen=True):
+    """The memory of one training step at one batch size.
+
+    Attributes:
+        batch: The batch size; None when the inputs show none.
+        counted: 'autograd': torch's autograd ran the step on shapes, and every tensor was seen to be born and
+            to die. 'outputs': the outputs of the layers were added up.
+        mode: Of the modules: 'train', or 'eval' where they do not run in training mode.
+        kept_bytes: What backward needs of the forward pass beside parameters and inputs, when forward has
+            ended.
+        peak_bytes: The most that is live at once.
+        peak: Index of that moment.
+        fits: Whether the peak is within the memory that was asked about; None where none was.
+        recomputed_macs: Multiply-accumulates that checkpointing does again in the backward pass.
+        plain_kept_bytes, plain_peak_bytes: The same without checkpointing; None where nothing is.
+        moments: In the order in which they come.
+        holders: What is live at the peak, the largest first.
+    """
+
+    batch: int | None
+    counted: Literal["autograd", "outputs"]
+    mode: Literal["train", "eval"]
+    kept_bytes: int
+    peak_bytes: int
+    peak: int
+    fits: bool | None
+    recomputed_macs: int
+    plain_kept_bytes: int | None
+    plain_peak_bytes: int | None
+    moments: tuple[TrainingMoment, ...]
+    holders: tuple[TrainingHolder, ...]
+
+
+class TrainingMemory(Struct, frozen=True):
+    """The memory of training steps, a batch size after the other.
+
+    Attributes:
+        optimizer: Whose memory is in it.
+        limit_bytes: The memory that was asked about.
+        largest_batch: The largest batch whose peak is within it, 0 if none is; None where none was asked.
+        checkpoint: Patterns of the modules that are checkpointed.
+        checkpointed: The modules that they mean.
+        steps: One for each batch size.
+        notes: What was assumed.
+    """
+
+    optimizer: Optimizer
+    limit_bytes: int | None
+    largest_batch: int | None
+    checkpoint: tuple[str, ...]
+    checkpointed: tuple[str, ...]
+    steps: tuple[StepMemory, ...]
+    notes: tuple[str, ...] = ()
+
+
 class Training(Struct, frozen=True):
     """One training step of a model at a batch size, per layer and in total.
 
@@ -59,6 +153,7 @@ class Training(Struct, frozen=True):
         forward_macs, backward_macs: Sums over the layers; backward is the gradient of inputs and of weights.
         coverage: Share of layers whose figures are all known.
         elementwise_ops, backward_elementwise_ops: Beside the multiply-accumulates, forward and backward.
+        memory: What is live while it runs, where that was asked for.
     """
 
     batch: int | None
@@ -76,3 +171,4 @@ class Training(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     elementwise_ops: int | None = 0
     backward_elementwise_ops: int | None = 0
+    memory: TrainingMemory | None = None

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
 from explorer.facts.roofline import Roofline, RooflinePoint
+from explorer.facts.training import Holding, TrainingMemory
 from explorer.report.blocks import Axis, Scatter
 
 if TYPE_CHECKING:
@@ -327,9 +328,44 @@ def _few_ticks(drawn: Any, values: Sequence[float]) -> None:
     drawn.set_minor_formatter(NullFormatter())
 
 
+_LAYERED = (_GREY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
+
+
+def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
+    """What is live at each moment of the first step, one kind upon the other; the other batches as lines."""
+    first = fact.steps[0]
+    kinds = get_args(Holding)
+    layers = [[float(getattr(at, kind)) for at in first.moments] for kind in kinds]
+    across = range(len(first.moments))
+    axes.stackplot(across, layers, labels=kinds, colors=_LAYERED, alpha=0.6, linewidth=0, step="mid")
+    for one in fact.steps[1:]:
+        live = [float(at.live_bytes) for at in one.moments]
+        places = [at * (len(across) - 1) / max(1, len(live) - 1) for at in range(len(live))]
+        axes.plot(places, live, linewidth=1, label=f"batch {one.batch}, all")
+    for phase in ("backward", "step"):
+        begins = next((at for at in across if first.moments[at].phase == phase), None)
+        if begins is not None:
+            axes.axvline(begins - 0.5, color=_GREY, linewidth=0.6, linestyle=":")
+            axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GREY, va="top")
+    at = first.moments[first.peak]
+    axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
+    where = _short(at.path) or at.phase
+    title = f"Training step, batch {first.batch}, {fact.optimizer}"
+    axes.set_title(
+        f"{title}{f' of {_name(about)}' if about else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
+    )
+    axes.set_xlabel("modules: forward, backward, step")
+    axes.set_ylabel("live bytes")
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
+    axes.set_xlim(-0.5, max(len(across) - 0.5, 0.5))
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
 _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
     "blame": _blame,
     "memory": _memory,
+    "memory-over-time": _training,
     "roofline": _roofline,
     "operators": _operators,
     "scatter": _scatter,

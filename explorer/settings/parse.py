@@ -349,6 +349,18 @@ def parse_bytes(text: str) -> float:
     return number * (1 << 10 * " kmgt".index(match[2].lower() or " "))
 
 
+def parse_card(text: str, where: str = "--card") -> int:
+    """The memory of a card in bytes, in powers of 1024: '16G', '512MiB'.
+
+    Raises:
+        Misuse: It is no size.
+    """
+    size = int(min(parse_bytes(text), 1 << 62))
+    if size <= 0:
+        raise Misuse(f"'{text}' is not a size", where=where, hint="write 16G or 512M")
+    return size
+
+
 def parse_memory(text: str | None, where: str = "--memory") -> int | None:
     """A size of memory in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Info, Layer
+    from explorer.facts.training import Optimizer
     from explorer.host.file_reads import FileRead
 
 
@@ -103,6 +104,10 @@ class OnnxModel:
             input_shapes=shapes,
             own=self.options.own,
         )
+
+    def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> str:
+        """See `OpenedModel`; a graph has no autograd."""
+        return "a graph has no autograd"
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Info
+    from explorer.facts.training import Optimizer, StepMemory
     from explorer.host.file_reads import FileRead
 
     Arrays = Sequence[np.ndarray]
@@ -101,6 +102,17 @@ class OpenedModel(Protocol):
         """The model as it is trained, at a batch size or (None) at the sizes it was opened with."""
         ...
 
+    def step_memory(
+        self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
+    ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
+        """A training step run by torch itself on shapes (see `training.simulated`).
+
+        Returns:
+            Its memory, the modules that the patterns in `checkpoint` mean, and what to know; or why nothing
+            of the kind can be run.
+        """
+        ...
+
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """What of which files an analysis that found `info` was made from, and nothing else of the user's.
 
@@ -139,6 +151,10 @@ class StaticModel:
         self.refuse(self.no_run)
 
     def training(self, batch: int | None) -> StepGradients:
+        """See `OpenedModel`; refused."""
+        self.refuse(self.no_training)
+
+    def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> NoReturn:
         """See `OpenedModel`; refused."""
         self.refuse(self.no_training)
 

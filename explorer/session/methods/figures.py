@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
-    from explorer.facts.training import Optimizer, Training
+    from explorer.facts.training import Optimizer, Training, TrainingMemory
     from explorer.settings.overlay import Outside
 
 
@@ -95,6 +95,33 @@ class FigureMethods(SessionParts):
             Misuse: There is no such optimizer, or the model has no batch or only another one.
         """
         return self._figures.training(batch, optimizer, index)
+
+    def training_memory(
+        self,
+        *,
+        batches: Sequence[int | None] = (None,),
+        optimizer: Optimizer = "sgd",
+        checkpoint: Sequence[str] = (),
+        card: int | None = None,
+        index: int | None = None,
+    ) -> TrainingMemory:
+        """What is live while a training step runs, moment by moment, and at its peak.
+
+        Torch runs the step of an nn.Module on shapes, in training mode. A graph is counted by the outputs of
+        its layers.
+
+        Args:
+            batches: Batch sizes, each a step; None leaves the sizes as they are.
+            optimizer: 'sgd', 'momentum' or 'adam'.
+            checkpoint: Patterns of modules whose activations are made again in the backward pass
+                (`torch.utils.checkpoint`): 'layer1.*'.
+            card: Bytes that the step may take; the largest batch that fits is sought.
+            index: Which model of the history; None is the current one.
+
+        Raises:
+            Misuse: See `training`; or a pattern means no module, or the model cannot be run so.
+        """
+        return self._figures.training_memory(batches, optimizer, checkpoint, card, index)
 
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why.

@@ -18,6 +18,7 @@ from explorer.engine.costs import selection
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.overlay import narrowed_overlay, overlay
+from explorer.engine.costs.training import memory as step_memory
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view.rows import TreeRows
@@ -28,7 +29,7 @@ from explorer.facts.beside.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.roofline import Machine, Roofline
-from explorer.facts.training import Optimizer, Training
+from explorer.facts.training import Optimizer, StepMemory, Training, TrainingMemory
 from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
@@ -70,6 +71,45 @@ class ModelFigures:
         training.check(batch, optimizer)
         opened = self._models.opened(self._models.at(index))
         return training.training(opened.training(batch), optimizer)
+
+    def training_memory(
+        self,
+        batches: Sequence[int | None],
+        optimizer: Optimizer,
+        checkpoint: Sequence[str],
+        card: int | None,
+        index: int | None,
+    ) -> TrainingMemory:
+        """Training steps over time."""
+        for batch in batches:
+            training.check(batch, optimizer)
+        opened = self._models.opened(self._models.at(index))
+        paths: tuple[str, ...] = ()
+        notes: dict[str, None] = {}
+
+        def step(batch: int | None, globs: Sequence[str]) -> StepMemory:
+            nonlocal paths
+            found = opened.step_memory(optimizer, batch, globs)
+            if not isinstance(found, str):
+                paths = found[1] or paths
+                notes.update(dict.fromkeys(found[2]))
+                return found[0]
+            if globs:
+                raise Misuse(f"nothing can be checkpointed: {found}", where="--checkpoint")
+            notes[f"counted by the outputs of layers: {found}"] = None
+            return step_memory.by_outputs(training.training(opened.training(batch), optimizer))
+
+        def whole(batch: int | None) -> StepMemory:
+            fact = step(batch, checkpoint)
+            if checkpoint:
+                fact = step_memory.beside_plain(fact, step(batch, ()))
+            return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
+
+        steps = tuple(whole(batch) for batch in batches)
+        largest = None
+        if card is not None:
+            largest = step_memory.largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
+        return TrainingMemory(optimizer, card, largest, tuple(checkpoint), paths, steps, tuple(notes))
 
     def row(self, layer: str | int, index: int | None, where: str = "--layer") -> int:
         """The row that somebody means by its id, or by what `named_layer` takes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.arguments.training import STEP_MEMORY
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
@@ -21,6 +22,9 @@ _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory": lambda given, session, info: session.memory(),
     "roofline": lambda given, session, info: session.roofline(roofline_machine(given)),
     "operators": lambda given, session, info: session.ops(),
+    "memory-over-time": lambda given, session, info: session.training_memory(
+        batches=given.batch or (None,), optimizer=given.optimizer, checkpoint=tuple(given.checkpoint)
+    ),
 }
 """What a picture is made of."""
 
@@ -39,27 +43,30 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "plot",
-    "a picture, as SVG or PNG: memory over time, roofline, operators",
+    "a picture, as SVG or PNG: memory, roofline, operators, a training step",
     ("MODEL",),
     (
         Option(
             "--what",
             "which picture (default memory)",
             default="memory",
-            choices=("memory", "roofline", "operators"),
+            choices=tuple(_DRAWN),
         ),
         "--output",
         "--force",
+        *STEP_MEMORY,
         *MACHINE,
         *OPENING,
         *PRINTING,
     ),
     (
         "explorer plot resnet18 -o memory.svg",
+        "explorer plot vgg16 --what memory-over-time --batch 32 -o step.svg",
         "explorer plot resnet18 --what roofline --peak-macs 4T --bandwidth 100GB/s -o roof.png",
     ),
     _run,
     usage="plot MODEL --what memory -o FILE.svg",
-    manual="a picture, SVG or PNG: `memory` over time, `roofline`, `operators`",
+    manual="a picture, SVG or PNG: `memory` of inference, `roofline`, `operators`,"
+    " `memory-over-time` of training steps",
     needs=("--output",),
 )

@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE
+from explorer.cli.arguments.options import OPENING, TABLE, Option
+from explorer.cli.arguments.training import STEP_MEMORY
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.facts import Info
+    from explorer.facts.training import Training
+    from explorer.session import Session
+
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    return about(
-        given,
-        progress,
-        lambda session, info: (info, session.training(batch=given.batch, optimizer=given.optimizer)),
-        "training",
-        "look.training",
-        "layers",
-    )
+    batches = given.batch or (None,)
+
+    def ask(session: Session, info: Info) -> tuple[Info, Training]:
+        from msgspec.structs import replace  # not where it is refused before
+
+        fact = session.training(batch=batches[0], optimizer=given.optimizer)
+        how = {"batches": batches, "checkpoint": tuple(given.checkpoint), "card": given.card}
+        try:
+            memory = session.training_memory(optimizer=given.optimizer, **how)
+        except Misuse as error:
+            if len(batches) > 1 or given.checkpoint or given.card:
+                raise
+            return info, replace(fact, notes=(*fact.notes, f"no memory over time: {error.what}"))
+        return info, replace(fact, memory=memory)
+
+    return about(given, progress, ask, "training", "look.training", "layers")
 
 
 COMMAND = Command(
     "training",
-    "one training step: backward MACs, gradients, optimizer, activations",
+    "one training step: backward MACs, gradients, optimizer, memory over time",
     ("MODEL",),
-    ("--batch", "--optimizer", *OPENING, *TABLE),
-    ("explorer training resnet18 --batch 32 --optimizer adam",),
+    (
+        *STEP_MEMORY,
+        Option(
+            "--card",
+            "memory that a step may take, such as 16G: up to which batch it fits",
+            "SIZE",
+            reads="card",
+        ),
+        *OPENING,
+        *TABLE,
+    ),
+    (
+        "explorer training resnet18 --batch 32 --optimizer adam",
+        "explorer training vgg16 --batch 1,8,32,64,128 --card 16G",
+        "explorer training resnet18 --batch 32 --checkpoint 'layer?'",
+    ),
     _run,
     usage="training MODEL --batch 32 --optimizer adam",
-    manual="one training step: backward MACs, gradients, optimizer state, activations kept",
+    manual="one training step: backward MACs, gradients, optimizer state, memory over time, which batch fits",
 )

@@ -21,6 +21,7 @@ from explorer.engine.costs.decode.module_step import prefill_of_module, step_of_
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.costs.training import simulated
 from explorer.engine.costs.training.step import StepGradients
 from explorer.engine.formats.torch_module import loaded as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened import Arrays
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
+    from explorer.facts.training import Optimizer, StepMemory
     from explorer.host.file_reads import FileRead
 
 
@@ -142,6 +144,19 @@ class TorchModel:
             dims=self.options.dims,
             input_shapes=self.options.input_shapes,
         )
+
+    def step_memory(
+        self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
+    ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
+        """See `OpenedModel`."""
+        paths = simulated.checkpointed(self.loaded, checkpoint)
+        dims = self.options.dims if batch is None else {**self.options.dims, "batch": batch}
+        bound = bind(self.loaded, self.options.input_shapes, dims)
+        try:
+            fact, notes = simulated.step_memory(self.loaded, bound, optimizer, paths)
+        except simulated.Unsimulated as error:
+            return str(error)
+        return fact, paths, notes
 
     def holding(self, loaded: LoadedModule) -> TorchModel:
         """What was made of the module in its place; inputs and options stay."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
 
+from explorer.base.units import bytes_text
 from explorer.facts import Info
-from explorer.facts.training import LayerTraining, Optimizer, Training
+from explorer.facts.training import (
+    Holding,
+    LayerTraining,
+    Optimizer,
+    StepMemory,
+    Training,
+    TrainingMemory,
+    TrainingMoment,
+)
 from explorer.report.blocks import (
     Block,
     Cell,
+    Chart,
     Column,
     Field,
     Fields,
@@ -19,7 +30,15 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, size
+from explorer.report.present.figures import (
+    bytes_field,
+    count,
+    count_field,
+    plain,
+    quiet_zero,
+    share_text,
+    size,
+)
 from explorer.report.present.look.info import answer
 
 
@@ -48,7 +67,105 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
         Table(columns, Rows(_training_row, fact.layers), what="layers"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
+        *(memory_blocks(fact.memory) if fact.memory is not None else []),
     ]
+
+
+def memory_blocks(fact: TrainingMemory) -> list[Block]:
+    """Steps side by side, then the first over time: a peak, who holds it, every module in each phase."""
+    first = fact.steps[0]
+    how = {"autograd": "as torch's autograd keeps it", "outputs": "counted by the outputs of layers"}
+    return [
+        Line(),
+        Heading("Memory over time", how[first.counted]),
+        *memory_figures(fact),
+        Line(),
+        Heading("live at the peak"),
+        Table(
+            (Column("what"), Column("of", shrink=True), Column("bytes", "right"), Column("share", "right")),
+            [
+                (one.kind, one.path or _WHOLE, size(one.bytes), share_text(one.bytes, first.peak_bytes))
+                for one in first.holders
+            ],
+        ),
+        Chart("memory-over-time", fact),
+        Line(),
+        _moments(first),
+        *([Line()] if fact.notes else []),
+        *(Paragraph(note, "warning") for note in fact.notes),
+    ]
+
+
+def memory_figures(fact: TrainingMemory) -> list[Block]:
+    """What a step keeps and takes at most, a batch below the other, and what fits."""
+    columns = [
+        Column("batch", "right"),
+        Column("kept", "right"),
+        Column("peak", "right"),
+        Column("at", shrink=True),
+    ]
+    if fact.limit_bytes is not None:
+        columns.append(Column("fits"))
+    if fact.checkpoint:
+        columns += [
+            Column("kept, saved", "right"),
+            Column("peak, saved", "right"),
+            Column("MACs again", "right"),
+        ]
+    blocks: list[Block] = [Table(columns, [_step_row(fact, one) for one in fact.steps])]
+    if fact.largest_batch is not None:
+        fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
+        blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fits, "strong"))))
+    if fact.checkpoint:
+        more = f" and {len(fact.checkpointed) - 1:,} more" if len(fact.checkpointed) > 1 else ""
+        blocks.append(Line(Span(f"checkpointed: {fact.checkpointed[0]}{more}", "quiet")))
+    return blocks
+
+
+def _step_row(fact: TrainingMemory, one: StepMemory) -> tuple[Cell, ...]:
+    at = one.moments[one.peak]
+    row: list[Cell] = [plain(one.batch), size(one.kept_bytes), size(one.peak_bytes), _moment_text(at)]
+    if one.fits is not None:
+        row.append(Span("yes", "good") if one.fits else Span("no", "warning"))
+    if one.plain_kept_bytes is not None and one.plain_peak_bytes is not None:
+        saved = one.plain_kept_bytes - one.kept_bytes, one.plain_peak_bytes - one.peak_bytes
+        row += [*map(_saved, saved), count(one.recomputed_macs)]
+    return tuple(row)
+
+
+def _saved(value: int) -> Span:
+    """Bytes that checkpointing saves, or (below 0) costs."""
+    figure = size(abs(value))
+    return figure if value >= 0 else Span(f"-{figure.text}", "warning", value=value)
+
+
+def _moment_text(at: TrainingMoment) -> str:
+    return f"{at.phase}, {at.path}" if at.path else at.phase
+
+
+def _moments(one: StepMemory) -> Table:
+    """Every module in each phase at its fullest, with a bar of what is live."""
+    columns = (
+        Column("phase"),
+        Column("module", shrink=True),
+        *(Column(kind, "right", drop=at + 1) for at, kind in enumerate(_KINDS)),
+        Column("live", "right"),
+        Column("p o i a g t"),
+    )
+
+    def row(at: TrainingMoment) -> tuple[Cell, ...]:
+        parts = [getattr(at, kind) for kind in _KINDS]
+        figures = (quiet_zero(size(part)) for part in parts)
+        return at.phase, at.path or _WHOLE, *figures, size(at.live_bytes), _stack(parts, one.peak_bytes)
+
+    return Table(columns, Rows(row, one.moments), what="moments", around=one.peak, more="--json has all")
+
+
+def _stack(parts: Sequence[int], largest: int, cells: int = 24) -> str:
+    """A bar of parts one after the other, each by the first letter of its name."""
+    ends = [round(cells * sum(parts[: at + 1]) / max(1, largest)) for at in range(len(parts))]
+    pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
+    return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
 
 def figures(about: Info, fact: Training) -> Fields:
@@ -105,6 +222,10 @@ def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
     ]
     why = doubted.reason or doubted.status if doubted is not None else ""
     return [Fields(rows), *([Paragraph(why, "warning")] if why else [])]
+
+
+_WHOLE = "the model"
+_KINDS = get_args(Holding)
 
 
 def heading(fact: Training) -> Heading:

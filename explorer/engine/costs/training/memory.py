@@ -1,0 +1,196 @@
+"""Memory of a training step over time: from tensors that are born and die, or from the layers' outputs.
+
+`simulated` has torch run a step on shapes and records births and deaths; here they become moments, a peak and
+who holds it. A format without autograd is counted by the outputs of its layers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.facts.training import (
+    Holding,
+    LayerTraining,
+    Phase,
+    StepMemory,
+    Training,
+    TrainingHolder,
+    TrainingMoment,
+)
+
+HOLDERS = 10
+"""How many of those that hold the peak are named."""
+
+_TRIES = 32
+"""Batch sizes that are tried at most for the largest that fits."""
+
+_KINDS: tuple[Holding, ...] = get_args(Holding)
+
+
+class Piece(Struct):
+    """Memory that is live for a while: of what kind, made by which module, how large."""
+
+    kind: Holding
+    path: str
+    bytes: int
+
+
+class Change(NamedTuple):
+    """A piece is born (or dies) in a phase while a module runs."""
+
+    phase: Phase
+    path: str
+    piece: Piece
+    born: bool = True
+
+
+def over_time(
+    start: Iterable[Piece],
+    changes: Sequence[Change],
+    *,
+    batch: int | None,
+    kept_bytes: int,
+    counted: Literal["autograd", "outputs"],
+    mode: Literal["train", "eval"] = "train",
+    recomputed_macs: int = 0,
+) -> StepMemory:
+    """Moments, peak and holders of a step.
+
+    Args:
+        start: What is live when it begins.
+        changes: What happens, in order; a moment is the fullest one of changes that follow each other in one
+            module.
+        batch: See `StepMemory`, and for the others too.
+        kept_bytes: When forward has ended.
+        counted: How.
+        mode: Of the modules.
+        recomputed_macs: In the backward pass.
+    """
+    live: Counter[Holding] = Counter()
+    held: Counter[tuple[str, Holding]] = Counter()
+    for piece in start:
+        live[piece.kind] += piece.bytes
+        held[piece.path, piece.kind] += piece.bytes
+    total, peak_bytes, peak = sum(live.values()), -1, 0
+    holders: Counter[tuple[str, Holding]] = Counter()
+    moments: list[TrainingMoment] = []
+    last: tuple[Phase, str] | None = None
+    for change in changes or [Change("forward", "", Piece("temporary", "", 0))]:
+        size = change.piece.bytes if change.born else -change.piece.bytes
+        total += size
+        live[change.piece.kind] += size
+        held[change.piece.path, change.piece.kind] += size
+        here = change.phase, change.path
+        if here == last and total <= moments[-1].live_bytes:
+            continue
+        moment = TrainingMoment(
+            **{kind: live[kind] for kind in _KINDS}, phase=here[0], path=here[1], live_bytes=total
+        )
+        if here == last:
+            moments[-1] = moment
+        else:
+            moments.append(moment)
+        last = here
+        if total > peak_bytes:
+            peak_bytes, peak, holders = total, len(moments) - 1, held.copy()
+    largest = sorted(((size, *who) for who, size in holders.items() if size > 0), reverse=True)[:HOLDERS]
+    return StepMemory(
+        batch=batch,
+        counted=counted,
+        mode=mode,
+        kept_bytes=kept_bytes,
+        peak_bytes=peak_bytes,
+        peak=peak,
+        fits=None,
+        recomputed_macs=recomputed_macs,
+        plain_kept_bytes=None,
+        plain_peak_bytes=None,
+        moments=tuple(moments),
+        holders=tuple(TrainingHolder(path, kind, size) for size, path, kind in largest),
+    )
+
+
+def by_outputs(fact: Training) -> StepMemory:
+    """The step of a model that autograd does not run: an output is kept until its layer's backward.
+
+    Raises:
+        Misuse: The size of an output, or of an input, is not known.
+    """
+    unknown = next((row.path for row in fact.layers if row.activation_bytes is None), None)
+    if unknown is not None or fact.input_bytes is None:
+        raise Misuse(
+            f"how much {unknown or 'an input'} puts out is not known, and so is the memory of a step"
+        )
+    outputs = [_piece("activations", row, row.activation_bytes or 0) for row in fact.layers]
+    gradients = [_piece("gradients", row, row.gradient_bytes) for row in fact.layers]
+    changes = [Change("forward", out.path, out) for out in outputs if out.bytes]
+    for out, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
+        # the gradient of an output is as large as the output
+        flowing = Piece("temporary", out.path, out.bytes)
+        for piece, born in ((flowing, True), (gradient, True), (flowing, False), (out, False)):
+            if piece.bytes:
+                changes.append(Change("backward", out.path, piece, born))
+    changes.append(Change("step", "", Piece("optimizer", "", 0)))
+    start = [Piece("inputs", "", fact.input_bytes)]
+    for row in fact.layers:
+        start += [_piece("parameters", row, row.param_bytes), _piece("optimizer", row, row.optimizer_bytes)]
+    kept = sum(piece.bytes for piece in outputs)
+    return over_time(start, changes, batch=fact.batch, kept_bytes=kept, counted="outputs")
+
+
+def _piece(kind: Holding, row: LayerTraining, size: int) -> Piece:
+    return Piece(kind, row.path, size)
+
+
+def beside_plain(step: StepMemory, plain: StepMemory) -> StepMemory:
+    """A checkpointed step that says what it would take without."""
+    return replace(step, plain_kept_bytes=plain.kept_bytes, plain_peak_bytes=plain.peak_bytes)
+
+
+def largest_batch(peak: Callable[[int], int], limit: int) -> int:
+    """The largest batch whose peak is within `limit` bytes; 0 if none is.
+
+    Memory grows with the batch nearly in a straight line: its steepness says where to look, and what is
+    answered was tried, as was one more.
+
+    Args:
+        peak: Bytes of a step at a batch.
+        limit: Bytes.
+
+    Raises:
+        Misuse: The peak does not grow with the batch, or does so by leaps.
+    """
+    known: dict[int, int] = {}
+
+    def at(batch: int) -> int:
+        if batch not in known:
+            known[batch] = peak(batch)
+        return known[batch]
+
+    if at(2) > limit:
+        return int(at(1) <= limit)
+    low, high = 2, 0  # high: the least that is known not to fit
+    guess = 4
+    for tried in range(_TRIES):
+        if at(guess) <= limit:
+            low = guess
+        else:
+            high = guess
+        if high == low + 1:
+            return low
+        # a line through the largest two that are known
+        first, second = sorted(known)[-2:] if not high else (low, high)
+        slope = (at(second) - at(first)) / (second - first)
+        if slope <= 0:
+            break
+        guess = low + max(1, int((limit - at(low)) / slope))
+        if high:
+            # where memory bends a line comes near from one side only
+            guess = (low + high) // 2 if tried % 2 else min(guess, high - 1)
+    raise Misuse("the memory of a step does not grow with the batch", where="--card")

@@ -1,0 +1,366 @@
+"""A training step of an nn.Module on shapes, run by torch itself: which tensors live when, and who made them.
+
+Forward, backward and the optimizer run on the meta device, in training mode. Nothing is computed, but
+autograd keeps what it would keep, lets go of it when it would, and gradients are added up in the same order:
+a tensor is live from the operator that makes its storage until nobody holds it. So what each backward saves
+(a convolution its input, an in-place ReLU its result, batch normalisation statistics, dropout its mask) is
+torch's own knowledge (`derivatives.yaml`) and no table of ours. Not in it: workspaces inside kernels, the
+allocator's rounding and holes, the CUDA context.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from explorer.base.errors import ExplorerError, Misuse, nearest
+from explorer.engine.costs.aten import live
+from explorer.engine.costs.training.memory import Change, Piece, over_time
+from explorer.engine.formats.torch_module.arguments import BoundInputs
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.facts.training import Optimizer, Phase, StepMemory
+from explorer.host.gc_pause import gc_pause
+from explorer.host.optional_packages import error_line
+
+_MADE: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
+    "sgd": lambda given: torch.optim.SGD(given, lr=0.1, foreach=False),
+    "momentum": lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9, foreach=False),
+    "adam": lambda given: torch.optim.Adam(given, lr=0.1, foreach=False),
+}
+
+
+_KERNELS = (
+    "as on a CPU: not in it are workspaces inside kernels, the allocator's rounding and what CUDA itself"
+    " takes; there, the optimizer may update all parameters at once (foreach), with copies of them all"
+)
+
+
+class Unsimulated(Exception):
+    """Torch cannot run the step on shapes; the text says why."""
+
+
+def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
+    """Paths of the modules that patterns mean: the outermost ones that have a forward of their own.
+
+    Raises:
+        Misuse: A pattern means none; the nearest path is named.
+    """
+    paths = [
+        path
+        for path, module in loaded.meta().named_modules()
+        if path and type(module).forward is not nn.Module.forward and not isinstance(module, nn.ModuleList)
+    ]
+    found: set[str] = set()
+    for glob in globs:
+        mine = {path for path in paths if fnmatchcase(path, glob)}
+        if not mine:
+            raise Misuse(f"no module is called '{glob}'", where="--checkpoint", hint=nearest(glob, paths))
+        found |= mine
+    return tuple(path for path in paths if path in found and not any(o in found for o in _parents(path)))
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:at]) for at in range(1, len(parts))]
+
+
+def step_memory(
+    loaded: LoadedModule, bound: BoundInputs, optimizer: Optimizer, checkpoints: Sequence[str] = ()
+) -> tuple[StepMemory, tuple[str, ...]]:
+    """The memory of one training step, and what to know about it.
+
+    Args:
+        loaded: From `loaded.load`; its modules are put back as they were.
+        bound: What it is called with.
+        optimizer: Whose state and workspaces are in it.
+        checkpoints: Paths of modules whose activations are made again in the backward pass.
+
+    Raises:
+        Unsimulated: The model does not run forward and backward on shapes.
+    """
+    model, why = loaded.meta(), ""
+    modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    for mode in modes:
+        args, kwargs = bound.arguments(device="meta")
+        given = [t for _, t in tensors([args, kwargs])]
+        size = int(given[0].shape[0]) if given and given[0].dim() else None
+        try:
+            with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
+                model.train(mode == "train")
+                fact = _run(model, args, kwargs, optimizer, size, mode, checkpoints)
+                return fact, _notes(model, why)
+        except ExplorerError:
+            raise
+        except Exception as error:
+            why = why or error_line(error)
+        finally:
+            model.zero_grad(set_to_none=True)
+    raise Unsimulated(why)
+
+
+def _notes(model: nn.Module, why: str) -> tuple[str, ...]:
+    notes = [_KERNELS]
+    if why:
+        notes.append(f"it does not run in training mode ({why}): dropout and batch statistics are not in it")
+    layer = next((path for path, part in model.named_modules() if isinstance(part, nn.RNNBase)), None)
+    if layer is not None:
+        notes.append(
+            f"{layer or 'the model'} is recurrent and kept step by step; a fused kernel (oneDNN, cuDNN)"
+            " keeps a workspace of its own size instead"
+        )
+    return tuple(notes)
+
+
+@gc_pause()
+def _run(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    optimizer: Optimizer,
+    batch: int | None,
+    mode: Literal["train", "eval"],
+    checkpoints: Sequence[str],
+) -> StepMemory:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise Unsimulated("no parameter is trained")
+    watch = _Births()
+    for path, module in model.named_modules():
+        for stored in (*module._parameters.values(), *module._buffers.values()):
+            if stored is not None:
+                watch.begin(stored, "parameters", path)
+    for _, given in tensors([args, kwargs]):
+        watch.begin(given, "inputs", "")
+    updates = _prepared(_MADE[optimizer](trained), trained)
+    owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
+    for parameter, state in updates.state.items():
+        for _, value in tensors(list(state.values())):
+            watch.begin(value, "optimizer", owners.get(id(parameter), ""))
+    start = list(watch.start)
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_followed(model, watch, checkpoints))
+        stack.enter_context(_FusedAttention())
+        stack.enter_context(_attention_of_functional())
+        stack.enter_context(watch)
+        result = model(*args, **kwargs)
+        outcome = [t for _, t in tensors(result) if t.requires_grad]
+        if not outcome:
+            raise Unsimulated("no result of the model has a gradient")
+        forward = watch.live
+        loss = torch.stack([t.sum().float() for t in outcome]).sum()
+        with_result = watch.live
+        del result, outcome
+        kept = forward - (with_result - watch.live)
+        watch.phase, watch.stack = "backward", [""]
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        for parameter in trained:
+            if parameter.grad is not None:
+                watch.rename(parameter.grad, "gradients", owners.get(id(parameter), ""))
+        watch.phase = "step"
+        watch.change(Piece("temporary", "", 0))
+        updates.step()
+    return over_time(
+        *(start, watch.changes),
+        batch=batch,
+        kept_bytes=kept,
+        counted="autograd",
+        mode=mode,
+        recomputed_macs=watch.again,
+    )
+
+
+def _prepared(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """An optimizer that has made a step before: what it keeps is there when the next one begins."""
+    for parameter in trained:
+        parameter.grad = torch.empty_like(parameter)
+    updates.step()
+    updates.zero_grad(set_to_none=True)
+    return updates
+
+
+class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches which operators make memory on the meta device, and when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase: Phase = "forward"
+        self.stack = [""]
+        self.start: list[Piece] = []
+        self.changes: list[Change] = []
+        self.live = self.again = 0
+        self._pieces: dict[int, tuple[Piece, Any]] = {}
+        self._places: tuple[list[int], list[str]] = ([0], [""])
+
+    def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
+        """Memory that is there before the step and after it."""
+        storage = tensor.untyped_storage()
+        if tensor.is_meta and storage._cdata not in self._pieces:
+            piece = Piece(kind, path, storage.nbytes())
+            self._pieces[storage._cdata] = piece, storage
+            self.start.append(piece)
+
+    def enter(self, path: str) -> None:
+        """A module begins to run, or (in backward) to run again."""
+        self.stack.append(path)
+        self._mark(path)
+
+    def leave(self, depth: int) -> None:
+        """The modules above `depth` have ended."""
+        del self.stack[depth:]
+        self._mark(self.stack[-1])
+
+    def _mark(self, path: str) -> None:
+        if self.phase == "forward":
+            self._places[0].append(torch._C._autograd._get_sequence_nr())
+            self._places[1].append(path)
+
+    def path(self) -> str:
+        """The module that runs; in the backward pass the one whose step of autograd's graph runs."""
+        if self.phase != "backward" or len(self.stack) > 1:
+            return self.stack[-1]
+        node = torch._C._current_autograd_node()
+        if node is None or type(node).__name__ == "AccumulateGrad":
+            return self.changes[-1].path if self.changes else ""
+        numbers, paths = self._places
+        return paths[max(0, bisect_right(numbers, node._sequence_nr()) - 1)]
+
+    def change(self, piece: Piece, born: bool = True) -> None:
+        """Books a birth or a death."""
+        self.live += piece.bytes if born else -piece.bytes
+        self.changes.append(Change(self.phase, self.path(), piece, born))
+
+    def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
+        """Says what memory turned out to be."""
+        known = self._pieces.get(tensor.untyped_storage()._cdata)
+        if known is not None:
+            known[0].kind, known[0].path = kind, path
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if not tensor.is_meta or key in self._pieces:
+            return
+        forward = self.phase == "forward" or len(self.stack) > 1
+        piece = Piece("activations" if forward else "temporary", self.path(), storage.nbytes())
+        self._pieces[key] = piece, weakref.ref(storage, lambda _: self._gone(key))
+        self.change(piece)
+
+    def _gone(self, key: int) -> None:
+        self.change(self._pieces.pop(key)[0], born=False)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for _, tensor in tensors(made):
+            self._see(tensor)
+        if self.phase == "backward" and len(self.stack) > 1:
+            self.again += live.cost(func, args, kwargs or {}, made).macs or 0
+        return made
+
+
+@contextmanager
+def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> Iterator[None]:
+    """Tells `watch` which module runs, and has those in `checkpoints` forget what they make."""
+    chosen = set(checkpoints)
+    forwards = [(path, module) for path, module in model.named_modules() if path]
+    before = [(module, module.__dict__.get("forward")) for _, module in forwards]
+
+    def followed(path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        depth = len(watch.stack)
+        watch.enter(path)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            watch.leave(depth)
+
+    try:
+        for path, module in forwards:
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            forward = partial(followed, path, module.forward)
+            if path in chosen:
+                forward = partial(checkpoint, forward, use_reentrant=False)
+            module.__dict__["forward"] = forward
+        yield
+    finally:
+        for module, own in before:
+            module.__dict__.pop("forward", None)
+            if own is not None:
+                module.__dict__["forward"] = own
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Attention as torch fuses it on a CPU, without the matrix of scores, which shapes would make."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _ATTENTION:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+_ATTENTION: Any = nn.functional.scaled_dot_product_attention
+
+
+def _attention(*args: Any, **kwargs: Any) -> Any:
+    fused = _fused(*args, **kwargs)
+    return _ATTENTION(*args, **kwargs) if fused is None else fused
+
+
+@contextmanager
+def _attention_of_functional() -> Iterator[None]:
+    """Attention as `torch.nn.functional` itself calls it, which no mode sees; in this thread alone."""
+    thread = threading.get_ident()
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        return (_attention if threading.get_ident() == thread else _ATTENTION)(*args, **kwargs)
+
+    with _PATCHING:
+        vars(nn.functional)["scaled_dot_product_attention"] = attention
+        try:
+            yield
+        finally:
+            vars(nn.functional)["scaled_dot_product_attention"] = _ATTENTION
+
+
+_PATCHING = threading.RLock()
+"""One at a time puts functions of torch's in the place of others, and puts them back."""
+
+
+def _fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor | None:
+    """Fused attention, None where torch does not fuse it (`sdp_utils_cpp.cpp`, `use_flash_attention_cpp`)."""
+    given = query, key, value
+    alike = all(t.dim() == 4 and t.shape[-1] == query.shape[-1] and t.stride(-1) == 1 for t in given)
+    heads = all(t.shape[:2] == query.shape[:2] for t in given) if alike else False
+    if not heads or dropout_p or enable_gqa or not all(t.is_meta and t.numel() for t in given):
+        return None
+    if attn_mask is not None and (attn_mask.requires_grad or attn_mask.dim() not in (2, 4)):
+        return None
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(attn_mask, 0.0)
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out: torch.Tensor = fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    return out
