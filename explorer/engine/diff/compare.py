@@ -219,7 +219,7 @@ def _within(
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
     # weights may be nodes here: those of a site are no subject of the matching
     apart = tuple(
-        own | folded(side, [None] * len(side.nodes), own)
+        own | folded(side, [None] * len(side.nodes), own).keys()
         for side, own in zip((one, other), closed, strict=True)
     )
     matching = match(one, other, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
@@ -275,7 +275,7 @@ def _node_rows(
         placed.append(((min(site.before), 0, 0), site.row))
         for i in site.before:
             tally.add(before.nodes[i].op, "changed")
-    idle = folded(before, matching.before, closed[0]) if sites else set()
+    idle = folded(before, matching.before, closed[0]) if sites else {}
     total = len(before.nodes)
     for a, b in enumerate(matching.before):
         if a % _STEP == 0:
@@ -287,11 +287,10 @@ def _node_rows(
             if row is not None:
                 placed.append(((a, 0, 0), row))
         elif a not in closed[0]:
-            what = FOLDED[0] if a in idle else ""
-            row = _one_sided(node.op, node.label, what, removed=True)
+            row = _one_sided(node.op, node.label, idle.get(a, ""), removed=True)
             tally.count(row, node.op)
             placed.append(((a, 0, 0), row))
-    unfolded = folded(after, matching.after, closed[1]) if sites else set()
+    unfolded = folded(after, matching.after, closed[1], True) if sites else {}
     # the furthest partner so far, so that one moved node does not drag the added ones about
     partner_of_site = {i: min(site.before) for site in sites for i in site.after}
     behind = -1
@@ -302,8 +301,7 @@ def _node_rows(
         elif b in closed[1]:
             behind = max(behind, partner_of_site.get(b, behind))
         else:
-            what = FOLDED[1] if b in unfolded else ""
-            row = _one_sided(node.op, node.label, what, removed=False)
+            row = _one_sided(node.op, node.label, unfolded.get(b, ""), removed=False)
             tally.count(row, node.op)
             placed.append(((behind, 1, b), row))
     placed.sort(key=lambda entry: entry[0])

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.engine.diff.compare import around
-from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, folded, pair_nodes
+from explorer.engine.diff.pairing import NodePairing, Tell, folded, pair_nodes
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
 from explorer.facts import Info, Layer, NodeDiff, TensorInfo
@@ -121,12 +121,12 @@ def _link(
             links.join(row_of[0](a), row_of[1](b), *((row.status, row.what) if row else ("same", "")))
     partners = found.matching.before, found.matching.after
     for side, graph in enumerate((found.before, found.after)):
-        idle = folded(graph, partners[side], found.closed[side]) if found.sites else set()
+        idle = folded(graph, partners[side], found.closed[side], side == 1) if found.sites else {}
         for i, partner in enumerate(partners[side]):
             place = row_of[side](i)
             if partner is None and i not in found.closed[side] and place is not None:
                 links.known[side].add(place)
-                links.alone[side][place] = FOLDED[side] if i in idle else ""
+                links.alone[side][place] = idle.get(i, "")
 
 
 def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
-from explorer.engine.diff.rounding import fold_rounding
+from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, pair_sites
 from explorer.engine.graph.model import Model, Value
@@ -21,9 +21,12 @@ from explorer.engine.progress import Cancel
 Tell = Callable[[str, int, int], None]
 """Told the phase, and how much of it is done."""
 
-FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
-"""What is said of a node that only served a tiled site: the Transpose of its weight."""
+_FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
+_ROUNDS = "rounds what a tiled matmul reads"
+FOLDED = (*_FOLDED, _ROUNDS)
+"""What is said of a node that only served a tiled site: the Transpose of its weight, its rounding."""
 
+_ROUNDING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 ValuePair = tuple[Value | None, Value | None]
 """An input or output of either graph, and its counterpart."""
@@ -80,19 +83,29 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
     return NodePairing(one, other, forms, sites, closed, inputs, outputs, matching, describer)
 
 
-def folded(side: Side, partners: Sequence[int | None], closed: set[int]) -> set[int]:
-    """Nodes without a partner that only served a tiled site: the Transpose of its weight."""
-    found: set[int] = set()
+def folded(
+    side: Side, partners: Sequence[int | None], closed: set[int], later: bool = False
+) -> dict[int, str]:
+    """Nodes without a partner that only served a tiled site, and what is said of them.
+
+    Args:
+        side: A graph.
+        partners: Of its nodes.
+        closed: Those of its nodes that belong to tiled sites.
+        later: It is the second graph.
+    """
+    found: dict[int, str] = {}
     if not closed:
         return found
     ends = {value.name for value in side.outputs}
     for i in range(len(side.nodes) - 1, -1, -1):
         if partners[i] is not None or i in closed:
             continue
-        names = side.nodes[i].outputs
-        users = [user for name in names for user, _ in side.users.get(name, ())]
-        if users and not ends.intersection(names) and all(u in closed or u in found for u in users):
-            found.add(i)
+        node = side.nodes[i]
+        users = [user for name in node.outputs for user, _ in side.users.get(name, ())]
+        if users and not ends.intersection(node.outputs) and all(u in closed or u in found for u in users):
+            rounds = node.op in _ROUNDING or node.domain in QUANTIZERS
+            found[i] = _ROUNDS if rounds else _FOLDED[later]
     return found
 
 

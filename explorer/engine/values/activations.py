@@ -20,7 +20,7 @@ from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.samples import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
-from explorer.engine.values.weights import statistics_rows
+from explorer.engine.values.weights import check_axis, statistics_rows
 from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, TensorStats
 from explorer.host.output_files import atomic_write
@@ -252,6 +252,7 @@ def activations(
         how = asked.kinds, backward, collector.take_weight
         ran = run(ActivationRequest(tuple(layers), given, seed, *hooks, *how))
         found = collector.found()
+        check_axis(found, asked.axis)
     return Activations(
         source,
         ran.inputs,

@@ -103,6 +103,18 @@ def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[s
     return found.__contains__
 
 
+def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
+    """Sees that one of the tensors has the axis whose indices are told apart.
+
+    Raises:
+        Misuse: None has.
+    """
+    most = max((len(stats.tensor.shape or ()) for stats in tensors), default=0)
+    if tensors and axis is not None and not -most <= axis < most:
+        hint = f"they have {most} at most, 0 to {most - 1}" if most else "leave it out"
+        raise Misuse(f"no tensor has an axis {axis}", where="--axis", hint=hint)
+
+
 def statistics_rows(
     tensors: Iterable[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
 ) -> tuple[StatisticsRow, ...]:
@@ -175,6 +187,7 @@ def weights(
                 cancel=cancel,
             )
         )
+    check_axis(found, asked.axis)
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in wanted]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))

@@ -152,6 +152,9 @@ class TensorNumbers:
         values = [t.name for row in rows for t in row.outputs]
         known = dict.fromkeys((*stored, *(row.path for row in rows), *values))
         if name not in known:
+            held_as = next((other for other in _quantized_names(name) if other in stored), None)
+            if held_as is not None:
+                return self._window(of, held_as, input, seed, on_progress, cancel)
             raise Misuse(
                 f"no tensor or layer is called '{name}'",
                 where=models.label(at),
@@ -179,6 +182,11 @@ class TensorNumbers:
         return TensorWindow(
             held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
+
+
+def _quantized_names(weight: str) -> list[str]:
+    """What a weight may be called in a model that stores it quantized."""
+    return [f"{weight}_{word}" for word in ("quantized", "blocks", "float16", "bfloat16")]
 
 
 def _drawn(

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
-from explorer import Session, diff_files
+from explorer import Session, TileSpec, diff_files
 from explorer.facts import Diff
 from explorer.facts.quantize import QuantizeSpec
 
@@ -264,3 +264,16 @@ def test_integers_by_onnxruntime_s_quantizer_are_no_part_of_a_tiling(sample: Any
     assert [row.status for row in convolutions] == ["quantized"] * 2
     assert all(row.op_after == "QLinearConv" for row in convolutions)
     assert all(row.what.startswith("Conv -> int8, output int8, per channel, 4") for row in convolutions)
+
+
+def test_what_rounds_the_input_of_a_tiled_layer_is_no_part_of_a_weight(tmp_path: Path) -> None:
+    quantized, tiled = str(tmp_path / "q.onnx"), str(tmp_path / "t.onnx")
+    with Session(original(tmp_path)) as session:
+        session.quantize(QuantizeSpec(), output=quantized)
+    with Session(quantized) as session:
+        session.tile(TileSpec(tile=(4, 4, 4)), output=tiled)
+    said = {
+        what for pair in ((str(tmp_path / "a.onnx"), tiled), (quantized, tiled)) for _, what in rows(*pair)
+    }
+    assert "rounds what a tiled matmul reads" in said
+    assert not any("weight" in what for what in said)

@@ -161,6 +161,16 @@ def test_the_table_joins_layers_types_shapes_and_statistics(capsys: pytest.Captu
     same({"std": [float(row["std"]) for row in along]}, stored["conv2.weight"])
 
 
+@pytest.mark.parametrize("verb", ["weights", "activations"])
+def test_an_axis_that_no_tensor_has_is_one_line(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for axis in ("4", "-5"):
+        assert main([verb, LENET, "--stat", "var", "--axis", axis]) == 2
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1)
+        assert f"no tensor has an axis {axis}" in told.err
+    assert rows(capsys, verb, LENET, "--stat", "var", "--axis", "3")
+
+
 def test_kinds_and_globs_must_both_hold(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "weights", LENET, "--op", "Gemm", "--layer", "*fc1*", "--stat", "mean")
     assert {row["layer"] for row in found} == {"/fc1/Gemm"}

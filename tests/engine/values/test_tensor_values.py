@@ -340,6 +340,17 @@ def test_integers_find_the_floats_that_they_were_made_of(tmp_path: Path) -> None
     assert found.before.cells == found.cells
 
 
+@pytest.mark.parametrize("to", ["int8", "weight=fixed8.4", "weight=int4", "float16", "bfloat16", "mxfp4"])
+def test_a_quantized_weight_answers_to_the_name_that_it_had(to: str, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "q.onnx"
+    assert main(["quantize", LENET, "-o", str(path), "--to", to, "--no-report", "--quiet"]) == 0
+    capsys.readouterr()
+    fact = values_of(path, "fc1.weight", "0:2, :5", before=LENET)
+    assert fact.tensor.name in {t.name for t in onnx.load(path).graph.initializer}
+    np.testing.assert_allclose(array_of(fact), STORED["fc1.weight"][:2, :5], atol=0.04)
+    assert fact.before.tensor.name == "fc1.weight"
+
+
 def test_small_floats_with_a_scale_are_no_integers(tmp_path: Path) -> None:
     codes = np.array([[0.5, -1.75], [448, 0.0625]], ml_dtypes.float8_e4m3fn)
     path = dequantizing(tmp_path, "q.onnx", codes, np.float32(0.25), np.zeros((), codes.dtype))
