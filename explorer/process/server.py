@@ -11,6 +11,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 _SLICE = 250
 """Rows a message: unpickling holds the interpreter's lock, and the screen must get it back soon."""
 
+_PACE = 0.25
+"""Seconds between two words about the same phase; a screen looks half as often."""
+
 _OWN = ("close", "restore")
 """Methods of the session that are this end's to call."""
 
@@ -43,6 +47,20 @@ def _split(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
     tables: dict[str, Sequence[Any]]
     tables = {name: rows for name, rows in fields.items() if type(rows) is tuple and len(rows) > _SLICE}
     return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
+
+
+def _paced(job_id: int, answers: Connection) -> Callable[[Progress], None]:
+    """Tells of a phase at once, and now and then of what is done in it: each word wakes who listens."""
+    phase, told = "", 0.0
+
+    def on_progress(progress: Progress) -> None:
+        nonlocal phase, told
+        now = time.monotonic()
+        if progress.phase != phase or now - told >= _PACE:
+            phase, told = progress.phase, now
+            answers.send(("progress", job_id, progress, None))
+
+    return on_progress
 
 
 def _call(session: Session, method: str, on_progress: Callable[[Progress], None]) -> Callable[..., Any]:
@@ -94,9 +112,7 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
     while True:
         _, job_id, method, args, kwargs = inbox.get()
 
-        def on_progress(progress: Progress, job_id: int = job_id) -> None:
-            answers.send(("progress", job_id, progress, None))
-
+        on_progress = _paced(job_id, answers)
         failure: ExplorerError | None = None
         full = False
         try:

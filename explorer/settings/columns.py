@@ -36,6 +36,8 @@ class Beside(Struct, frozen=True):
     Attributes:
         totals: Of the model, for shares.
         seconds: The least time on a machine, of groups too.
+        measured, measured_share, efficiency: Of a profile: seconds, their share of the wall time, and what of
+            them the least time is; of groups too.
         utilization: Of the arithmetic of a row's tile products, the share that its products need.
         overlay: Figures that came from elsewhere.
         providers: What of onnxruntime runs each row, in words.
@@ -46,6 +48,9 @@ class Beside(Struct, frozen=True):
     utilization: Mapping[int, float] | None = None
     overlay: Overlay | None = None
     providers: Mapping[int, str] | None = None
+    measured: Mapping[int, float | None] | None = None
+    measured_share: Mapping[int, float | None] | None = None
+    efficiency: Mapping[int, float | None] | None = None
 
 
 NOTHING = Beside()
@@ -180,6 +185,11 @@ def _dtypes(layer: Layer, _: Beside) -> str:
     return ", ".join(dict.fromkeys(t.dtype or "?" for t in (layer.outputs or layer.weights)))
 
 
+def _of_profile(field: str, layer: Layer, beside: Beside) -> float | None:
+    figures: Mapping[int, float | None] = getattr(beside, field) or {}
+    return figures.get(layer.id) or None  # what did not run for itself has no time
+
+
 _TABLE = (
     LayerColumn("kind", "kind", "text", lambda layer, _: layer.kind_text, "the operator or class"),
     LayerColumn("path", "path", "text", lambda layer, _: layer.path, "the name in full"),
@@ -236,6 +246,29 @@ _TABLE = (
         "lower bound on the machine that is named",
         needs="seconds",
         summed=True,
+    ),
+    LayerColumn(
+        *("measured", "measured", "seconds", partial(_of_profile, "measured")),
+        "time of the last profile; a layer within another's kernel has none",
+        needs="measured",
+        blank=True,
+        summed=True,
+        over="sum",
+    ),
+    LayerColumn(
+        *("measured_share", "of time", "share", partial(_of_profile, "measured_share")),
+        "of the wall time of the last profile",
+        needs="measured_share",
+        blank=True,
+        summed=True,
+        over="sum",
+    ),
+    LayerColumn(
+        *("efficiency", "of roof", "share", partial(_of_profile, "efficiency")),
+        "the least time on the machine that was profiled for, over the measured one",
+        needs="efficiency",
+        blank=True,
+        over="mean",
     ),
     LayerColumn(
         *("utilization", "utilization", "share"),
@@ -321,9 +354,13 @@ def chosen(names: Iterable[str], beside: Beside = NOTHING, where: str = "--colum
     return found
 
 
+_PROFILE = "needs a profile: session.profile(); on the screen %"
 _NEEDS = {
     "seconds": "needs a machine: name one with --machine, or give --peak-macs and --bandwidth",
     "utilization": "needs a tile, or a model that is tiled: --tile 64x64x64",
+    "measured": _PROFILE,
+    "measured_share": _PROFILE,
+    "efficiency": "needs a profile for a machine: session.profile(machine=...); on the screen m, then %",
     "providers": "needs to ask onnxruntime: --provider",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from onnx import numpy_helper, parser
 
 from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.engine.profile.kernels import kernel_runs
+from explorer.facts import Layer
 from explorer.facts.profile.profile import Profile, ProfileSpec
+from explorer.facts.roofline import Machine
 from explorer.session import Session
 
 SAMPLES = Path(__file__).parent.parent.parent / "sample_models"
@@ -353,3 +356,39 @@ def test_a_difference_is_more_than_noise_where_intervals_do_not_meet(
     from explorer.facts.profile.comparison import significance
 
     assert significance(None if before is None else spread(before), spread(after)) is said
+
+
+def test_a_profile_brings_columns_of_which_groups_have_the_sums() -> None:
+    machine = Machine("npu", 1e12, 1e11)
+    with Session(str(SAMPLES / "bert_tiny.onnx"), cache=False) as session:
+        with pytest.raises(Misuse, match="needs a profile"):
+            session.column("measured")
+        found = session.profile(_FEW, machine=machine)
+        names = ("measured", "measured_share", "efficiency")
+        layers = session.analysis().layers
+        measured, share, reached = (session.column(name) for name in names)
+        table = session.layers("measured>0", ("measured",))
+    timed = {one.layer: one for one in found.layers if one.seconds}
+    for row in layers:
+        inside = [one for at, one in timed.items() if at == row.id or _is_in(layers, at, row.id)]
+        took = sum(one.seconds.median for one in inside if one.seconds)
+        assert (took or None) == (None if np.isnan(measured[row.id]) else pytest.approx(measured[row.id]))
+        if inside:
+            assert share[row.id] == pytest.approx(sum(one.share for one in inside))
+            known = [one for one in inside if one.limit_seconds is not None and one.seconds]
+            spent = sum(one.seconds.median for one in known if one.seconds)
+            least = sum(one.limit_seconds or 0 for one in known)
+            assert (least / spent if least else 0) == pytest.approx(np.nan_to_num(reached[row.id]))
+    # what a filter leaves adds up, too
+    assert table.totals[0] == pytest.approx(measured[len(layers)])
+    assert measured[len(layers)] + sum(one.seconds for one in found.other) + found.overhead_seconds == (
+        pytest.approx(found.wall_seconds)
+    )
+
+
+def _is_in(layers: Sequence[Layer], at: int | None, group: int) -> bool:
+    while at is not None:
+        at = layers[at].parent
+        if at == group:
+            return True
+    return False

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.engine.costs.overlay import overlay
+from explorer.engine.costs.selection import narrowed
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
@@ -59,7 +60,8 @@ from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Traini
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.process.client import begun
 from explorer.session.parts import history as states
-from explorer.settings.columns import COLUMNS, Beside
+from explorer.session.parts.figures import TableFigures
+from explorer.settings.columns import COLUMNS
 from explorer.settings.overlay import read
 
 __all__ = ["ScriptedEngine", "alexnet", "blocks", "flat", "memory", "roofline", "totals", "training"]
@@ -714,7 +716,10 @@ class ScriptedEngine:
             inside = [(row.id, [x.id for x in layers if x.path.startswith(row.path)]) for row in layers]
             return [sum(seconds.get(at) or 0 for at in ids) for _, ids in inside] + tops
         rows = (*layers, whole_model(self.model.info.totals))
-        found = [column.of(row, Beside(totals=self.model.info.totals)) for row in rows]
+        given = TableFigures(profile=self.states.entries[self.states.current].profile)
+        left = narrowed(self.model.info, layers, None, given.sums(self.model))
+        beside = given.beside(self.model.info, left.figures)
+        found = [column.of(row, beside) for row in rows]
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
 
     def _overlay(self, files: Sequence[str]) -> Overlay:

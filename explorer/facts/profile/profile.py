@@ -283,3 +283,22 @@ def ordered(layers: Sequence[LayerTime], by: str = "time") -> tuple[LayerTime, .
         return value is None, -(value or 0.0)
 
     return tuple(sorted(layers, key=key))
+
+
+def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
+    """What a profile has of rows that have time of their own, by the id of the row: what groups sum.
+
+    Returns:
+        'measured' seconds, 'measured_share' of the wall time, and with a machine 'measured_limit', the least
+        time of those of which it is known, and 'measured_limited', what these took.
+    """
+    timed = [(one, one.seconds.median) for one in fact.layers if one.seconds is not None]
+    found: dict[str, Mapping[int, float | None]] = {
+        "measured": {one.layer: took for one, took in timed},
+        "measured_share": {one.layer: one.share for one, _ in timed},
+    }
+    if fact.machine is not None:
+        known = [(one, took) for one, took in timed if one.limit_seconds is not None]
+        found["measured_limit"] = {one.layer: one.limit_seconds for one, _ in known}
+        found["measured_limited"] = {one.layer: took for one, took in known}
+    return found

@@ -28,6 +28,7 @@ from explorer.facts.beside.overlay import Overlay
 from explorer.facts.beside.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
+from explorer.facts.profile.profile import Profile, measured_figures
 from explorer.facts.roofline import Machine, Roofline
 from explorer.facts.training import Optimizer, StepMemory, Training, TrainingMemory
 from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
@@ -229,7 +230,8 @@ class ModelFigures:
         index: int | None,
     ) -> TableFigures:
         """What a table is asked for, with figures from outside read and matched."""
-        return TableFigures(machine, plan, self.outside(outside, index), placement)
+        timed = self._models.history.entries[self._models.at(index)].profile
+        return TableFigures(machine, plan, self.outside(outside, index), placement, timed)
 
     def outside(self, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
         """Figures from outside, read and matched unless they are."""
@@ -336,12 +338,14 @@ class TableFigures(Struct, frozen=True):
         machine: Of the column `time`.
         plan: Of the column `utilization`.
         overlay, placement: Figures from outside, and what runs where.
+        profile: Of the columns `measured`, `measured_share` and `efficiency`: the last one of the state.
     """
 
     machine: Machine | None = None
     plan: Plan | None = None
     overlay: Overlay | None = None
     placement: Placement | None = None
+    profile: Profile | None = None
 
     def names(self) -> list[str]:
         """The columns that nobody needs to ask for by name."""
@@ -357,6 +361,8 @@ class TableFigures(Struct, frozen=True):
             figures["seconds"] = {point.layer: point.seconds for point in points}
         if self.plan is not None:
             figures |= tile_arithmetic(analysis, self.plan)
+        if self.profile is not None:
+            figures |= measured_figures(self.profile)
         return figures
 
     def narrowed(self, layers: Sequence[Layer], left: Sequence[Layer]) -> TableFigures:
@@ -371,10 +377,17 @@ class TableFigures(Struct, frozen=True):
         if "tile_work" in figures:
             work = figures["tile_work"]
             filled = {at: (figures["tile_macs"].get(at) or 0) / whole for at, whole in work.items() if whole}
+        reached = None
+        if "measured_limit" in figures:
+            took, least = figures["measured_limited"], figures["measured_limit"]
+            reached = {at: (least.get(at) or 0) / seconds for at, seconds in took.items() if seconds}
         return tree_columns.Beside(
             info.totals,
             figures.get("seconds"),
             filled,
             self.overlay,
             None if self.placement is None else self.placement.providers,
+            figures.get("measured"),
+            figures.get("measured_share"),
+            reached,
         )

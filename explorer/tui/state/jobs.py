@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from explorer.process.client import EngineJob, EngineProcess, TreePreview
 
 
+_RESTS = {"profile": "timing"}
+"""Phase of a method's job in which the screen rests: what is timed has the machine for itself."""
+
+
 class RunningJob(Struct):
     """The job in the foreground."""
 
@@ -31,6 +35,12 @@ class RunningJob(Struct):
     def elapsed(self) -> float:
         """Seconds since it began."""
         return time.monotonic() - self.started
+
+    @property
+    def resting(self) -> bool:
+        """Whether nobody looks at it until it ends."""
+        progress = self.job.progress
+        return progress is not None and progress.phase == _RESTS.get(self.job.method)
 
 
 class Jobs:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.edges import RowEdges
+    from explorer.facts.profile.profile import Profile
     from explorer.facts.quantize import QuantizeRequest
     from explorer.facts.roofline import Machine
     from explorer.facts.training import Optimizer, Training
@@ -85,6 +86,7 @@ class ScreenStore:
         overlays: Files of figures from outside.
         beside: The model that is set beside this one; empty for none.
         sensitivity: What was tried on a state of the history, and how it was shown.
+        evaluated, profiled: What was typed last for an evaluation and a profile.
         batch, optimizer: Of the training step that was asked for last, as typed.
     """
 
@@ -108,6 +110,7 @@ class ScreenStore:
         self.sensitivity: dict[int, Any] = {}
         self.batch = ""
         self.evaluated = "", "", ""
+        self.profiled: tuple[str, ...] = ()
         self.asked_statistics: tuple[str, ...] = ()
         self.optimizer: Optimizer = "sgd"
         self.tab = "layer"
@@ -147,6 +150,11 @@ class ScreenStore:
     def history_place(self) -> int:
         """Which state of the history is on show."""
         return self.history.current if self.history is not None else 0
+
+    @property
+    def profile(self) -> Profile | None:
+        """How long the model on show ran when it was last timed."""
+        return None if self.history is None else self.history.entries[self.history.current].profile
 
     @property
     def by_value(self) -> bool:

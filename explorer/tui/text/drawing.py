@@ -134,9 +134,9 @@ def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -
     )
 
 
-def title_line(table: Table, width: int, exact: bool = False) -> Line:
+def title_line(table: Table, width: int, exact: bool = False, narrowest: int = _NARROWEST) -> Line:
     """The titles of a table's columns, above what `row_line` makes."""
-    return cut(((" ", "text"), *_line(_laid(table, width - 1, exact).head(), row=True)), width)
+    return cut(((" ", "text"), *_line(_laid(table, width - 1, exact, narrowest).head(), row=True)), width)
 
 
 def row_line(
@@ -147,16 +147,22 @@ def row_line(
     *,
     mark: Span = ("   ", "text"),
     here: bool = False,
+    narrowest: int = _NARROWEST,
 ) -> Line:
-    """A row of a table in a list, behind a mark one cell wider than its indent; `here`: under the cursor."""
-    line = _line(_laid(table, width - 1, exact).line(table.rows[at]), row=True)[bool(table.indent) :]
+    """A row of a table in a list, behind a mark one cell wider than its indent.
+
+    `here`: under the cursor; `narrowest`: cells that names keep before a column is left out.
+    """
+    line = _line(_laid(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
+        bool(table.indent) :
+    ]
     return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
 
 
 @lru_cache(8)
-def _laid(table: Table, width: int, exact: bool) -> TableLines:
+def _laid(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
     """A table laid out; its columns are measured once, however often a row is asked for."""
-    return TableLines(table, width, most=_MOST, exact=exact, narrowest=_NARROWEST)
+    return TableLines(table, width, most=_MOST, exact=exact, narrowest=narrowest)
 
 
 def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.settings.columns import LayerColumn
 from explorer.tui.state.hardware import known_machine
-from explorer.tui.tree.rows import columns_of
+from explorer.tui.tree.rows import MEASURED, columns_of
 
 if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _OF_MACHINE = "a machine: m chooses one"
 _OF_TILE = "a tile: t chooses one"
+_OF_PROFILE = "a profile: % makes one"
+_OF_ROOF = "a profile with a machine: m chooses one, % profiles"
+_LACKS = {"seconds": _OF_MACHINE, "utilization": _OF_TILE, "efficiency": _OF_ROOF}
 _TILED = "as it is tiled"
 _GIVEN = {"seconds": "machine", "utilization": "spec"}
 """What the engine is told for a column, by what has to lie beside the rows."""
@@ -47,7 +50,8 @@ class AskedColumns:
         shown = {name for name in model.columns if name in known and known[name].needs}
         if not model.metric.of and (model.by_cost or known[model.metric.id].needs):
             shown.add(model.metric.id)
-        return [name for name in sorted(shown) if not known[name].over and self._is_lacking(name)]
+        figures = (name for name in sorted(shown) if known[name].needs or not known[name].over)
+        return [name for name in figures if self._is_lacking(name)]
 
     def _column(self, name: str) -> LayerColumn:
         return columns_of(self._tree.model)[name]
@@ -61,13 +65,18 @@ class AskedColumns:
         """What a column needs that is not known; '' if all is there."""
         if self._needs(name) is not None:
             return ""
-        return f"'{name}' needs {_OF_MACHINE if self._column(name).needs == 'seconds' else _OF_TILE}"
+        return f"'{name}' needs {_LACKS.get(self._column(name).needs, _OF_PROFILE)}"
 
     def _needs(self, name: str) -> object:
         """What the figures of a column follow from; None while that is not chosen."""
         needs = self._column(name).needs
         if needs == "seconds":
             return known_machine(self._store)
+        if needs in MEASURED:
+            profile = self._store.profile
+            if profile is None or (needs == "efficiency" and profile.machine is None):
+                return None
+            return profile.wall, profile.machine
         if needs != "utilization":
             return needs
         analysis = self._store.analysis
@@ -101,6 +110,8 @@ class AskedColumns:
                 tree.stale -= {name}
             if tree.model is model:
                 tree.rearrange(lambda changed: changed.rebuild(), sorting=True)
+                if needs in MEASURED:
+                    store.notify("focus")  # they have room from now on, and heads
 
 
 def _ranks(words: Mapping[int, str], count: int) -> Sequence[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.tui.text.lines import safe
@@ -19,11 +20,17 @@ def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     model.lay(overlay)
     known = columns_of(model)
     shown = [name for name in shown if name in known]
-    fresh = [] if overlay is None else [one.name for one in overlay.columns if one.name not in shown]
-    at = next((at for at, name in enumerate(shown) if known[name].is_number), len(shown))
-    model.set_columns((*shown[:at], *fresh, *shown[at:]))
+    fresh = () if overlay is None else [one.name for one in overlay.columns]
+    model.set_columns(in_front(model, shown, fresh))
     if model.metric.over and metric_of(model.metric.id, known) is None:
         model.set_metric(METRICS[0])
+
+
+def in_front(model: TreeModel, shown: Sequence[str], fresh: Sequence[str]) -> tuple[str, ...]:
+    """Columns with those that are fresh in front of the other figures."""
+    known = columns_of(model)
+    at = next((at for at, name in enumerate(shown) if known[name].is_number), len(shown))
+    return (*shown[:at], *(name for name in fresh if name not in shown), *shown[at:])
 
 
 def overlay_text(overlay: Overlay) -> str:

@@ -62,6 +62,8 @@ METRICS = (
     Metric("weights", "weights", "weight_bytes", "bytes", stored=True),
     Metric("activations", "activations", "activation_bytes", "bytes"),
 )
+MEASURED = ("measured", "measured_share", "efficiency")
+"""Columns that a profile brings."""
 _SHARE = Metric("share", "share", "macs", "share")
 
 

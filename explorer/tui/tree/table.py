@@ -20,7 +20,7 @@ from explorer.base.units import bytes_text, count_text, exact_text, number_text,
 from explorer.tui.text.drawing import kind_role
 from explorer.tui.text.lines import Line, Span, fit, line_width, middle, safe
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import METRICS, Metric, columns_of, metric_of
+from explorer.tui.tree.rows import MEASURED, METRICS, Metric, columns_of, metric_of
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
@@ -116,18 +116,22 @@ def look_of(
 def chosen_columns(model: TreeModel) -> list[str]:
     """The columns of the table, whether there is room for them or not."""
     known = columns_of(model)
-    return [name for name in model.columns if name in known] or [*SHOWN]
+    # those of a profile stay chosen for models that were not timed, and take no room there
+    lacking = {name for name in MEASURED if name not in model.asked}
+    return [name for name in model.columns if name in known and name not in lacking] or [*SHOWN]
 
 
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     """The columns that leave room for names: the one that rows are sorted by, then as many as fit.
 
-    Unless columns were chosen, what a layer is, MACs and their share go before the others.
+    Unless columns were chosen, what a layer is, MACs and their share go before the others; what was measured
+    always does.
     """
     known = columns_of(model)
     widths = _WIDTHS | {"text": 9 if width < _ROOMY else 12} | (_EXACT if exact else {})
     shown = chosen_columns(model)
-    first = [model.metric.id, *([] if model.columns else ["kind", "macs", "share"])]
+    timed = [name for name in MEASURED if name in shown]
+    first = [model.metric.id, *timed, *([] if model.columns else ["kind", "macs", "share"])]
     shown += [name for name in first if name not in shown]
     fits: dict[str, int] = {}
     room = width - 1

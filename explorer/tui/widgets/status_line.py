@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.text.lines import Line, Span, bar, fit, line_width, middle, safe
+from explorer.tui.text.lines import Line, Span, bar, cut, fit, line_width, middle, safe
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _COUNTABLE = 100_000
 """Beyond this a job counts bytes, of which a user wants the share."""
+_RESTING = ((" · timing, the screen rests meanwhile", "text"), ("  Esc stops ", "dim"))
 _TICK, _TICK_REMOTE = 0.5, 2.0
 
 
@@ -45,9 +46,10 @@ class JobLine(Status):
         running = self._jobs.current
         self.set_class(running is not None, "busy")
         self.show(lambda width: (self._line(width),))
-        if running is not None and self._timer is None:
+        rests = running is None or running.resting
+        if not rests and self._timer is None:
             self._timer = self.set_interval(_TICK_REMOTE if self._remote else _TICK, self.draw_status)
-        elif running is None and self._timer is not None:
+        elif rests and self._timer is not None:
             self._timer.stop()
             self._timer = None
 
@@ -73,6 +75,8 @@ class StatusLine(JobLine):
         if running is None:
             return done_line(store.last_command, store.message, width)
         refused = store.refused_job is running
+        if running.resting and not refused:
+            return cut(((f" {running.title}", "accent"), *_RESTING), width)
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=refused)
 
 

@@ -95,3 +95,10 @@ def test_what_cannot_be_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str
         err = said(capsys, LENET, *words, code=2)
         assert expected in err, err
         assert len(err.strip().splitlines()) == 1
+
+
+def test_columns_of_a_profile_say_who_makes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["layers", LENET, "--columns", "measured"]) == 2
+    err = capsys.readouterr().err
+    assert "'measured' needs a profile" in err
+    assert len(err.splitlines()) == 1

@@ -50,6 +50,12 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
         blocks += [Line(), layer_table(fact, shown)]
     if timed > len(shown):
         blocks.append(Line(Span(f"{len(shown):,} of {timed:,} layers; --limit shows more", "quiet")))
+    return [*blocks, *beside_layers(fact, limit)]
+
+
+def beside_layers(fact: Profile, limit: int) -> list[Block]:
+    """What stands below the layers: so many groups, the operators, what is no layer, what to know."""
+    blocks: list[Block] = []
     if fact.modules:
         blocks += [Line(), _modules(fact, limit)]
     if fact.operators:

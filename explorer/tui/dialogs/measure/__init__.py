@@ -1,0 +1,1 @@
+"""Measuring on the screen: how a model is to be timed, and what was found."""
