@@ -108,8 +108,26 @@ def sound(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ..
     return taken([_sound(choice, grids) for choice in choices])
 
 
-def _sound(choice: LayerChoice, grids: Grids) -> LayerChoice:
-    stored = [operand for operand in choice.layer.operands if operand.tensor is not None]
+def sound_weights(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ...]:
+    """The same before anything ran: of the weights whose bytes a scale is found in, which are read anyway.
+
+    Raises:
+        Misuse: No layer takes a format.
+    """
+    return taken(
+        [
+            _sound(choice, grids, ("weight",))
+            if choice.weight is not None and choice.weight.scaled
+            else choice
+            for choice in choices
+        ]
+    )
+
+
+def _sound(
+    choice: LayerChoice, grids: Grids, parts: Sequence[str] = ("weight", "input", "bias")
+) -> LayerChoice:
+    stored = [o for o in choice.layer.operands if o.tensor is not None and o.part in parts]
     try:
         for operand in stored if not choice.reason else ():
             if getattr(choice, operand.part) is not None:

@@ -25,7 +25,7 @@ from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
-from explorer.engine.quantize.grids import Grids, sound, wanted
+from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
 from explorer.engine.quantize.layers import Sizes, find_layers
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import quantized
@@ -73,8 +73,9 @@ class Quantizer:
     def choice(self, spec: QuantizeSpec, on_progress: OnProgress) -> Quantization:
         """What `quantize` would do to the current state."""
         chosen = self._chosen(spec, on_progress)
-        request = QuantizeRequest(spec)
-        return self._answer(chosen, Grids({}), {}, request, None, weights=False)
+        grids = Grids({})
+        chosen = replace(chosen, choices=sound_weights(chosen.choices, grids))
+        return self._answer(chosen, grids, {}, QuantizeRequest(spec), None, weights=False)
 
     @contextmanager
     def gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:

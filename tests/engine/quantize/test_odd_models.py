@@ -255,6 +255,10 @@ def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path) -> None:
     assert [layer.reason for layer in fact.layers] == ["", "the weight 'w' holds NaN or infinity"]
     assert [(row.op, row.changed, row.unchanged) for row in fact.by_op] == [("MatMul", 1, 1)]
     assert np.isnan(run(tmp_path / "q.onnx")[0][:, 2]).all()
+    with Session(tmp_path / "m.onnx") as session:  # so says the choice, before anything is written
+        assert [layer.reason for layer in session.quantize_choice(QuantizeSpec()).layers] == [
+            layer.reason for layer in fact.layers
+        ]
 
 
 @pytest.mark.parametrize("spec", [{}, {"form": "qoperator", "input": "uint8"}], ids=["qdq", "qoperator"])
