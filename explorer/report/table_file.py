@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Misuse
@@ -40,7 +39,7 @@ def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) 
         rows = [{**row, **{name: f.get(row["id"]) for name, f in figures}} for row in made["layers"]]
         return {**made, "layers": rows, "overlay": overlay(outside)}
 
-    _write(path, document, "layers")
+    write_document(document(), "layers", path)
 
 
 def write_sweep(fact: Sweep, path: str) -> None:
@@ -49,21 +48,33 @@ def write_sweep(fact: Sweep, path: str) -> None:
     Raises:
         Misuse: As `write_layers`.
     """
-    _write(path, lambda: sweep_document(fact, _tool()), "rows")
+    write_document(sweep_document(fact, _tool()), "rows", path)
 
 
 def _tool() -> str:
     return f"explorer {__version__}"
 
 
-def _write(path: str, make: Callable[[], dict[str, Any]], rows: str) -> None:
+def write_document(document: dict[str, Any], rows: str, path: str, overwrite: bool = True) -> None:
+    """Writes a document to `path`, a .json; or of it the list `rows`, a .csv.
+
+    Raises:
+        Misuse: Another ending, or the file cannot be written.
+    """
     ending = os.path.splitext(path)[1].lower()
     if ending not in (".csv", ".json"):
         raise Misuse("the ending says the format", where=path, hint="use .csv or .json")
-    document = make()
-    with atomic_write(path, overwrite=True) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        if ending == ".json":
-            json.dump(document, file, indent=2, allow_nan=False)
-            file.write("\n")
-        else:
-            file.write(csv_text(document[rows]))
+    if ending == ".json":
+        write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", path, overwrite)
+    else:
+        write_text(csv_text(document[rows]), path, overwrite)
+
+
+def write_text(text: str, path: str, overwrite: bool = True) -> None:
+    """Writes a text to `path`; the file appears when it is complete.
+
+    Raises:
+        Misuse: It cannot be written.
+    """
+    with atomic_write(path, overwrite=overwrite) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)

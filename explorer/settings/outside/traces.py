@@ -51,7 +51,7 @@ class _Trace(Struct):
     traceEvents: list[_Event]
 
 
-class Span(Struct, frozen=True):
+class TracedCall(Struct, frozen=True):
     """A call: what, when it began and how long it took, in microseconds."""
 
     name: str
@@ -108,21 +108,21 @@ def _closed(data: bytes) -> bytes:
     return text if text.endswith(b"]") else text.rstrip(b",") + b"]"
 
 
-def _spans(events: Sequence[_Event]) -> Iterator[Span]:
+def _spans(events: Sequence[_Event]) -> Iterator[TracedCall]:
     """Calls, written as one event or as two."""
     open_: dict[str, list[_Event]] = {}
     for event in events:
         if event.dur is not None:
             op = str(event.args.op_name) if event.args else ""
-            yield Span(str(event.name), event.ts, event.dur, event.cat or "", op)
+            yield TracedCall(str(event.name), event.ts, event.dur, event.cat or "", op)
         elif event.ph == "B":
             open_.setdefault(f"{event.pid}/{event.tid}", []).append(event)
         elif event.ph == "E" and (stack := open_.get(f"{event.pid}/{event.tid}")):
             began = stack.pop()
-            yield Span(str(began.name), began.ts, event.ts - began.ts, began.cat or "")
+            yield TracedCall(str(began.name), began.ts, event.ts - began.ts, began.cat or "")
 
 
-def _rows(spans: Sequence[Span], path: str) -> TraceRows:
+def _rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
     """The calls that name layers, and the runs that they are in."""
     modules: dict[str, tuple[str, int, int]] = {}
     if any(span.name.endswith(_KERNEL) and span.category == "Node" for span in spans):
@@ -142,12 +142,12 @@ def _rows(spans: Sequence[Span], path: str) -> TraceRows:
 
 
 def _of_torch(
-    spans: Sequence[Span], path: str
-) -> tuple[list[Span], list[Span], dict[str, tuple[str, int, int]]]:
+    spans: Sequence[TracedCall], path: str
+) -> tuple[list[TracedCall], list[TracedCall], dict[str, tuple[str, int, int]]]:
     """Modules and what somebody named, the runs, and which module of its class each is."""
     steps = [span for span in spans if span.name.startswith(_STEP)]
     called = [span for span in spans if span.name.startswith(MODULE)]
-    outer: list[Span] = []
+    outer: list[TracedCall] = []
     for span in called:
         if not outer or span.start >= outer[-1].start + outer[-1].took:
             outer.append(span)
@@ -171,7 +171,7 @@ def _of_torch(
     return named, steps or (outer if len(whole) == 1 else []), places
 
 
-def _taken(named: Sequence[Span], runs: Sequence[Span]) -> tuple[dict[str, float], list[str]]:
+def _taken(named: Sequence[TracedCall], runs: Sequence[TracedCall]) -> tuple[dict[str, float], list[str]]:
     """Microseconds by name: of one run the median, of an unknown number of runs all together."""
     apart = all(a.start + a.took <= b.start for a, b in pairwise(runs))
     starts = [run.start for run in runs]

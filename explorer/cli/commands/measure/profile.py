@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import roofline_machine
-from explorer.cli.output.answer import Answer, document, plain, present
+from explorer.cli.output.answer import Answer, document, plain, present, tool
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+from explorer.host.output_files import check_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
-    from explorer.facts import Info
+    from explorer.facts import Info, Layer
     from explorer.facts.profile.comparison import ProfileComparison
     from explorer.facts.profile.profile import Profile, ProfileSeries, ProfileSpec
     from explorer.facts.roofline import Machine
@@ -63,15 +67,26 @@ _OPTIONS = (
         " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
     ),
     Option("--limit", "how many layers (default 10; JSON and CSV: all)", "N", least=1),
+    Option(
+        "--trace",
+        "a Chrome trace of a median run, which Perfetto opens: groups, layers, kernels",
+        "FILE.json",
+    ),
+    Option("--tensorboard", "write times as scalars and a histogram into a folder for TensorBoard", "FOLDER"),
 )
+_ENDINGS = (".csv", ".json", ".folded")
+"""Of `--output`."""
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     named = given.machine or given.peak_macs or given.bandwidth
     machine = roofline_machine(given) if named else None
     if len(given.models) == 2:
+        _refuse_files(given)
         return _compared(given, machine, progress)
     several = len(given.batch or ()) > 1
+    rows = "batches" if several else "layers"
+    written = _checked(given)
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
         from explorer.facts.profile.profile import series  # not where it is refused before
@@ -82,15 +97,75 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             for batch in given.batch or (None,)
         ]
         sorted_ = [_arranged(given, one) for one in found]
-        return info, series(sorted_) if several else sorted_[0]
+        fact = series(sorted_) if several else sorted_[0]
+        if written:
+            whole = document().of_fact(info, fact, tool(), session.sha256()), rows
+            written[:] = _write(given, found, session.analysis().layers, whole)
+        return info, fact
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = present("measure.profile")
         found: list[Block] = getattr(words, name)(info, fact, given.limit or _LIMIT)
-        return found
+        return [*found, *(line for path in written for line in present("figures").written(path))]
 
     name = "profiles" if several else "profile"
-    return about(given, progress, ask, document().of_fact, blocks, "batches" if several else "layers")
+    return about(given, progress, ask, document().of_fact, blocks, rows)
+
+
+def _refuse_files(given: ParsedArgs) -> None:
+    for option in ("output", "trace", "tensorboard"):
+        if getattr(given, option):
+            raise Misuse("a file is of one model", where=f"--{option}", hint="--json prints two side by side")
+
+
+def _checked(given: ParsedArgs) -> list[str]:
+    """The files that are to be written, refused before anything is timed where they cannot be.
+
+    Raises:
+        Misuse: A file exists or is read for the result, or its ending says another format.
+        MissingExtra: What writes for TensorBoard is not installed.
+    """
+    read = [path for path in (given.input, given.weights_file, given.rules) if path]
+    files = [path for path in (given.output, given.trace) if path]
+    for path, endings in ((given.output, _ENDINGS), (given.trace, (".json",))):
+        if path and not path.lower().endswith(endings):
+            raise Misuse("the ending says the format", where=path, hint=f"use {' or '.join(endings)}")
+        if path:
+            check_target(path, overwrite=given.force, models=given.models, weights=(), inputs=read)
+    if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
+        raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
+    if given.tensorboard:
+        from explorer.report.measured import tensorboard
+
+        tensorboard.check(given.tensorboard)
+        files.append(given.tensorboard)
+    return files
+
+
+def _write(
+    given: ParsedArgs,
+    profiles: Sequence[Profile],
+    rows: Sequence[Layer],
+    whole: tuple[dict[str, Any], str],
+) -> list[str]:
+    """Writes what was asked for; the paths."""
+    from explorer.report import table_file
+    from explorer.report.measured import files, tensorboard
+
+    model = os.path.basename(given.models[0])
+    done = []
+    if given.output and given.output.lower().endswith(".folded"):
+        table_file.write_text("".join(files.stacks(profiles, rows, model)), given.output, given.force)
+        done.append(given.output)
+    elif given.output:
+        table_file.write_document(*whole, given.output, given.force)
+        done.append(given.output)
+    if given.trace:
+        table_file.write_text(files.trace(profiles, rows, model), given.trace, given.force)
+        done.append(given.trace)
+    if given.tensorboard:
+        done.append(tensorboard.write(profiles, given.tensorboard))
+    return done
 
 
 def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
@@ -152,10 +227,11 @@ COMMAND = Command(
     "profile",
     "how long a model runs here, layer by layer, and what is no layer",
     ("MODEL", "[OTHER]"),
-    (*_OPTIONS, "--input", "--seed", *MACHINE, *OPENING, *TABLE),
+    (*_OPTIONS, "--output", "--force", "--input", "--seed", *MACHINE, *OPENING, *TABLE),
     (
         "explorer profile model.onnx",
         "explorer profile model.onnx --batch 1,8,32 --threads 4",
+        "explorer profile model.onnx --trace run.json -o stacks.folded",
         "explorer profile model.onnx --machine npu --sort roof --json",
         "explorer profile model.onnx model_tiled.onnx    (in turn, layer by layer)",
     ),

@@ -1,0 +1,1 @@
+"""Files of a profile, for other tools: a trace, collapsed stacks, TensorBoard's events."""
