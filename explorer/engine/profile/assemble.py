@@ -34,12 +34,14 @@ class TimeSamples(Struct):
         seconds: Of each run.
         ops: Seconds and calls of one run by operator, as the runtime names it.
         allocated_bytes, peak_bytes: Memory, where the profiler tells.
+        backward: What of `seconds` is behind the loss of a training step.
     """
 
     seconds: list[float] = field(default_factory=list)
     ops: dict[str, tuple[float, int]] = field(default_factory=dict)
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
+    backward: list[float] = field(default_factory=list)
 
     @property
     def calls(self) -> int:
@@ -152,6 +154,8 @@ def _layer_time(
     # a group has the time of what it does itself, a Loop without its body, and the counts of all in it
     together = () if layer.group else (layer, *(layers[at] for at in inside if not layers[at].group))
     macs, moved = _work(together)
+    backward = spread(samples.backward).median if samples.backward else None
+    forward = max(0.0, median - (backward or 0.0))
     return LayerTime(
         row,
         layer.path,
@@ -160,14 +164,15 @@ def _layer_time(
         times,
         samples.calls,
         _share(median, whole),
-        macs / median if macs and median else None,
-        moved / median if moved and median else None,
+        macs / forward if macs and forward else None,
+        moved / forward if moved and forward else None,
         None,
         None if machine is None or macs is None or moved is None else least_seconds(macs, moved, machine),
         "",
         tuple([layers[at].path for at in inside]),
         samples.allocated_bytes,
         samples.peak_bytes,
+        backward,
     )
 
 

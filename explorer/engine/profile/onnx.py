@@ -7,10 +7,8 @@ Runs of the two alternate, so what changes meanwhile (clock, other work) meets b
 from __future__ import annotations
 
 import os
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from contextlib import ExitStack
 from typing import TypeVar
 
 import onnxruntime
@@ -25,16 +23,15 @@ from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.flat import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
-from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.load import LoadWatch
+from explorer.engine.profile.rounds import Measured
 from explorer.engine.profile.sessions import TimedSessions
-from explorer.engine.profile.statistics import spread, why_stop
-from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.profile.statistics import spread
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line
 from explorer.engine.runtime.provider_assignment import HOST, chosen_providers
 from explorer.facts import Analysis, Layer
-from explorer.facts.profile.profile import Profile, ProfileSpec, Stopped
+from explorer.facts.profile.profile import ProfileSpec, Stopped
 from explorer.facts.roofline import Machine
-from explorer.host.gc_pause import gc_pause
 
 _T = TypeVar("_T")
 
@@ -60,75 +57,13 @@ class TimedGraph(Struct, frozen=True):
     batch: int | None = None
 
 
-def profiles(
-    subjects: Sequence[TimedGraph],
-    spec: ProfileSpec,
-    *,
-    scratch: str,
-    machine: Machine | None = None,
-    on_progress: OnProgress = None,
-    cancel: Cancel = None,
-) -> list[TimedModel]:
-    """Times graphs; of several, runs of each follow those of the one before, in turn.
-
-    Args:
-        subjects: The graphs.
-        spec: How.
-        scratch: A folder for files that live as long as this takes.
-        machine: For the least time of each layer.
-        on_progress: Told how many runs were made.
-        cancel: Asked between runs; True stops.
+def measured(subject: TimedGraph, spec: ProfileSpec) -> Measured:
+    """A graph that is to be timed in onnxruntime.
 
     Raises:
-        Misuse: There is no such device, or not so many processors.
-        BadModel: onnxruntime cannot load or run the model; which layer, and what ran before it, is said.
-        Cancelled: `cancel` said so.
+        Misuse: There is no such device.
     """
-    providers = _providers(spec.device)
-    _check_threads(spec.threads)
-    report(on_progress, cancel, "loading")
-    every = [_Measured.of(subject, spec) for subject in subjects]
-    watch: LoadWatch | None = None
-    for _ in range(spec.repeat):
-        with tempfile.TemporaryDirectory(dir=scratch) as place, gc_pause():
-            for at, one in enumerate(every):
-                os.mkdir(folder := os.path.join(place, str(at)))
-                one.load(spec, providers, folder)
-                one.trying(lambda loaded: loaded.warm_up(spec, cancel))
-            watch = watch or LoadWatch(spec.threads or processors())
-            _alternate(every, spec, watch, on_progress, cancel)
-            for one in every:
-                one.take()
-    assert watch is not None
-    return [TimedModel(one.profile(spec, providers, watch, machine), one.layers, one.of_row) for one in every]
-
-
-def _alternate(
-    every: Sequence[_Measured],
-    spec: ProfileSpec,
-    watch: LoadWatch,
-    on_progress: OnProgress,
-    cancel: Cancel,
-) -> None:
-    """Blocks of runs of each model in turn, until all have enough."""
-    limit = spec.time_limit * len(every) / spec.repeat
-    began = time.perf_counter()
-
-    def why(wall: Sequence[float]) -> Stopped | None:
-        return why_stop(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
-
-    def step(done: int) -> None:
-        report(on_progress, cancel, "timing", done, spec.steps or 0)
-
-    going = True
-    while going:
-        found = [
-            one.trying(partial(TimedSessions.block, room=one.room, watch=watch, step=step, stop=why))
-            for one in every
-        ]
-        for one, stopped in zip(every, found, strict=True):
-            one.stopped = stopped or one.stopped
-        going = None in found
+    return _MeasuredGraph.of(subject, spec, _providers(spec.device))
 
 
 def _providers(device: str) -> list[str]:
@@ -141,16 +76,6 @@ def _providers(device: str) -> list[str]:
         has = ", ".join(sorted(short))
         raise Misuse(f"onnxruntime has no '{device}' here", where="--device", hint=f"it has {has}")
     return list(chosen_providers([device]))
-
-
-def _check_threads(threads: int | None) -> None:
-    there = processors()
-    if threads is not None and threads > there:
-        raise Misuse(
-            f"{threads:,} threads on {there:,} processors would wait for each other",
-            where="--threads",
-            hint=f"{there:,} at most",
-        )
 
 
 def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) -> tuple[str, ...]:
@@ -168,7 +93,7 @@ def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) 
     return tuple(notes)
 
 
-class _Measured(Struct):
+class _MeasuredGraph(Struct):
     """What was measured so far, over all repeats.
 
     Attributes:
@@ -180,6 +105,7 @@ class _Measured(Struct):
     subject: TimedGraph
     level: str
     flat: FlatGraph
+    providers: Sequence[str]
     loaded: TimedSessions | None = None
     stopped: Stopped = "steps"
     wall: list[float] = field(default_factory=list)
@@ -192,11 +118,11 @@ class _Measured(Struct):
     runs: int = 0
 
     @classmethod
-    def of(cls, subject: TimedGraph, spec: ProfileSpec) -> _Measured:
+    def of(cls, subject: TimedGraph, spec: ProfileSpec, providers: Sequence[str]) -> _MeasuredGraph:
         """Of what nothing is measured yet."""
         flat = flattened(subject.model, subject.analysis.layers)
         few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
-        return cls(subject, spec.optimize or ("all" if few else "none"), flat)
+        return cls(subject, spec.optimize or ("all" if few else "none"), flat, providers)
 
     @property
     def layers(self) -> Sequence[Layer]:
@@ -209,9 +135,9 @@ class _Measured(Struct):
         events = sum(max(1, layer.calls) for layer in self.layers if not layer.group)
         return max(1, _MOST_EVENTS // max(1, events))
 
-    def load(self, spec: ProfileSpec, providers: Sequence[str], folder: str) -> None:
-        """Loads the model, with its scratch files in a folder."""
-        feeds = self.subject.feeds
+    def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
+        """See `Measured`."""
+        feeds, providers = self.subject.feeds, self.providers
         try:
             self.loaded = TimedSessions(self.flat.model, feeds, spec, self.level, providers, folder)
         except BadModel as error:
@@ -252,10 +178,8 @@ class _Measured(Struct):
             raise BadModel("one run has more kernels than onnxruntime's profiler keeps")
         os.unlink(path)
 
-    def profile(
-        self, spec: ProfileSpec, providers: Sequence[str], watch: LoadWatch, machine: Machine | None
-    ) -> Profile:
-        """What was found."""
+    def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
+        """See `Measured`."""
         first = next(iter(self.subject.feeds.values()), None)
         conditions = Conditions(
             warmup=spec.warmup,
@@ -270,10 +194,11 @@ class _Measured(Struct):
             inputs=self.subject.inputs,
             machine=machine,
             load=watch.words(spread(self.wall)),
-            notes=_notes(spec, self.level, providers, len(self.flat.model.graph.nodes)),
+            notes=_notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes)),
         )
         within = {row: around for row, around in self.within.items() if row not in self.of_row}
-        return assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
+        found = assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
+        return TimedModel(found, self.layers, self.of_row)
 
     def _add(self, run: KernelRun) -> None:
         """Adds a run; what did not run in it, or in others, has a sample of 0 there."""

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnxruntime
@@ -19,10 +19,9 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Model
-from explorer.engine.profile.load import LoadWatch
-from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.runtime.onnxruntime import Array, one_line
-from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
+from explorer.facts.profile.profile import ProfileSpec
 
 _Level = onnxruntime.GraphOptimizationLevel
 LEVELS: Mapping[str, Any] = {
@@ -33,22 +32,13 @@ LEVELS: Mapping[str, Any] = {
 }
 """Levels of graph optimisation by the word for `--optimize`."""
 
-_SHORT = 0.2
-"""Seconds of a block of runs; of a run that takes longer it is not seen that the sessions change hands."""
-_BLOCK, _OBSERVED = 10, 3
-"""Runs of a block without the profiler and with it."""
 _WEIGHTS = "optimised.data"
 _FULL = 1 << 20
 """Bytes below which a disk is full."""
 
 
-class TimedSessions:
-    """A session without the profiler and one with it.
-
-    Attributes:
-        wall, profiled: Seconds of their runs.
-        counted: Of each run under the profiler, whether it was timed.
-    """
+class TimedSessions(TimedRuns):
+    """A session without the profiler and one with it."""
 
     def __init__(
         self,
@@ -59,11 +49,9 @@ class TimedSessions:
         providers: Sequence[str],
         place: str,
     ) -> None:
+        super().__init__()
         self._feeds, self._level, self._place = feeds, level, place
         self._made = skeleton(model, folder=(folder := _folder(model)))
-        self.wall: list[float] = []
-        self.profiled: list[float] = []
-        self.counted: list[bool] = []
 
         def session(**more: Any) -> Any:
             options = _options(spec, level, folder)
@@ -113,74 +101,17 @@ class TimedSessions:
             os.unlink(os.path.join(self._place, _WEIGHTS))
         return graph
 
-    def warm_up(self, spec: ProfileSpec, cancel: Cancel) -> None:
-        """Runs that are not timed: the runtime plans its memory in the first."""
-        began = time.perf_counter()
-        for step in range(max(1, spec.warmup)):
-            stop_if(cancel)
-            self._run(self._observed, None)
-            self.counted.append(False)
-            if step < spec.warmup:
-                self._run(self._plain, None)
-            if time.perf_counter() - began > spec.time_limit / 2:
-                break
-
-    def block(
-        self,
-        room: int,
-        watch: LoadWatch,
-        step: Callable[[int], None],
-        stop: Callable[[Sequence[float]], Stopped | None],
-    ) -> Stopped | None:
-        """Times some runs without the profiler, and some with it.
-
-        Args:
-            room: Runs under the profiler that are kept.
-            watch: Looks at what else runs meanwhile.
-            step: Told before each run how many were made.
-            stop: Says of the times so far why no more are needed.
-        """
-        short = not self.wall or self.wall[-1] < _SHORT
-        if short:  # threads of this session wake up in a run that nobody counts
-            self._run(self._plain, None)
-        why: Stopped | None = None
-        began = len(self.wall)
-        with watch:
-            while why is None and not _enough(self.wall[began:], _BLOCK):
-                step(len(self.wall))
-                self._run(self._plain, self.wall)
-                why = stop(self.wall)
-        began = len(self.profiled)
-        if short and self._kept(room):
-            self._run(self._observed, None)
-            self.counted.append(False)
-        few = min(len(self.wall), SURE) if why else 0  # an interval of each layer, too
-        while self._kept(room) and (
-            len(self.profiled) < few or not _enough(self.profiled[began:], _OBSERVED)
-        ):
-            self._run(self._observed, self.profiled)
-            self.counted.append(True)
-        return why
-
-    def _kept(self, room: int) -> bool:
-        """Whether the events of another run under the profiler are kept."""
-        return len(self.counted) < room or not any(self.counted)
-
-    def _run(self, session: Any, times: list[float] | None) -> None:
+    def once(self, observed: bool) -> float:
+        """See `TimedRuns`."""
+        session = self._observed if observed else self._plain
         began = time.perf_counter()
         session.run(None, self._feeds)
-        if times is not None:
-            times.append(time.perf_counter() - began)
+        return time.perf_counter() - began
 
     def end(self) -> str:
         """The path of the profile."""
         path: str = self._observed.end_profiling()
         return path
-
-
-def _enough(times: Sequence[float], most: int) -> bool:
-    """Whether a block of runs is long enough."""
-    return len(times) >= most or sum(times) >= _SHORT
 
 
 def _folder(model: Model) -> str:

@@ -35,6 +35,8 @@ class ProfileSpec(Struct, frozen=True):
         time_limit: Seconds after which no more runs are made.
         input: An .npy or .npz file to run on; None draws it.
         seed: Of drawn inputs.
+        train: A training step: forward, backward, optimizer. Of modules alone.
+        optimizer: What takes the step: 'sgd', 'momentum', 'adam'.
     """
 
     optimize: str | None = None
@@ -46,6 +48,8 @@ class ProfileSpec(Struct, frozen=True):
     time_limit: float = 10.0
     input: str | None = None
     seed: int = 0
+    train: bool = False
+    optimizer: str = "sgd"
 
 
 class Spread(Struct, frozen=True):
@@ -89,6 +93,7 @@ class LayerTime(Struct, frozen=True):
         holds: Paths of the layers within this one.
         allocated_bytes, peak_bytes: Memory that its kernels asked for, and the most that was held at once,
             where the profiler tells.
+        backward_seconds: What of `seconds` is behind the loss of a training step, where it runs there.
     """
 
     layer: int
@@ -106,13 +111,21 @@ class LayerTime(Struct, frozen=True):
     holds: tuple[str, ...] = ()
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
+    backward_seconds: float | None = None
+
+    @property
+    def forward_seconds(self) -> float | None:
+        """Its time without that behind the loss: what is counted of it is of this."""
+        if self.seconds is None:
+            return None
+        return max(0.0, self.seconds.median - (self.backward_seconds or 0.0))
 
     @property
     def efficiency(self) -> float | None:
         """The least time over the measured one: 1 is at the roof."""
-        if self.limit_seconds is None or self.seconds is None or not self.seconds.median:
+        if self.limit_seconds is None or not self.forward_seconds:
             return None
-        return self.limit_seconds / self.seconds.median
+        return self.limit_seconds / self.forward_seconds
 
 
 class OperatorTime(Struct, frozen=True):
@@ -120,9 +133,11 @@ class OperatorTime(Struct, frozen=True):
 
     Attributes:
         op: As the runtime names it.
-        seconds: Sum of medians, of one run.
+        seconds: Sum of medians, of one run; of torch's operators with those that they call.
+        share: As of a layer; of torch's operators of what they take themselves.
         layers: How many layers have kernels of it.
         self_seconds: Without what operators that it calls take; None where that is the same.
+        allocated_bytes: What it asked for itself less what it gave back, where the profiler tells.
     """
 
     op: str
@@ -162,6 +177,14 @@ class OtherTime(Struct, frozen=True):
     share: float
 
 
+class PhaseTime(Struct, frozen=True):
+    """A part of a training step, measured without a profiler: 'forward', 'loss', 'backward', ..."""
+
+    name: str
+    seconds: Spread
+    share: float
+
+
 class Profile(Struct, frozen=True):
     """How long one model runs, and where the time goes.
 
@@ -190,6 +213,7 @@ class Profile(Struct, frozen=True):
         machine: That `limit_seconds` are of: the least time of a layer, and here of all whose limit is known.
         loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
         notes: What else to know, in words.
+        phases: The parts of a training step; none where it is no step.
     """
 
     wall_seconds: float
@@ -217,6 +241,7 @@ class Profile(Struct, frozen=True):
     loaded: bool = False
     load: str = ""
     notes: tuple[str, ...] = ()
+    phases: tuple[PhaseTime, ...] = ()
 
     @property
     def efficiency(self) -> float | None:

@@ -10,8 +10,9 @@ from explorer.engine.diff import tree_diff
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened import dims_of
 from explorer.engine.profile.compare import compared
-from explorer.engine.profile.onnx import TimedGraph, profiles
-from explorer.engine.progress import Cancel, OnProgress
+from explorer.engine.profile.onnx import TimedGraph, measured
+from explorer.engine.profile.rounds import Measured, timed
+from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.random_inputs import (
     InputShapes,
@@ -21,12 +22,18 @@ from explorer.engine.runtime.random_inputs import (
     plan_inputs,
     sizes_of,
 )
-from explorer.facts import Analysis
 from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
+from explorer.facts.training import OPTIMIZERS
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Models
+from explorer.session.profile.analysis import analysis_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.engine.costs.value_flow import ValueFlow
+    from explorer.engine.profile.torch.modules import TimedModule
 
 State = tuple[Models, int]
 """A model of a session: which session's, and where in its history."""
@@ -50,16 +57,15 @@ class Profiler:
         """Times one state."""
         check(spec)
         models, at = self._models, self._models.at(index)
-        subject = subject_of(models, at, spec, batch, on_progress, cancel)
-        (timed,) = profiles(
-            [subject],
+        (found,) = timed(
+            [self._measured(models, at, spec, batch, on_progress, cancel)[0]],
             spec,
             scratch=models.workdir,
             machine=machine,
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._keep(models, at, timed.profile)
+        return self._keep(models, at, found.profile)
 
     def compare(
         self,
@@ -74,30 +80,62 @@ class Profiler:
         """Times two states in turn, and sets their rows beside each other."""
         check(spec)
         both = (self._models, before), after
-        graphs = [
-            subject_of(models, at, spec, batch, on_progress, cancel)
+        every = [
+            self._measured(models, at, spec, batch, on_progress, cancel)
             for (models, at), batch in zip(both, batches, strict=True)
         ]
+        graphs = [subject.model for _, subject in every if isinstance(subject, TimedGraph)]
+
+        def flow(models: Models, at: int) -> ValueFlow | None:
+            return models.examined(at, on_progress, cancel).flow
+
         tree = tree_diff(
-            graphs[0].analysis,
-            graphs[1].analysis,
-            form="graph",
-            graphs=(graphs[0].model, graphs[1].model),
+            every[0][1].analysis,
+            every[1][1].analysis,
+            form="graph" if len(graphs) == 2 else "rows",
+            graphs=(graphs[0], graphs[1]) if len(graphs) == 2 else None,
+            flows=(None, None) if graphs else (flow(*both[0]), flow(*both[1])),
             on_progress=on_progress,
             cancel=cancel,
         )
-        found = profiles(
-            graphs,
+        found = timed(
+            [one for one, _ in every],
             spec,
             scratch=self._models.workdir,
             machine=machine,
             on_progress=on_progress,
             cancel=cancel,
         )
-        for (models, at), timed in zip(both, found, strict=True):
-            self._keep(models, at, timed.profile)
+        for (models, at), one in zip(both, found, strict=True):
+            self._keep(models, at, one.profile)
         compared_ = compared(found[0], found[1], tree)
         return replace(compared_, names=(both[0][0].label(before), after[0].label(after[1])))
+
+    def _measured(
+        self,
+        models: Models,
+        at: int,
+        spec: ProfileSpec,
+        batch: int | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> tuple[Measured, TimedGraph | TimedModule]:
+        """A state that is to be timed, in what runs it."""
+        report(on_progress, cancel, "loading")
+        if models.is_module(at) or (not at and not models.is_graph and models.from_torch):
+            from explorer.engine.profile.torch.modules import measured as in_torch  # torch
+            from explorer.session.profile.modules import module_of
+
+            module = module_of(models, at, spec, batch, on_progress, cancel)
+            return in_torch(module, spec), module
+        if spec.train:
+            raise Misuse(
+                "a training step is of a module, and this is an ONNX graph",
+                where="--training",
+                hint="give a torchvision name or package.module:callable",
+            )
+        graph = subject_of(models, at, spec, batch, on_progress, cancel)
+        return measured(graph, spec), graph
 
     def _keep(self, models: Models, at: int, profile: Profile) -> Profile:
         found = replace(profile, notes=(*models.random_weights(), *profile.notes))
@@ -116,6 +154,10 @@ def check(spec: ProfileSpec) -> None:
         value = getattr(spec, name)
         if value is not None and value < low:
             raise Misuse(f"'{value}' is too few", where=f"--{name}", hint=f"{low} at least")
+    if spec.optimizer not in OPTIMIZERS:
+        raise Misuse(
+            f"there is no optimizer '{spec.optimizer}'", where="--optimizer", hint=", ".join(OPTIMIZERS)
+        )
     if not 0 < spec.time_limit < float("inf"):
         raise Misuse(
             f"'{spec.time_limit:g}' is no time", where="--time-limit", hint="write seconds, such as 10"
@@ -137,7 +179,7 @@ def subject_of(
     """
     if not at and not models.is_graph:
         raise Misuse(
-            "onnxruntime runs ONNX graphs, and this is none",
+            "it is neither an ONNX graph nor a module that can run",
             where=models.source,
             hint="explorer convert MODEL -o OUT.onnx, and that",
         )
@@ -157,7 +199,7 @@ def subject_of(
     if not sizes and not usual.dims and not shapes and opened.options.past is None:
         analysis = models.examined(at, on_progress, cancel).analysis
     else:
-        analysis = _analysis(models, at, {**usual.dims, **sizes}, given, on_progress, cancel)
+        analysis = analysis_at(models, at, {**usual.dims, **sizes}, given, on_progress, cancel)
     feeds = draw(drawn, spec.seed)
     return TimedGraph(model, analysis, feeds, tuple([one.text() for one in drawn]), batch)
 
@@ -188,21 +230,3 @@ def _given(model: Model, path: str, batch: int | None, shapes: InputShapes) -> t
     if rows != batch:
         raise Misuse(f"there are {rows:,} rows for a batch of {batch:,}", where=path)
     return found
-
-
-def _analysis(
-    models: Models,
-    at: int,
-    dims: dict[str, int],
-    shapes: InputShapes,
-    on_progress: OnProgress,
-    cancel: Cancel,
-) -> Analysis:
-    """What is counted at other sizes of the inputs; the session keeps those that it has."""
-    opened = models.opened(at, on_progress)
-    usual = opened.options
-    opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
-    try:
-        return opened.examine(on_progress=on_progress, cancel=cancel).analysis
-    finally:
-        opened.options = usual

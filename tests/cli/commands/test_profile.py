@@ -102,3 +102,36 @@ def test_columns_of_a_profile_say_who_makes_one(capsys: pytest.CaptureFixture[st
     err = capsys.readouterr().err
     assert "'measured' needs a profile" in err
     assert len(err.splitlines()) == 1
+
+
+_NET = """
+import torch
+from torch import nn
+def net():
+    made = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    return made, torch.randn(2, 3, 8, 8)
+"""
+
+
+def test_a_module_has_its_operators_with_their_memory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "timed_net.py").write_text(_NET)
+    model = f"{tmp_path / 'timed_net.py'}:net"
+    told = json.loads(said(capsys, model, *FEW, "--batch", "5", "--json"))
+    assert told["rows"] == 5
+    kernels = {one["op"]: one for one in told["operators"]}
+    assert kernels["aten::addmm"]["allocated_bytes"] == 5 * 5 * 4
+    own = [one["self_seconds"] for one in told["operators"]]
+    assert own == sorted(own, reverse=True)
+    assert all(one["seconds"] >= one["self_seconds"] for one in told["operators"])
+    text = said(capsys, model, *FEW, "--training", "--optimizer", "adam")
+    for head in ("forward", "backward", "optimizer step", "memory", "self"):
+        assert head in text
+    assert "aten::convolution_backward" in text
+    rows = list(csv.DictReader(io.StringIO(said(capsys, model, *FEW, "--training", "--csv"))))
+    assert {row["path"]: bool(row["backward_seconds"]) for row in rows}["3"]
+
+
+def test_a_training_step_is_of_a_module(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--training: a training step is of a module" in said(capsys, LENET, "--training", code=2)

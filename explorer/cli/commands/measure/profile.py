@@ -66,6 +66,13 @@ _OPTIONS = (
         manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
         " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
     ),
+    Option("--training", "time a training step of a module: forward, backward, optimizer"),
+    Option(
+        "--optimizer",
+        "what takes the step of --training (default sgd)",
+        default="sgd",
+        choices=("sgd", "momentum", "adam"),
+    ),
     Option("--limit", "how many layers (default 10; JSON and CSV: all)", "N", least=1),
     Option(
         "--trace",
@@ -209,6 +216,8 @@ def _spec(given: ParsedArgs) -> ProfileSpec:
         time_limit=float(given.time_limit),
         input=given.input,
         seed=given.seed,
+        train=given.training,
+        optimizer=given.optimizer,
     )
 
 
@@ -233,11 +242,13 @@ COMMAND = Command(
         "explorer profile model.onnx --batch 1,8,32 --threads 4",
         "explorer profile model.onnx --trace run.json -o stacks.folded",
         "explorer profile model.onnx --machine npu --sort roof --json",
+        "explorer profile resnet18 --batch 5 --training",
         "explorer profile model.onnx model_tiled.onnx    (in turn, layer by layer)",
     ),
     _run,
     usage="profile MODEL [OTHER]",
-    manual="how long an ONNX graph runs in onnxruntime on this machine: each layer's time with its spread,"
+    manual="how long a model runs on this machine, an ONNX graph in onnxruntime and a module in torch: each"
+    " layer's time with its spread, operators with their memory,"
     " what is no layer, MACs and bytes a second, how sure it is, and whether the machine was loaded;"
     " of two models the layers side by side, timed in turn, and which differences are more than noise",
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import rate_text, seconds_text
+from explorer.base.units import bytes_text, rate_text, seconds_text
 from explorer.facts import Info
-from explorer.facts.profile.profile import LayerTime, Profile, ProfileSeries, Spread
+from explorer.facts.profile.profile import LayerTime, OperatorTime, Profile, ProfileSeries, Spread
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -46,6 +46,8 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     shown = [one for one in fact.layers if one.seconds][:limit]
     timed = sum(one.seconds is not None for one in fact.layers)
     blocks: list[Block] = [figures(fact)]
+    if fact.phases:
+        blocks += [Line(), _phases(fact)]
     if shown:
         blocks += [Line(), layer_table(fact, shown)]
     if timed > len(shown):
@@ -173,6 +175,7 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             bar_text(one.share, largest),
             _rate(one.macs_per_second, "MAC/s"),
             _rate(one.bytes_per_second, "B/s"),
+            "" if one.backward_seconds is None else seconds(one.backward_seconds),
             share(one.efficiency, 1.0) if one.efficiency is not None else "",
         )
 
@@ -187,6 +190,7 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
         Column("", role="bar", drop=9),
         Column("MACs/s", "right", drop=3),
         Column("bytes/s", "right", drop=4),
+        Column("backward" if fact.phases else "", "right", drop=1),
         Column("of roof" if fact.machine is not None else "", "right", drop=1),
     )
     return Table(columns, Rows(row, layers), what="layers")
@@ -197,23 +201,58 @@ def _rate(value: float | None, unit: str) -> Cell:
 
 
 def operator_table(fact: Profile) -> Table:
-    """A row a kind of kernel, the most expensive first."""
-    columns = (
+    """A row a kind of kernel, the most expensive first; of torch's what each takes itself."""
+    calling = any(one.self_seconds is not None for one in fact.operators)
+    told = any(one.allocated_bytes is not None for one in fact.operators)
+    columns = [
         Column("kernel", shrink=True),
-        Column("time", "right"),
+        Column("self" if calling else "time", "right"),
+        *([Column("total", "right", drop=2)] if calling else []),
         Column("share", "right"),
         Column("calls", "right"),
+        *([Column("memory", "right")] if told else []),
         Column("layers", "right", drop=1),
+    ]
+
+    def row(one: OperatorTime) -> tuple[Cell, ...]:
+        own = one.seconds if one.self_seconds is None else one.self_seconds
+        return (
+            Span(one.op, "kind"),
+            seconds(own),
+            *([seconds(one.seconds)] if calling else []),
+            Span(share_text(one.share, 1), value=one.share),
+            plain(one.calls),
+            *([_memory(one.allocated_bytes)] if told else []),
+            plain(one.layers),
+        )
+
+    return Table(columns, Rows(row, fact.operators[:_OPERATORS]), what="operators")
+
+
+def _memory(size: int | None) -> Cell:
+    """What was asked for less what was given back, which may be below nothing."""
+    if size is None:
+        return ""
+    text = f"{'-' * (size < 0)}{bytes_text(abs(size))}"
+    return quiet_zero(Span(text, "figure", value=size))
+
+
+def _phases(fact: Profile) -> Table:
+    """The parts of a training step."""
+    columns = (
+        Column("training step"),
+        Column("time", "right"),
+        Column("p10 to p90", "right", drop=1),
+        Column("share", "right"),
     )
     rows = [
         (
-            Span(one.op, "kind"),
-            seconds(one.seconds),
+            one.name,
+            seconds(one.seconds.median),
+            Span(f"{seconds_text(one.seconds.p10)} to {seconds_text(one.seconds.p90)}", "quiet"),
             Span(share_text(one.share, 1), value=one.share),
-            plain(one.calls),
-            plain(one.layers),
         )
-        for one in fact.operators[:_OPERATORS]
+        for one in fact.phases
     ]
     return Table(columns, rows)
 

@@ -1,0 +1,254 @@
+"""Events of torch's profiler as what ran for each row: nested by time, given to the module that called.
+
+An operator that no other calls is a kernel here: it is its module's. Those of a module with others in it are
+the rows of the functions that it calls where they come in the same order under the same names, and else its
+own. What runs backward is the row's whose operator made it, by the sequence number that autograd gives both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from explorer.facts import Layer
+
+MODULE, PHASE = "explorer module ", "explorer phase "
+"""What ranges of ours begin with: behind it a row, or what a training step does."""
+_BACKWARD = "autograd::engine::evaluate_function: "
+_MEMORY = "[memory]"
+
+
+class Event(NamedTuple):
+    """One event, in nanoseconds; `sequence` is autograd's number, `forward` the thread that gave it."""
+
+    name: str
+    start: int
+    end: int
+    thread: int
+    sequence: int
+    forward: int
+    bytes: int
+    range: bool
+
+
+def events_of(profiler: Any) -> list[Event]:
+    """What a `torch.profiler.profile` that has ended saw on the processor."""
+    return [
+        Event(
+            one.name(),
+            one.start_ns(),
+            one.end_ns(),
+            one.start_thread_id(),
+            one.sequence_nr(),
+            one.fwd_thread_id(),
+            one.nbytes(),
+            one.is_user_annotation(),
+        )
+        for one in profiler.profiler.kineto_results.events()
+        if one.device_type().name == "CPU"
+    ]
+
+
+class Ran(Struct):
+    """What ran for a row, or under a name, in one run.
+
+    Attributes:
+        backward: Of `seconds`, those behind the loss.
+        ops: Seconds and calls by operator.
+        requested_bytes: Memory that was asked for.
+        held_bytes: The most of it that a call held at once.
+    """
+
+    seconds: float = 0.0
+    backward: float = 0.0
+    ops: dict[str, tuple[float, int]] = field(default_factory=dict)
+    requested_bytes: int = 0
+    held_bytes: int = 0
+
+
+class OperatorRun(Struct):
+    """All calls of one operator in one run, as `key_averages` has them.
+
+    Attributes:
+        seconds: With the operators that it calls; one within another of its name counts twice, as there.
+        self_seconds: Without them.
+        bytes: What it asked for itself less what it gave back.
+        rows: That it ran for.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    self_seconds: float = 0.0
+    bytes: int = 0
+    rows: set[int] = field(default_factory=set)
+
+
+class ModuleRun(Struct):
+    """One run of a module: what ran for its rows, for none of them, and by operator."""
+
+    rows: dict[int, Ran] = field(default_factory=dict)
+    other: dict[str, Ran] = field(default_factory=dict)
+    operators: dict[str, OperatorRun] = field(default_factory=dict)
+
+
+class _Open(Struct):
+    """An event around others, `children` of them. `functions` are the rows that a module's own operators
+    may be.
+    """
+
+    event: Event
+    row: int | None
+    around: _Open | None = None
+    children: int = 0
+    top: _Open | None = None
+    functions: list[tuple[str, int]] | None = None
+    phase: str = ""
+    inside: int = 0
+    bytes: int = 0
+    requested: int = 0
+    held: int = 0
+    most: int = 0
+
+
+class FunctionRows:
+    """Rows that are functions which a module calls, by the module's row; -1 for those of the model."""
+
+    def __init__(self, layers: Sequence[Layer], modules: Iterable[int]) -> None:
+        known, self._of = {*modules}, dict[int, list[tuple[str, int]]]()
+        for layer in layers:
+            if layer.id not in known and not layer.group:
+                around = -1 if layer.parent is None else layer.parent
+                self._of.setdefault(around, []).append((_bare(layer.kind), layer.id))
+
+    def of(self, row: int | None) -> Sequence[tuple[str, int]]:
+        """Those of a module, in their order, with their names."""
+        return self._of.get(-1 if row is None else row, ())
+
+
+def _bare(name: str) -> str:
+    """An operator's name without its library, and without what says that it works in place."""
+    return name.rpartition("::")[2].rstrip("_")
+
+
+def module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
+    """What ran for which row.
+
+    Args:
+        events: Of one run.
+        functions: Rows that are no modules.
+    """
+    return _Reader(functions).read(events)
+
+
+class _Reader:
+    def __init__(self, functions: FunctionRows) -> None:
+        self._functions = functions
+        self._found = ModuleRun()
+        self._tops: list[_Open] = []
+        self._ops: list[_Open] = []
+        self._made: dict[tuple[int, int], int | None] = {}
+        """The row of the last operator before a gradient of this thread and number was made."""
+
+    def read(self, events: Sequence[Event]) -> ModuleRun:
+        # ranges that begin together: the longer is around the other
+        order = sorted(events, key=lambda one: (one.thread, one.start, -one.end))
+        stack: list[_Open] = []
+        for event in order:
+            while stack and (stack[-1].event.thread != event.thread or stack[-1].event.end < event.end):
+                stack.pop()
+            if event.name == _MEMORY:
+                _allocated(stack, event.bytes)
+            else:
+                stack.append(self._opened(event, stack))
+        for top in self._tops:
+            self._settle(top)
+        for op in self._ops:
+            self._add(op)
+        return self._found
+
+    def _opened(self, event: Event, stack: Sequence[_Open]) -> _Open:
+        """An event with what is around it."""
+        around = stack[-1] if stack else None
+        one = _Open(event, around.row if around else None, around)
+        if around is not None:
+            around.children += 1
+            one.top, one.phase = around.top, around.phase
+        if event.range:
+            one.functions = around.functions if around else None
+            if event.name.startswith(MODULE):
+                row = int(event.name.removeprefix(MODULE))
+                one.row = None if row < 0 else row
+                one.functions = [*self._functions.of(one.row)]
+            elif event.name.startswith(PHASE):
+                one.phase = event.name.removeprefix(PHASE)
+            return one
+        if one.top is None:
+            self._begin(one, around)
+        for caller in reversed(stack):
+            if not caller.event.range:
+                caller.inside += event.end - event.start
+                break
+        self._ops.append(one)
+        if event.sequence >= 0 and not event.name.startswith(_BACKWARD) and one.phase != "backward":
+            assert one.top is not None
+            self._made[event.thread, event.sequence] = one.top.row
+        return one
+
+    def _begin(self, one: _Open, around: _Open | None) -> None:
+        """An operator that no other calls."""
+        one.top = one
+        self._tops.append(one)
+        ahead = around.functions if around is not None and around.functions else []
+        name = _bare(one.event.name)
+        at = next((at for at, (known, _) in enumerate(ahead) if known == name), None)
+        if at is not None:
+            one.row = ahead[at][1]
+            del ahead[: at + 1]
+
+    def _settle(self, top: _Open) -> None:
+        """Adds a kernel to its row; what runs backward to the row that made it."""
+        event, backward = top.event, False
+        if event.name.startswith(_BACKWARD) and (top.row is None or top.phase == "backward"):
+            backward = True
+            top.row = self._made.get((event.forward, event.sequence))
+        took = (event.end - event.start) * 1e-9
+        name = event.name.removeprefix(_BACKWARD)
+        if top.row is not None:
+            ran = self._found.rows.setdefault(top.row, Ran())
+        else:
+            known = top.phase if top.phase and top.phase != "forward" else name
+            ran = self._found.other.setdefault(known, Ran())
+        ran.seconds += took
+        ran.backward += took if backward else 0.0
+        seconds, calls = ran.ops.get(name, (0.0, 0))
+        ran.ops[name] = seconds + took, calls + 1
+        ran.requested_bytes += top.requested
+        ran.held_bytes = max(ran.held_bytes, top.most)
+
+    def _add(self, op: _Open) -> None:
+        event = op.event
+        run = self._found.operators.setdefault(event.name, OperatorRun())
+        around = op.around
+        # one that calls nothing but itself, for another kind of tensor, is one call
+        if around is None or around.event.name != event.name or around.children > 1:
+            run.calls += 1
+            run.seconds += (event.end - event.start) * 1e-9
+        run.self_seconds += (event.end - event.start - op.inside) * 1e-9
+        run.bytes += op.bytes
+        if op.top is not None and op.top.row is not None:
+            run.rows.add(op.top.row)
+
+
+def _allocated(stack: Sequence[_Open], size: int) -> None:
+    """Memory that was asked for, or given back where it is below 0, within what is open."""
+    caller = next((one for one in reversed(stack) if not one.event.range), None)
+    if caller is None:
+        return
+    caller.bytes += size
+    top = caller.top
+    assert top is not None
+    top.requested += max(0, size)
+    top.held += size
+    top.most = max(top.most, top.held)

@@ -1,0 +1,352 @@
+"""Profile of an nn.Module: wall time as a user calls it, and torch's profiler around ranges of its modules.
+
+Nothing is hooked while the wall time is taken. A training step runs a copy, at a rate of learning of 0.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.engine.costs.torch.hooks import listening
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.modules import named, tensors
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.engine.profile.compare import TimedModel
+from explorer.engine.profile.load import LoadWatch
+from explorer.engine.profile.rounds import Measured
+from explorer.engine.profile.runs import TimedRuns
+from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.torch.events import (
+    MODULE,
+    PHASE,
+    FunctionRows,
+    ModuleRun,
+    OperatorRun,
+    Ran,
+    events_of,
+    module_run,
+)
+from explorer.facts import Analysis
+from explorer.facts.profile.profile import (
+    OperatorTime,
+    PhaseTime,
+    Profile,
+    ProfileSpec,
+    Stopped,
+)
+from explorer.facts.roofline import Machine
+from explorer.host.optional_packages import error_line
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library says on the terminal that it starts
+
+_T = TypeVar("_T")
+_MOST_RUNS = 1000
+"""Runs under the profiler that are kept."""
+_FORWARD, _LOSS, _BACKWARD, _STEP = "forward", "loss", "backward", "optimizer step"
+
+_OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.0, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.0),
+}
+"""What takes the steps, which leave the weights as they are."""
+
+
+class TimedModule(Struct, frozen=True):
+    """A module that is to be timed.
+
+    Attributes:
+        loaded: The model.
+        module: It, with its weights.
+        args, kwargs: What it is called with.
+        analysis: Of it, at their sizes.
+        inputs: What they are, in words.
+        batch: Size that was bound to the first dimension.
+        rows: Samples in one run; None where there is no first dimension.
+    """
+
+    loaded: LoadedModule
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    analysis: Analysis
+    inputs: tuple[str, ...] = ()
+    batch: int | None = None
+    rows: int | None = None
+
+
+def measured(subject: TimedModule, spec: ProfileSpec) -> Measured:
+    """A module that is to be timed in torch.
+
+    Raises:
+        Misuse: There is no such device.
+    """
+    if spec.device.casefold() != "cpu":
+        raise Misuse(
+            f"modules are timed on the processor, not on '{spec.device}'",
+            where="--device",
+            hint="leave it out; explorer convert MODEL -o OUT.onnx makes a graph for onnxruntime's devices",
+        )
+    if spec.optimize is not None:
+        raise Misuse(
+            "torch runs a module as it stands: it has no such levels", where="--optimize", hint="leave it out"
+        )
+    return _MeasuredModule(subject)
+
+
+class _ModuleRuns(TimedRuns):
+    """A module that is called as it is, and under the profiler.
+
+    Attributes:
+        runs: What the profiler saw, run by run.
+        phases: Seconds of each part of a training step, run by run, without it.
+        at: Path of the innermost module that failed.
+    """
+
+    def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec) -> None:
+        super().__init__()
+        self._subject, self._module, self._train = subject, module, spec.train
+        layers = subject.analysis.layers
+        rows = {layer.path: layer.id for layer in layers}
+        paths = named(module)
+        # a module without a row of its own is part of the one that calls it
+        self._rows = {id(part): rows[path] for path, part in paths.items() if path in rows}
+        self._rows.setdefault(id(module), -1)
+        self._paths = {id(part): path for path, part in paths.items()}
+        self._functions = FunctionRows(layers, self._rows.values())
+        self.runs: list[ModuleRun] = []
+        self.phases: dict[str, list[float]] = {}
+        self.at: tuple[str, BaseException | None] = "", None
+        trained = [one for one in module.parameters() if one.requires_grad]
+        if spec.train and not trained:
+            raise Misuse("no parameter of it is trained", where="--training", hint="leave it out")
+        self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
+
+    # what `listening` wants
+
+    def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A call of a module, as a range of the profiler's."""
+        row = self._rows.get(id(module))
+        try:
+            if row is None:
+                return call(module, *args, **kwargs)
+            with record_function(f"{MODULE}{row}"):
+                return call(module, *args, **kwargs)
+        except Exception as error:
+            if self.at[1] is not error:
+                self.at = self._paths.get(id(module), ""), error
+            raise
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """See `Watch`; functions are not watched."""
+        raise NotImplementedError
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See `Watch`; operators are not watched."""
+        raise NotImplementedError
+
+    def once(self, observed: bool) -> float:
+        """See `TimedRuns`."""
+        subject = self._subject
+        args, kwargs = _copied(subject.args), _copied(subject.kwargs)  # a module may work in place on them
+        with subject.loaded.quiet(), torch.set_grad_enabled(self._train):
+            if not observed:
+                began = time.perf_counter()
+                for name, took in self._step(args, kwargs, False).items():
+                    self.phases.setdefault(name, []).append(took)
+                return time.perf_counter() - began
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+                with listening(self):
+                    began = time.perf_counter()
+                    self._step(args, kwargs, True)
+                    took = time.perf_counter() - began
+        self.runs.append(module_run(events_of(seen), self._functions))
+        return took
+
+    def _step(self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool) -> dict[str, float]:
+        """One run; seconds of its parts."""
+        parts: dict[str, float] = {}
+        with _phase(_FORWARD, parts, observed):
+            made = self._module(*args, **kwargs)
+        if self._optimizer is None:
+            return parts
+        with _phase(_LOSS, parts, observed):
+            loss = _loss(made)
+        with _phase(_BACKWARD, parts, observed):
+            loss.backward()  # type: ignore[no-untyped-call]
+        with _phase(_STEP, parts, observed):
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        return parts
+
+
+@contextmanager
+def _phase(name: str, parts: dict[str, float], observed: bool) -> Iterator[None]:
+    with ExitStack() as stack:
+        if observed:
+            stack.enter_context(record_function(f"{PHASE}{name}"))
+        began = time.perf_counter()
+        yield
+        parts[name] = time.perf_counter() - began
+
+
+def _loss(made: Any) -> torch.Tensor:
+    """The sum of the means of all that a gradient flows back from."""
+    found = [t.mean() for _, t in tensors(made) if t.is_floating_point() and t.requires_grad]
+    if not found:
+        raise Misuse("no output of it has a gradient", where="--training", hint="leave it out")
+    return sum(found[1:], found[0])
+
+
+def _copied(given: Any) -> Any:
+    if isinstance(given, torch.Tensor):
+        return given.clone()
+    if isinstance(given, Mapping):
+        return {key: _copied(value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):
+        return type(given)(_copied(value) for value in given)
+    return given
+
+
+class _MeasuredModule(Struct):
+    """What was measured so far, over all repeats."""
+
+    subject: TimedModule
+    loaded: _ModuleRuns | None = None
+    stopped: Stopped = "steps"
+    threads: int = 1
+    wall: list[float] = field(default_factory=list)
+    profiled: list[float] = field(default_factory=list)
+    phases: dict[str, list[float]] = field(default_factory=dict)
+    runs: list[ModuleRun] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        """See `Measured`."""
+        return _MOST_RUNS
+
+    def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
+        """See `Measured`."""
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        if spec.threads is not None:
+            torch.set_num_threads(spec.threads)
+        self.threads = torch.get_num_threads()
+        module = self.subject.module
+        if spec.train:
+            module = copy.deepcopy(module)  # statistics of its batches change
+        for part in module.modules():
+            stack.callback(setattr, part, "training", part.training)
+        module.train(spec.train)
+        self.loaded = _ModuleRuns(self.subject, module, spec)
+
+    def trying(self, work: Callable[[Any], _T]) -> _T:
+        """See `Measured`."""
+        assert self.loaded is not None
+        try:
+            return work(self.loaded)
+        except ExplorerError:
+            raise
+        except Exception as error:
+            where, known = self.loaded.at
+            place = f" in {where}" if where and known is error else ""
+            done = f"{len(self.loaded.wall):,} runs were timed before" if self.loaded.wall else ""
+            raise BadModel(
+                f"the model failed{place}: {error_line(error)}", where=self.subject.loaded.source, hint=done
+            ) from error
+
+    def take(self) -> None:
+        """See `Measured`."""
+        runs, self.loaded = self.loaded, None
+        assert runs is not None
+        self.wall += runs.wall
+        self.profiled += runs.profiled
+        self.runs += [run for run, wanted in zip(runs.runs, runs.counted, strict=True) if wanted]
+        for name, took in runs.phases.items():
+            self.phases.setdefault(name, []).extend(took[-len(runs.wall) :])
+
+    def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
+        """See `Measured`."""
+        layers = self.subject.analysis.layers
+        of_row = _samples([run.rows for run in self.runs])
+        other = _samples([run.other for run in self.runs])
+        conditions = Conditions(
+            warmup=spec.warmup,
+            stopped=self.stopped,
+            device="cpu",
+            threads=self.threads,
+            runtime=f"torch {torch.__version__}",
+            profiled=self.profiled,
+            batch=self.subject.batch,
+            rows=self.subject.rows,
+            inputs=self.subject.inputs,
+            machine=machine,
+            load=watch.words(spread(self.wall)),
+            notes=_NOTES if spec.train else (),
+        )
+        found = assembled(layers, self.wall, of_row, {}, other, conditions)
+        found = replace(
+            found,
+            operators=_operators(
+                self.runs, max(found.wall_seconds, found.wall_seconds - found.overhead_seconds)
+            ),
+            phases=self._phases(found) if spec.train else (),
+        )
+        return TimedModel(found, layers, of_row)
+
+    def _phases(self, found: Profile) -> tuple[PhaseTime, ...]:
+        times = {name: spread(took) for name, took in self.phases.items()}
+        return tuple([PhaseTime(name, one, one.median / found.wall_seconds) for name, one in times.items()])
+
+
+_NOTES = (
+    "a training step is timed on a copy in training mode; its loss is the mean of the outputs, its rate 0",
+    "MAC/s, bytes/s and the least time are of the forward part alone: the counts are",
+)
+
+
+def _samples(runs: Sequence[Mapping[Any, Ran]]) -> dict[Any, TimeSamples]:
+    """Samples of every run by row or name; what did not run in one took none there."""
+    found: dict[Any, TimeSamples] = {}
+    for key in dict.fromkeys(key for run in runs for key in run):
+        each = [run.get(key, _NOTHING) for run in runs]
+        last = next(one for one in reversed(each) if one is not _NOTHING)
+        backward = [one.backward for one in each]
+        found[key] = TimeSamples(
+            [one.seconds for one in each],
+            last.ops,
+            last.requested_bytes,
+            last.held_bytes,
+            backward if any(backward) else [],
+        )
+    return found
+
+
+_NOTHING = Ran()
+
+
+def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ...]:
+    """Medians of each operator over the runs, the one that takes most itself first."""
+    found = []
+    for name in dict.fromkeys(name for run in runs for name in run.operators):
+        each = [run.operators.get(name, _NO_CALL) for run in runs]
+        last = next(one for one in reversed(each) if one is not _NO_CALL)
+        own = spread([one.self_seconds for one in each]).median
+        total = spread([one.seconds for one in each]).median
+        share = own / base if base else 0.0
+        found.append(OperatorTime(name, last.calls, total, share, len(last.rows), own, last.bytes))
+    return tuple(sorted(found, key=lambda one: (-(one.self_seconds or 0.0), one.op)))
+
+
+_NO_CALL = OperatorRun()

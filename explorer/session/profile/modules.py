@@ -1,0 +1,83 @@
+"""Modules of a session as they are timed: with their weights, on inputs of a file or drawn, at a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.profile.torch.modules import TimedModule
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.engine.runtime.input_files import InputArrays, read_input
+from explorer.engine.runtime.random_inputs import InputShapes
+from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
+from explorer.engine.values.torch_tensors import materialised
+from explorer.facts.profile.profile import ProfileSpec
+from explorer.session.parts.models import Models
+from explorer.session.profile.analysis import analysis_at
+
+
+def module_of(
+    models: Models,
+    at: int,
+    spec: ProfileSpec,
+    batch: int | None,
+    on_progress: OnProgress,
+    cancel: Cancel,
+) -> TimedModule:
+    """A state that is a module as it is timed.
+
+    Raises:
+        Misuse: The inputs or the batch do not fit it, or there is no memory for its weights.
+        BadModel: It cannot be built.
+    """
+    opened = models.opened(at, on_progress)
+    assert isinstance(opened, TorchModel)
+    usual, loaded = opened.options, opened.loaded
+    if usual.past is not None:
+        raise Misuse("a module is timed on its own inputs", where="--past", hint="leave it out")
+    dims: Mapping[str, int] = usual.dims if batch is None else {**usual.dims, "batch": batch}
+    sizes: InputShapes = {}
+    try:
+        if spec.input is None:
+            bound = bind(loaded, usual.input_shapes, dims)
+            given, texts = drawn_inputs(loaded, bound, spec.seed)
+        else:
+            arrays = _first(read_input(spec.input), batch)
+            bound, given, texts, sizes = read_inputs(loaded, arrays, usual.input_shapes, dims)
+    except Misuse as error:
+        if batch is None or error.where != "--dim":
+            raise
+        said = "its sizes are fixed, and the batch with them"
+        raise Misuse(said, where="--batch", hint=error.hint) from None
+    args, kwargs = bound.call(given)
+    if batch is None and not sizes:
+        analysis = models.examined(at, on_progress, cancel).analysis
+    else:
+        wanted = {} if sizes else {**dims}
+        analysis = analysis_at(models, at, wanted, sizes, on_progress, cancel)
+    first = given[0] if given else None
+    return TimedModule(
+        loaded,
+        materialised(loaded, lambda: bound),
+        args,
+        kwargs,
+        analysis,
+        tuple(texts),
+        batch,
+        first.shape[0] if first is not None and first.dim() else None,
+    )
+
+
+def _first(arrays: InputArrays, batch: int | None) -> InputArrays:
+    """Of a batch the first so many rows of a file."""
+    if batch is None:
+        return arrays
+    for name, array in arrays.arrays.items():
+        rows = array.shape[0] if array.ndim else 0
+        if rows < batch:
+            raise Misuse(
+                f"there are {rows:,} rows for a batch of {batch:,}", where=f"{arrays.path} {name}".strip()
+            )
+    return InputArrays(arrays.path, {name: array[:batch] for name, array in arrays.arrays.items()})
