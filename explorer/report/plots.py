@@ -25,6 +25,7 @@ from explorer.facts.memory import Memory
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.training import Holding, TrainingMemory
 from explorer.report.blocks import Axis, Scatter
+from explorer.report.measured import pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ def write(what: str, about: Info | None, fact: Any, path: str) -> None:
 
     Args:
         what: 'memory' (a `Memory`), 'roofline' (a `Roofline`), 'operators' (a tuple of `OpStat`), 'blame'
-            (a `Blame`) or 'scatter' (a `Scatter`).
+            (a `Blame`), 'scatter' (a `Scatter`), or 'time', 'timeline' or 'flame' (a `Profile` and the rows).
         about: The model; None for what is about two, or says itself what it is about.
         fact: What is drawn.
         path: Ends in .svg or .png.
@@ -369,6 +370,9 @@ _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
     "roofline": _roofline,
     "operators": _operators,
     "scatter": _scatter,
+    "time": pictures.time,
+    "timeline": pictures.timeline,
+    "flame": pictures.flame,
 }
 
 

@@ -156,3 +156,21 @@ def test_tensorboard_reads_the_scalars_and_histograms_back(
     assert conv.value == pytest.approx(first["seconds"]["median"])
     (histogram,) = events.Histograms("layer_seconds")
     assert histogram.histogram_value.num == len(timed)
+
+
+@pytest.mark.parametrize("what", ["time", "timeline", "flame"])
+def test_measured_time_is_a_picture_with_the_names_of_what_takes_it(tmp_path: Path, what: str) -> None:
+    picture = tmp_path / "time.svg"
+    words = ["--what", what, "--steps", "6", "-o", str(picture), "--quiet"]
+    assert main(["plot", LENET, *words]) == 0
+    text = picture.read_text(encoding="utf-8")
+    assert "lenet.onnx: " in text
+    assert "a run, cpu" in text
+    # of layers their paths, of kernels what the runtime calls them
+    assert ("/conv2/Conv" if what == "time" else "Conv") in text
+
+
+def test_a_picture_of_time_has_one_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", LENET, "--what", "time", "--batch", "1,8", "-o", str(tmp_path / "x.svg")]) == 2
+    assert "one batch" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

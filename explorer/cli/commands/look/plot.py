@@ -1,7 +1,8 @@
-"""`explorer plot`: a picture of memory, roofline or operators."""
+"""`explorer plot`: a picture of memory, roofline, operators, a training step, or of measured time."""
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import roofline_machine
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.session import Session
 
+
+def _timed(given: ParsedArgs, session: Session, info: Info) -> Any:
+    """A profile, which runs the model, and the rows of the tree."""
+    from explorer.facts.profile.profile import ProfileSpec
+
+    batches = given.batch or (None,)
+    if len(batches) > 1:
+        raise Misuse("a picture of time has one batch", where="--batch")
+    return session.profile(ProfileSpec(steps=given.steps), batch=batches[0]), session.analysis().layers
+
+
 _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory": lambda given, session, info: session.memory(),
     "roofline": lambda given, session, info: session.roofline(roofline_machine(given)),
@@ -25,6 +37,7 @@ _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory-over-time": lambda given, session, info: session.training_memory(
         batches=given.batch or (None,), optimizer=given.optimizer, checkpoint=tuple(given.checkpoint)
     ),
+    **dict.fromkeys(("time", "timeline", "flame"), _timed),
 }
 """What a picture is made of."""
 
@@ -43,7 +56,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "plot",
-    "a picture, as SVG or PNG: memory, roofline, operators, a training step",
+    "a picture, as SVG or PNG: memory, roofline, operators, a training step, measured time",
     ("MODEL",),
     (
         Option(
@@ -54,6 +67,7 @@ COMMAND = Command(
         ),
         "--output",
         "--force",
+        Option("--steps", "of time: timed runs (default: until the median is sure)", "N", least=1),
         *STEP_MEMORY,
         *MACHINE,
         *OPENING,
@@ -62,11 +76,12 @@ COMMAND = Command(
     (
         "explorer plot resnet18 -o memory.svg",
         "explorer plot vgg16 --what memory-over-time --batch 32 -o step.svg",
+        "explorer plot model.onnx --what flame -o flame.svg",
         "explorer plot resnet18 --what roofline --peak-macs 4T --bandwidth 100GB/s -o roof.png",
     ),
     _run,
     usage="plot MODEL --what memory -o FILE.svg",
     manual="a picture, SVG or PNG: `memory` of inference, `roofline`, `operators`,"
-    " `memory-over-time` of training steps",
+    " `memory-over-time` of training steps, measured `time` by layer, as a `timeline`, as a `flame` graph",
     needs=("--output",),
 )

@@ -1,0 +1,103 @@
+"""Pictures of a profile: the layers that take most, a run by kind of kernel, and groups as a flame graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from explorer.base.units import printable, seconds_text
+from explorer.facts import Info, Layer
+from explorer.facts.profile.profile import Profile, ordered
+from explorer.report.measured.timeline import Piece, pieces, title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Timed = tuple[Profile, Sequence[Layer]]
+"""A profile, and the rows of the tree."""
+_BARS, _LETTERS = 24, 40
+_COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
+_GREY = "#8a8f98"
+_LEAST = 0.0005
+"""Share of a run below which a piece is too narrow to be seen."""
+
+
+def time(axes: Axes, about: Info, fact: Timed) -> None:
+    """The layers that take most, with the tenth and the ninetieth of a hundred runs."""
+    profile, _ = fact
+    timed = [one for one in ordered(profile.layers) if one.seconds is not None]
+    shown = timed[:_BARS][::-1]
+    medians = [one.seconds.median for one in shown if one.seconds]
+    low = [max(0.0, one.seconds.median - one.seconds.p10) for one in shown if one.seconds]
+    high = [max(0.0, one.seconds.p90 - one.seconds.median) for one in shown if one.seconds]
+    places = range(len(shown))
+    axes.barh(places, medians, xerr=[low, high], color=_COLORS[0], ecolor=_GREY, error_kw={"elinewidth": 1})
+    axes.set_yticks(places, [_short(one.path) for one in shown], fontsize=7)
+    axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(shown):,} of {len(timed):,} layers)")
+    _heading(axes, about, profile, "Time")
+
+
+def timeline(axes: Axes, about: Info, fact: Timed) -> None:
+    """A median run from left to right, a lane for each kind of kernel, the most expensive on top."""
+    profile, rows = fact
+    lanes: dict[str, list[Piece]] = {}
+    for piece in pieces(profile, rows):
+        if piece.category in ("kernel", "other", "overhead"):
+            lanes.setdefault(piece.name, []).append(piece)
+    took = {name: sum(piece.seconds for piece in every) for name, every in lanes.items()}
+    names = sorted(lanes, key=lambda name: -took[name])[:_BARS]
+    for place, name in enumerate(names):
+        spans = [(piece.start, piece.seconds) for piece in lanes[name]]
+        color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]
+        axes.broken_barh(spans, (place - 0.4, 0.8), color=color, linewidth=0)
+    axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("medians, end to end in the order of the layers: no recording")
+    _heading(axes, about, profile, "A run")
+
+
+def flame(axes: Axes, about: Info, fact: Timed) -> None:
+    """Groups, in them layers, in them kernels, as wide as they take long."""
+    profile, rows = fact
+    whole, *found = pieces(profile, rows)
+    wide = [piece for piece in found if piece.seconds >= whole.seconds * _LEAST]
+    for piece in wide:
+        # what a group takes itself stands in it, beside its rows
+        depth = len(piece.stack) + (piece.category == "own")
+        color = (
+            _GREY if piece.category in ("other", "overhead") else _COLORS[_number_of(piece) % len(_COLORS)]
+        )
+        axes.barh(
+            depth, piece.seconds, left=piece.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
+        )
+        room = int(piece.seconds / whole.seconds * 110)
+        if room >= 3:
+            name = printable(piece.stack[-1])
+            shown = name if len(name) <= room else f"{name[: room - 1]}…"
+            middle = piece.start + piece.seconds / 2
+            axes.text(middle, depth, shown, ha="center", va="center", fontsize=6, color="white", clip_on=True)
+    axes.set_xlim(0, whole.seconds)
+    axes.invert_yaxis()
+    axes.set_yticks([])
+    hidden = len(found) - len(wide)
+    axes.set_xlabel("time of a run" + (f"; {hidden:,} pieces are too narrow to be seen" if hidden else ""))
+    _heading(axes, about, profile, "Time by group")
+
+
+def _number_of(piece: Piece) -> int:
+    """A number of a piece that is the same each time: what is of one kind has one colour."""
+    return sum(map(ord, piece.layer.kind if piece.layer else piece.stack[-1]))
+
+
+def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:
+    model = title(profile, printable(os.path.basename(about.model.source)))
+    slowed = "; its kernels as the profiler slows them" if profile.overhead_seconds < 0 else ""
+    said = slowed + ("; the machine was loaded" if profile.loaded else "")
+    axes.set_title(f"{what} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{said}")
+    axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))
+
+
+def _short(name: str) -> str:
+    name = printable(name)
+    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"
