@@ -72,6 +72,7 @@ async def test_a_key_times_the_model_as_was_typed_and_a_page_says_where_the_time
 async def test_enter_on_a_layer_of_the_page_goes_to_it_and_the_key_shows_the_page_again():
     async with screen(size=(80, 40)) as hands:
         await hands.press("percent_sign", "enter", "down", "enter")
+        assert "30 ms a run" in hands.strip(Status, "StatusLine")
         assert hands.at() == "features.8"
         await hands.press("percent_sign")
         assert isinstance(hands.pilot.app.screen, ProfileScreen)
@@ -152,3 +153,13 @@ async def test_what_goes_wrong_is_a_line(error):
         assert error.what in hands.dialog()
         await hands.press("escape")
         assert hands.at() == "features"
+
+
+async def test_a_filter_asks_for_measured_figures_and_goes_where_there_are_none():
+    async with screen(size=(140, 40)) as hands:
+        await hands.press("percent_sign", "enter", "escape", "slash", *"measured>3.5ms", "enter")
+        assert [row.replace("▾", "").split()[0] for row in hands.tree()] == ["features", "8", "10"]
+        await hands.tile()
+        assert not hands.main.store.query
+        assert hands.main.store.history_place == 1
+        assert len(hands.tree()) > 3

@@ -327,3 +327,12 @@ def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
         found["measured_limit"] = {one.layer: one.limit_seconds for one, _ in known}
         found["measured_limited"] = {one.layer: took for one, took in known}
     return found
+
+
+def layer_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
+    """What a profile has of each layer, not of groups, under the names of the columns that show it."""
+    found = measured_figures(fact)
+    figures = {name: found[name] for name in ("measured", "measured_share")}
+    if fact.machine is not None:
+        figures["efficiency"] = {one.layer: one.efficiency for one in fact.layers if one.seconds is not None}
+    return figures

@@ -133,20 +133,29 @@ class FilterLine(Horizontal):
 
     def _matcher(self, text: str) -> Callable[[Layer], bool]:
         """What tells whether a query finds a layer."""
+        from msgspec.structs import replace
+
+        from explorer.facts.profile.profile import layer_figures  # with the facts, not before the first paint
         from explorer.settings import filter as query  # with its parser, only when somebody searches
         from explorer.settings.columns import Beside
 
-        model = self._tree.model
-        return query.matcher(
-            text, Beside(self._tree.totals, overlay=model.overlay, providers=model.providers)
-        )
+        model, profile = self._tree.model, self._store.profile
+        beside = Beside(self._tree.totals, overlay=model.overlay, providers=model.providers)
+        if profile is not None:  # a filter asks layers, never groups
+            beside = replace(beside, **layer_figures(profile))
+        return query.matcher(text, beside)
 
     async def filter_again(self) -> None:
         """Another model is on show: what was looked for is looked for in it."""
         text, self._store.query = self._store.query, ""
         if text:
             self._stop_finding()
-            await self._narrow_by(text)
+            try:
+                await self._narrow_by(text)
+            except ExplorerError as error:  # it asks for figures that this model does not have
+                self._show_all()
+                self._store.query = ""
+                self._store.say(f"the filter is taken away: {error}")
 
     async def _narrow_by(self, text: str) -> None:
         """Show what a query finds, as it is found; the keys come first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.base.units import seconds_text
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest
 from explorer.tui.dialogs.measure.screen import AGAIN, ProfileScreen
@@ -48,6 +49,7 @@ class ProfileCommand(ScreenCommand):
         fresh = MEASURED if fact.machine is not None else MEASURED[:2]
         self.panes.rearrange(lambda model: _show_columns(model, fresh))
         self.store.notify("history")
+        self.store.say(f"{seconds_text(fact.wall_seconds)} a run; % shows where it goes")
         self._show(fact)
 
     def _show(self, fact: Profile) -> None:
