@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.engine.costs.overlay import overlay
 from explorer.engine.costs.selection import narrowed
+from explorer.engine.costs.training.memory import by_outputs
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
@@ -56,7 +57,7 @@ from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
-from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
+from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.process.client import begun
 from explorer.session.parts import history as states
@@ -742,6 +743,19 @@ class ScriptedEngine:
 
     def _training(self, *, batch: int | None = None, optimizer: Optimizer = "sgd") -> Training:
         return training(self.model, batch, optimizer)
+
+    def _training_over_time(
+        self,
+        *,
+        batches: tuple[int | None, ...],
+        optimizer: Optimizer,
+        checkpoint: tuple[str, ...],
+        card: int | None,
+    ) -> Training:
+        step = training(self.model, batches[0], optimizer)
+        found = by_outputs(step)
+        memory = TrainingMemory(optimizer, card, None, checkpoint, checkpoint, (found,))
+        return replace(step, memory=memory)
 
     def _weights(self, names: list[str]) -> Weights:
         stored = [(x, t) for x in self.model.layers for t in x.weights]

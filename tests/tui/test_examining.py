@@ -454,7 +454,9 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
         await hands.press("down", "right", "right")
         assert "Adam keeps 2 numbers a parameter" in " ".join(hands.dialog().split())
         await hands.press("enter")
-        assert asked(hands, "training") == [((), {"batch": 8, "optimizer": "adam"})]
+        assert asked(hands, "training_over_time") == [
+            ((), {"batches": (8,), "optimizer": "adam", "checkpoint": (), "card": None})
+        ]
         assert "Training: batch 8, adam" in hands.text("#model")
         await hands.press("1")
         assert "Training: batch 8, adam" in hands.text("#layer")
@@ -470,11 +472,13 @@ async def test_a_batch_that_cannot_be_cannot_be_applied(batch: str) -> None:
         hands.pilot.app.screen.query_one("#batch", Input).value = batch
         await hands.press("enter")
         assert "a number above 0" in hands.dialog()
-        assert not asked(hands, "training")
+        assert not asked(hands, "training_over_time")
 
 
 async def test_what_training_does_not_know_is_a_dialog() -> None:
-    async with screen(ScriptedEngine(errors={"training": Misuse("the batch is fixed at 1")})) as hands:
+    async with screen(
+        ScriptedEngine(errors={"training_over_time": Misuse("the batch is fixed at 1")})
+    ) as hands:
         await hands.press("b")
         await hands.press("enter")
         assert "the batch is fixed at 1" in hands.dialog()

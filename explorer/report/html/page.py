@@ -100,7 +100,7 @@ def gather(
         session.ops(),
         memory=asked("Memory", session.memory),
         roofline=None if machine is None else asked("Roofline", lambda: session.roofline(machine)),
-        training=asked("Training", lambda: session.training(batch=batch, optimizer=optimizer)),
+        training=asked("Training", lambda: session.training_over_time(batches=(batch,), optimizer=optimizer)),
         weights=weights,
         missing=tuple(missing),
     )

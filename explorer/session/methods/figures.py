@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from explorer.base.errors import Misuse
 from explorer.facts import Analysis, Info, LayerTable, OpStat, Plan, TileSpec
 from explorer.session.methods.base import SessionParts
@@ -122,6 +124,36 @@ class FigureMethods(SessionParts):
             Misuse: See `training`; or a pattern means no module, or the model cannot be run so.
         """
         return self._figures.training_memory(batches, optimizer, checkpoint, card, index)
+
+    def training_over_time(
+        self,
+        *,
+        batches: Sequence[int | None] = (None,),
+        optimizer: Optimizer = "sgd",
+        checkpoint: Sequence[str] = (),
+        card: int | None = None,
+        index: int | None = None,
+    ) -> Training:
+        """`training` at the first batch size, with its `memory`, unknown only where no more was asked.
+
+        Args:
+            batches: See `training_memory`, and for the others too.
+            optimizer: Whose memory is in it.
+            checkpoint: Patterns of modules.
+            card: Bytes.
+            index: Which model of the history.
+
+        Raises:
+            Misuse: See `training_memory`.
+        """
+        fact = self._figures.training(batches[0], optimizer, index)
+        try:
+            memory = self._figures.training_memory(batches, optimizer, checkpoint, card, index)
+        except Misuse as error:
+            if len(batches) > 1 or checkpoint or card:
+                raise
+            return replace(fact, notes=(*fact.notes, f"no memory over time: {error.what}"))
+        return replace(fact, memory=memory)
 
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why.

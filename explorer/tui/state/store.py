@@ -87,7 +87,7 @@ class ScreenStore:
         beside: The model that is set beside this one; empty for none.
         sensitivity: What was tried on a state of the history, and how it was shown.
         evaluated, profiled: What was typed last for an evaluation and a profile.
-        batch, optimizer: Of the training step that was asked for last, as typed.
+        training_asked: The training step that was asked for last, as typed (see `dialogs.training`).
     """
 
     def __init__(self, source: str, engine: EngineProcess, *, remote: bool = False) -> None:
@@ -108,11 +108,10 @@ class ScreenStore:
         self.tile_spec: TileSpec | None = None
         self.quantize_request: QuantizeRequest | None = None
         self.sensitivity: dict[int, Any] = {}
-        self.batch = ""
+        self.training_asked: tuple[str, str, str, Optimizer] = "", "", "", "sgd"
         self.evaluated = "", "", ""
         self.profiled: tuple[str, ...] = ()
         self.asked_statistics: tuple[str, ...] = ()
-        self.optimizer: Optimizer = "sgd"
         self.tab = "layer"
         self.exact = False
         self.rail = True

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
-from explorer.report.present.look.training import figures, heading
+from explorer.report.present.look.training import figures, heading, memory_blocks
 from explorer.report.present.tiling.history import states
 from explorer.tui.pages.outline import header_page
 from explorer.tui.tabs.tab import Tab
@@ -49,6 +49,8 @@ def model_page(
     if training is not None:
         notes = [Paragraph(note, "warning") for note in training.notes]
         blocks += [Line(), heading(training), figures(info, training), *notes]
+        if training.memory is not None:
+            blocks += memory_blocks(training.memory)
     if symbolic_hint(info):
         blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
     blocks += details(info)

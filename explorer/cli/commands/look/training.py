@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.training import STEP_MEMORY
@@ -18,20 +17,13 @@ if TYPE_CHECKING:
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    batches = given.batch or (None,)
-
     def ask(session: Session, info: Info) -> tuple[Info, Training]:
-        from msgspec.structs import replace  # not where it is refused before
-
-        fact = session.training(batch=batches[0], optimizer=given.optimizer)
-        how = {"batches": batches, "checkpoint": tuple(given.checkpoint), "card": given.card}
-        try:
-            memory = session.training_memory(optimizer=given.optimizer, **how)
-        except Misuse as error:
-            if len(batches) > 1 or given.checkpoint or given.card:
-                raise
-            return info, replace(fact, notes=(*fact.notes, f"no memory over time: {error.what}"))
-        return info, replace(fact, memory=memory)
+        return info, session.training_over_time(
+            batches=given.batch or (None,),
+            optimizer=given.optimizer,
+            checkpoint=tuple(given.checkpoint),
+            card=given.card,
+        )
 
     return about(given, progress, ask, "training", "look.training", "layers")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -38,14 +39,8 @@ def step(
         bound["batch"] = batch
     watch = Gradients()
     examine = partial(analyse.examine, loaded, input_shapes=input_shapes, dims=bound)
-    try:
+    with batch_may_be_fixed(batch):
         analysis = examine(gradients=watch).analysis
-    except Misuse as error:
-        if batch is None or error.where != "--dim":
-            raise
-        raise Misuse(
-            "its sizes are fixed, and the batch with them", where="--batch", hint=error.hint
-        ) from None
     notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
     compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if compiled:
@@ -57,6 +52,19 @@ def step(
             return StepGradients(plain, _unknown(plain, reason), (*notes, reason))
         notes += [note for note in plain.info.model.notes if note.startswith("the model failed")]
     return StepGradients(analysis, watch.parts, (*notes, *_unreached(analysis, watch.parts)))
+
+
+@contextmanager
+def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
+    """Says of a batch that cannot be bound what was asked for."""
+    try:
+        yield
+    except Misuse as error:
+        if batch is None or error.where != "--dim":
+            raise
+        raise Misuse(
+            "its sizes are fixed, and the batch with them", where="--batch", hint=error.hint
+        ) from None
 
 
 def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:

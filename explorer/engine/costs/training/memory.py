@@ -141,7 +141,7 @@ def by_outputs(fact: Training) -> StepMemory:
     for row in fact.layers:
         start += [_piece("parameters", row, row.param_bytes), _piece("optimizer", row, row.optimizer_bytes)]
     kept = sum(piece.bytes for piece in outputs)
-    return over_time(start, changes, batch=fact.batch, kept_bytes=kept, counted="outputs")
+    return over_time(start, changes, batch=fact.batch, kept_bytes=kept, counted="outputs", mode="eval")
 
 
 def _piece(kind: Holding, row: LayerTraining, size: int) -> Piece:

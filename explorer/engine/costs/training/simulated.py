@@ -100,7 +100,8 @@ def step_memory(
         size = int(given[0].shape[0]) if given and given[0].dim() else None
         try:
             with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
-                model.train(mode == "train")
+                if mode == "train":
+                    model.train()
                 fact = _run(model, args, kwargs, optimizer, size, mode, checkpoints)
                 return fact, _notes(model, why)
         except ExplorerError:

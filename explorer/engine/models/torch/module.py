@@ -151,7 +151,8 @@ class TorchModel:
         """See `OpenedModel`."""
         paths = simulated.checkpointed(self.loaded, checkpoint)
         dims = self.options.dims if batch is None else {**self.options.dims, "batch": batch}
-        bound = bind(self.loaded, self.options.input_shapes, dims)
+        with training.batch_may_be_fixed(batch):
+            bound = bind(self.loaded, self.options.input_shapes, dims)
         try:
             fact, notes = simulated.step_memory(self.loaded, bound, optimizer, paths)
         except simulated.Unsimulated as error:

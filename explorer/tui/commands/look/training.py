@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from msgspec.structs import astuple
 
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.training import TrainingDialog, TrainingRequest
 
-if TYPE_CHECKING:
-    from explorer.facts.training import Optimizer
-
 
 class TrainingCommand(ScreenCommand):
-    """Asks for batch size and optimizer, and tells what a step costs."""
+    """Asks for batch sizes, optimizer and card, and tells what a step costs and holds."""
 
     def run(self) -> None:
         """Ask."""
         store = self.store
         if self.context.ready():
-            dialog = TrainingDialog(store.batch, store.optimizer, blink=not store.remote)
+            dialog = TrainingDialog(TrainingRequest(*store.training_asked), blink=not store.remote)
             self.context.ask(dialog, self._take)
 
     def _take(self, request: TrainingRequest | None) -> None:
         if request is not None:
-            self.store.batch, batch, self.store.optimizer = request
-            self.context.start("Training", self._count(batch, self.store.optimizer))
+            self.store.training_asked = astuple(request)
+            self.context.start("Training", self._count(request))
 
-    async def _count(self, batch: int | None, optimizer: Optimizer) -> None:
+    async def _count(self, request: TrainingRequest) -> None:
         seen, tabs = self.store.on_demand, self.panes.tabs
         seen.training = await self.jobs.run(
-            "counting a training step", "training", batch=batch, optimizer=optimizer
+            "counting a training step",
+            "training_over_time",
+            batches=request.batches,
+            optimizer=request.optimizer,
+            checkpoint=request.globs,
+            card=request.limit,
         )
         if self.store.tab not in ("layer", "model"):
             tabs.open("model")
