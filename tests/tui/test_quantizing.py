@@ -156,6 +156,17 @@ async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made
         assert hands.at() == "/conv2/Conv"
 
 
+async def test_a_format_that_there_is_not_leads_back_to_the_layer_it_was_typed_for(session):
+    async with screen(SessionEngine(session)) as hands:
+        await hands.press("Q", "enter", "down", "f")
+        await hands.burst(*"int8x", "enter")
+        assert "there is no number format 'int8x'" in hands.dialog()
+        await hands.press("escape")
+        assert isinstance(top(hands), QuantizationScreen)
+        assert top(hands).query_one(QuantizedLayers).current.name == "/conv2/Conv"
+        assert len(session.history().entries) == 2
+
+
 async def test_escape_stops_it_and_nothing_was_changed(session):
     async with screen(SessionEngine(session)) as hands:
         hands.engine.hold.add("quantize")

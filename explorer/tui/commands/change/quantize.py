@@ -56,7 +56,9 @@ class QuantizeCommand(ScreenCommand):
             self._begin(self.store.history.parent(self.store.history_place) if self.store.history else None)
         else:
             work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
-            self.context.start("Quantize", self._made(work, wish.layer))
+            fact = self._entry.quantization if self._entry is not None else None
+            back = partial(self.show, fact, wish.layer) if fact is not None else None
+            self.context.start("Quantize", self._made(work, wish.layer), back)
 
     def make(self, state: int, request: QuantizeRequest | None) -> None:
         """Quantize a state as it was chosen elsewhere."""
