@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from onnx import numpy_helper
 from textual import events
 
-from explorer import Session
+from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts import History, HistoryEntry
@@ -87,6 +87,22 @@ async def test_the_number_under_the_cursor_is_told_wherever_it_goes(
         far = np.unravel_index(np.abs(weight - weight.mean(dtype=np.float64)).argmax(), weight.shape)
         assert view._here[0] <= far[0] <= view._here[0] + 84 // view.fact.heights
         assert f"{weight[far]:.6g}" in under(view)
+
+
+async def test_of_a_group_with_loops_within_it_every_tensor_that_is_offered_can_be_read() -> None:
+    with Session("sample_models/lstm_tiny.onnx") as session:
+        session.tile(TileSpec((64, 64, 64)), verify=False)
+        async with screen(RealNumbers(session)) as hands:
+            await hands.press("home", "I")
+            view = hands.pilot.app.screen
+            assert isinstance(view, HeatMapView)
+            seen: list[str] = []
+            for _ in range(7):
+                assert not view._complaint
+                assert view.fact is not None
+                seen.append(view.fact.tensor.name)
+                await hands.press("n")
+            assert len(set(seen)) > 3
 
 
 async def test_higher_axes_and_other_tensors_of_the_layer_are_paged_through(lenet: Session) -> None:

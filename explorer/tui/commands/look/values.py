@@ -142,7 +142,8 @@ class MapCommand(ScreenCommand):
 
     def _is_rounded(self, layer: Layer) -> bool:
         """Whether it is a function of what is stored alone, as what gives a weight a number format."""
-        return layer.group and self.store.by_value and layer.params > 0 and not layer.inputs
+        body = layer.kind in _WITH_BODIES  # within another body nobody outside reads what it gives
+        return layer.group and self.store.by_value and layer.params > 0 and not layer.inputs and not body
 
     def _names(self, layer: Layer, having: Sequence[Layer]) -> Iterator[str]:
         reads, inside = {tensor.name for tensor in layer.inputs}, ""
