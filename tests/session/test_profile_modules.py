@@ -108,6 +108,16 @@ def test_operators_are_those_of_key_averages(train: bool) -> None:
         assert ours[name].bytes == one.self_cpu_memory_usage, name
 
 
+def test_layers_that_a_module_computes_itself_say_so_and_do_not_count_as_left_out() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1).eval()  # one operator, the fast path
+    found = _profile(encoder, torch.randn(2, 4, 16))
+    assert found.removed == ()
+    inside = {one.path: one.within for one in found.layers}
+    assert inside["layers.0.linear1"] == "layers.0"
+    assert inside["layers.0"] == ""
+
+
 def test_a_range_of_the_models_own_hides_no_operator() -> None:
     class Named(nn.Module):
         def __init__(self) -> None:

@@ -86,11 +86,12 @@ class OperatorRun(Struct):
 
 
 class ModuleRun(Struct):
-    """One run of a module: what ran for its rows, for none of them, and by operator."""
+    """One run of a module: what ran for its rows, for none of them, by operator; rows that were called."""
 
     rows: dict[int, Ran] = field(default_factory=dict)
     other: dict[str, Ran] = field(default_factory=dict)
     operators: dict[str, OperatorRun] = field(default_factory=dict)
+    called: set[int] = field(default_factory=set)
 
 
 class _Open(Struct):
@@ -180,6 +181,7 @@ class _Reader:
             if event.name.startswith(MODULE):
                 row = int(event.name.removeprefix(MODULE))
                 one.row = None if row < 0 else row
+                self._found.called.add(row)
                 one.functions = [*self._functions.of(one.row)]
             elif event.name.startswith(PHASE):
                 one.phase = event.name.removeprefix(PHASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ from explorer.engine.profile.torch.events import (
     events_of,
     module_run,
 )
-from explorer.facts import Analysis
+from explorer.facts import Analysis, Layer
 from explorer.facts.profile.profile import (
     OperatorTime,
     PhaseTime,
@@ -295,7 +295,8 @@ class _MeasuredModule(Struct):
             load=watch.words(spread(self.wall)),
             notes=_NOTES if spec.train else (),
         )
-        found = assembled(layers, self.wall, of_row, {}, other, conditions)
+        called = {row for run in self.runs for row in run.called}
+        found = assembled(layers, self.wall, of_row, _within(layers, of_row, called), other, conditions)
         found = replace(
             found,
             operators=_operators(
@@ -314,6 +315,20 @@ _NOTES = (
     "a training step is timed on a copy in training mode; its loss is the mean of the outputs, its rate 0",
     "MAC/s, bytes/s and the least time are of the forward part alone: the counts are",
 )
+
+
+def _within(layers: Sequence[Layer], timed: Collection[int], called: Collection[int]) -> dict[int, int]:
+    """Layers that ran when they were counted and were not called now: a module around computed them."""
+    found: dict[int, int] = {}
+    for layer in layers:
+        if layer.group or not layer.calls or layer.id in timed or layer.id in called:
+            continue
+        around = layer.parent
+        while around is not None and around not in timed:
+            around = layers[around].parent
+        if around is not None:
+            found[layer.id] = around
+    return found
 
 
 def _samples(runs: Sequence[Mapping[Any, Ran]]) -> dict[Any, TimeSamples]:
