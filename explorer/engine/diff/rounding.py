@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
+from explorer.engine.diff.quantizers import quantizer_values
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.values.agreement import Agreement
@@ -56,7 +57,7 @@ class Rounding(Struct, frozen=True):
         source: The value, or the stored codes, or the stored weight.
         format: Its number format.
         nodes: What rounds it.
-        scale, zero: Stored tensors of a DequantizeLinear; '' where there is none.
+        scale, zero: Stored tensors of a DequantizeLinear, or a quantizer's scale; '' where there is none.
         axis, block: Its attributes.
         packed: The MatMulNBits whose weight it is.
     """
@@ -225,7 +226,9 @@ def _rounding(side: Side, i: int, node: Node) -> Rounding | None:
     before = side.producer.get(source)
     maker = side.nodes[before[0]] if before is not None else None
     if node.domain in QUANTIZERS:
-        return Rounding(source, _quantizer(side, node), (i,))
+        name = _quantizer(side, node)
+        own = name.startswith(("fixed", "float")) or len(node.inputs) < 2  # a scale that its name says
+        return Rounding(source, name, (i,), scale="" if own else node.inputs[1])
     if node.op == "DequantizeLinear":
         scale, zero = (*node.inputs[1:3], "", "")[:2]
         how = {"scale": scale, "zero": zero, "axis": int(node.attributes.get("axis", 1))}
@@ -268,7 +271,14 @@ def _quantizer(side: Side, node: Node) -> str:
         return float(tensor.array().reshape(-1)[0]) if tensor is not None and tensor.elements else None
 
     if node.op == "IntQuant" and (bits := number(3)) is not None:
-        return f"{'' if node.attributes.get('signed', 1) else 'u'}int{bits:g}"
+        signed, scale = bool(node.attributes.get("signed", 1)), side.stored.get(node.inputs[1])
+        if bits == 2 and signed and node.attributes.get("narrow", 0):
+            return "ternary"
+        if scale is not None and scale.elements == 1 and signed and number(2) == 0:
+            share, exponent = math.frexp(number(1) or 0.0)
+            if share == 0.5 and exponent <= 1:
+                return f"fixed{bits:g}.{1 - exponent}"
+        return f"{'' if signed else 'u'}int{bits:g}"
     if node.op == "FloatQuant" and (e := number(2)) is not None and (m := number(3)) is not None:
         return f"floatE{e:g}M{m:g}"
     return {"BipolarQuant": "binary"}.get(node.op, node.op)
@@ -349,7 +359,13 @@ def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Ten
     codes = side.stored[rounding.source]
     if original is None or original.shape != codes.shape or not codes.shape:
         return
+    maker = side.nodes[rounding.nodes[-1]] if rounding.nodes else None
     try:
+        if maker is not None and maker.domain in QUANTIZERS:
+            made = quantizer_values(maker, side.stored) if maker.inputs[0] == rounding.source else None
+            if made is not None:
+                agreement.add(original.array().reshape(-1, 1), made.reshape(-1, 1))
+            return
         was, now = original.array(), codes.array()
         scale, zero = (
             side.stored[n].array() if n in side.stored else None for n in (rounding.scale, rounding.zero)

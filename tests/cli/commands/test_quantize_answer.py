@@ -159,7 +159,7 @@ def test_diff_and_blame_say_one_row_for_each_layer(
     source = sample("lenet")
     cases = {
         "int8": "int8, per channel",
-        "fixed12.6": "int12",
+        "fixed12.6": "fixed12.6",
         "mxfp8": "mxfp8",
         "weight=float16,input=float32": "weight float16",
         "weight=int4,input=float32": "weight int4, per channel",

@@ -188,7 +188,9 @@ def test_functions_of_qonnx_and_casts_are_formats_too(tmp_path: Path) -> None:
     ]
     rest = [node("MatMul", "xr wr", "m"), node("Relu", "m", "r"), node("Relu", "r", "y")]
     after = save(tmp_path / "b.onnx", [*quantizers, *rest], tensors)
-    assert rows(original(tmp_path), after) == [("quantized", "MatMul -> int6")]
+    rounded = np.clip(np.rint(W.astype(float) * 16), -32, 31) / 16
+    snr = 10 * np.log10((W.astype(float) ** 2).sum() / ((rounded - W) ** 2).sum())
+    assert rows(original(tmp_path), after) == [("quantized", f"MatMul -> fixed6.4, {snr:.1f} dB")]
     casts = [
         node("Cast", "x", "h", to=TensorProto.FLOAT16),
         node("Cast", "h", "xr", to=TensorProto.FLOAT),
@@ -277,3 +279,26 @@ def test_what_rounds_the_input_of_a_tiled_layer_is_no_part_of_a_weight(tmp_path:
     }
     assert "rounds what a tiled matmul reads" in said
     assert not any("weight" in what for what in said)
+
+
+@pytest.mark.parametrize(
+    ("to", "form", "said"),
+    [
+        ("fixed12.6", "auto", "fixed12.6"),
+        ("fixed8.4", "function", "fixed8.4"),
+        ("floatE3M2", "auto", "floatE3M2"),
+        ("floatE2M7", "auto", "floatE2M7"),
+        ("int8", "function", "int8, per channel"),
+        ("ternary", "auto", "ternary, per channel"),
+        ("binary", "auto", "binary, per channel"),
+    ],
+)
+def test_a_weight_that_a_function_rounds_tells_its_signal_to_noise(
+    to: str, form: Any, said: str, tmp_path: Path
+) -> None:
+    """As the quantization told it, which asked the format."""
+    after = str(tmp_path / "q.onnx")
+    with Session(original(tmp_path)) as session:
+        fact = session.quantize(QuantizeSpec(weight=to, input=to, form=form), output=after)
+    snr = fact.layers[0].weight_snr_db
+    assert rows(str(tmp_path / "a.onnx"), after) == [("quantized", f"MatMul -> {said}, {snr:.1f} dB")]

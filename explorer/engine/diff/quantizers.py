@@ -1,0 +1,50 @@
+"""Numbers that a call of a quantizer's function makes of a stored weight: QONNX's quantizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.model import Node, Tensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def quantizer_values(node: Node, stored: Mapping[str, Tensor]) -> Array | None:
+    """What the call makes of its first input; None where that is not known from what is stored.
+
+    Args:
+        node: A call of IntQuant, FloatQuant or BipolarQuant.
+        stored: Tensors of its graph, its first input among them.
+
+    Raises:
+        BadModel: One cannot be read.
+    """
+    if any(name and name not in stored for name in node.inputs):
+        return None
+    x, *rest = (stored[name].array().astype(np.float32) for name in node.inputs)
+    say = node.attributes.get
+    if not rest:
+        return None
+    scale, numbers = rest[0], [float(values.reshape(-1)[0]) for values in rest[1:] if values.size]
+    if node.op == "BipolarQuant":
+        return np.where(x >= 0, scale, -scale)
+    if say("rounding_mode", "ROUND") not in ("ROUND", b"ROUND"):
+        return None
+    if node.op == "IntQuant" and len(rest) == 3:
+        signed, narrow, half = bool(say("signed", 1)), int(say("narrow", 0)), 2.0 ** (numbers[1] - 1)
+        least, largest = (narrow - half, half - 1) if signed else (0.0, 2 * half - 1 - narrow)
+        with np.errstate(all="ignore"):
+            codes: Array = np.rint(np.clip(x / scale + rest[1], least, largest)) - rest[1]
+            values: Array = codes * scale
+        return values
+    if node.op == "FloatQuant" and len(rest) == 5:
+        with np.errstate(all="ignore"):
+            scaled = x / scale
+            exponents = np.maximum(np.frexp(scaled)[1] - 1, 1 - int(numbers[2]))  # below: subnormal
+            step = np.ldexp(np.float64(1), exponents - int(numbers[1]))
+            within: Array = np.clip(np.rint(scaled / step) * step, -rest[4], rest[4]) * scale
+        return within
+    return None
