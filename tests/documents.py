@@ -62,7 +62,17 @@ OPTIONAL = {
         "trainable_params",
         "activation_bytes_functional",
     ),
-    *("kv_cache_bytes", "tiled", "torchinfo", "differences", "columns", "table", "table_total", "found"),
+    *(
+        "kv_cache_bytes",
+        "repeated_params",
+        "tiled",
+        "torchinfo",
+        "differences",
+        "columns",
+        "table",
+        "table_total",
+        "found",
+    ),
     *("tree_of", "tree_counts", "tree", "values_compared", "overlay", "placement", "figures", "compared"),
 }
 """Keys that are absent where they make no sense."""

@@ -119,6 +119,8 @@ def layer_record(fact: Layer) -> Document:
         record["kv_cache_bytes"] = fact.kv_cache_bytes
     if fact.trainable_params is not None:
         record["trainable_params"] = fact.trainable_params
+    if fact.repeated_params:
+        record["repeated_params"] = fact.repeated_params
     if fact.tiled:
         record["tiled"] = True
     record["inputs"] = [tensor_record(t) for t in fact.inputs]
