@@ -156,6 +156,19 @@ async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made
         assert hands.at() == "/conv2/Conv"
 
 
+@pytest.mark.parametrize("before", [(60, 15), (140, 40)])
+async def test_the_dialog_keeps_its_hint_at_the_smallest_size(before):
+    with explorer.Session("sample_models/bert_tiny.onnx") as model:
+        async with screen(SessionEngine(model), size=before) as hands:
+            await hands.press("Q")
+            await hands.pilot.resize_terminal(60, 15)
+            await hands.rest()
+            assert "layers 25 of 28" in hands.dialog()
+            box = top(hands).query_one("#box")
+            assert box.region.bottom <= 15
+            assert box.query_one(QuantizedLayers).region.bottom < box.region.bottom
+
+
 async def test_a_format_that_there_is_not_leads_back_to_the_layer_it_was_typed_for(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q", "enter", "down", "f")

@@ -144,17 +144,27 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def on_mount(self) -> None:
         """Ask what the first choices would do."""
-        # the box has two borders, nine rows of fields, a headline and what is known of one layer
-        room = int(self.app.size.height * 0.94) - 13
-        self.query_one("#choice-head").display = room > 3
-        self.query_one("#about").display = room > 2
-        self._room = max(1, min(20, room - 2))
-        self.query_one("#figures").styles.height = self._room
-        self.query_one("#plan").set_class(room > 6, "roomy")
+        self._fit()
         if self._asked.spec.ops or self._asked.spec.sites:
             self.query_one("#layers", ComboField).take(_BEFORE)
         self.query_one("#weight").focus()
         self._ask()
+
+    def on_resize(self) -> None:
+        """The hint stays in the box."""
+        self._fit()
+
+    def _fit(self) -> None:
+        # the box has two borders, nine rows of fields, a headline and what is known of one layer
+        room = int(self.app.size.height * 0.94) - 13
+        figures, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
+        self.query_one("#choice-head").display = room > 3
+        self.query_one("#about").display = room > 2
+        self._room = max(1, min(20, room - 2))
+        rows = len(self._every.layers) if self._every is not None else self._room
+        figures.styles.height = min(self._room, rows)
+        plan.set_class(room > 6, "roomy")
+        plan.styles.max_height = 2 if room < 2 else None
 
     @on(Input.Changed, "#quantize-config")
     def _named(self) -> None:
@@ -236,7 +246,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         here, ops = self._here(every)
         kin = sum(layer.op in ops for layer in every)
         known = zip(("all", "this", "its kind"), (len(every), len(here), kin), strict=True)
-        self.query_one("#figures").styles.height = min(self._room, len(every))
+        self._fit()
         field = self.query_one("#layers", ComboField)
         field.set_words([*(f"{word} {count:,}" for word, count in known), *field.words[3:]])
 
