@@ -38,10 +38,13 @@ def _resident() -> int:
 
 
 def _call(name: str, *numbers: int) -> None:
-    """Calls a function of glibc; other C libraries have none of them."""
+    """Calls a function of glibc; other C libraries have none of them, and a Python may be built without ctypes."""
     if sys.platform == "linux":
-        import ctypes
+        try:
+            import ctypes
 
-        function = getattr(ctypes.CDLL(None), name, None)
+            function = getattr(ctypes.CDLL(None), name, None)
+        except (ImportError, OSError):
+            return
         if function is not None:
             function(*numbers)
