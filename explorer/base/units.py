@@ -6,8 +6,6 @@ comes out of a model file passes through `printable` before it can reach a termi
 
 from __future__ import annotations
 
-import math
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,17 +132,6 @@ def seeds_text(seeds: Sequence[int]) -> str:
 def rounding_text(ratio: float, limit: float) -> str:
     """An error in units of u (|x| |W|), beside what it may be: '1.20 u, limit 8 u'."""
     return f"{ratio:.2f} u, limit {limit:.3g} u"
-
-
-def decibels(signal: float, noise: float) -> float:
-    """Signal to noise, both by power (sums of squares) and above 0."""
-    # the quotient of the two may be beyond a float
-    return 10 * (math.log10(signal) - math.log10(noise))
-
-
-def relative_decibels(error: float) -> float:
-    """The same of an error by its amplitude, relative to what it is an error of."""
-    return 2 * decibels(1, error)
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.units import decibels
+from explorer.base.decibels import decibels
 from explorer.engine.values.numbers import Array
 
 _SLAB = 1 << 14

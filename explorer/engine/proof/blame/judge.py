@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from explorer.base.units import printable, relative_decibels
+from explorer.base.decibels import relative_decibels
+from explorer.base.units import printable
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs

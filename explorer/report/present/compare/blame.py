@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from explorer.base.units import dims_text, exact_text, relative_decibels, seconds_text, seeds_text, shape_text
+from explorer.base.decibels import relative_decibels
+from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.report.blocks import (
     Block,
