@@ -38,7 +38,7 @@ def _resident() -> int:
 
 
 def _call(name: str, *numbers: int) -> None:
-    """Calls a function of glibc; other C libraries have none of them, and a Python may be built without ctypes."""
+    """Calls a function of glibc: other C libraries have none of them, and some Pythons no ctypes."""
     if sys.platform == "linux":
         try:
             import ctypes
