@@ -412,3 +412,14 @@ async def test_presets_stand_among_the_machines_of_the_dialogs() -> None:
         assert any(line.strip().startswith("Time") and " s" not in line[:4] for line in figures(hands))
         await hands.press("escape", "6")
         assert "a100" in hands.text("#roofline")
+
+
+@pytest.mark.parametrize("before", [(60, 15), (140, 40)])
+async def test_the_dialog_keeps_its_hint_where_the_terminal_is_made_smaller(before: tuple[int, int]) -> None:
+    async with screen(ScriptedEngine(alexnet()), size=before) as hands:
+        await hands.press("t")
+        await hands.pilot.resize_terminal(60, 15)
+        await hands.rest()
+        box = hands.pilot.app.screen.query_one("#box")
+        assert box.region.bottom <= 15
+        assert box.query_one("#about").region.bottom < box.region.bottom

@@ -174,14 +174,21 @@ class TileDialog(Dialog[TileSpec]):
 
     def on_mount(self) -> None:
         """Ask for the plan of the first choices."""
+        self._fit()
+        self.query_one("#tile", Input).focus()
+        self._ask()
+
+    def on_resize(self) -> None:
+        """The hint stays in the box."""
+        self._fit()
+
+    def _fit(self) -> None:
         # the box has two borders, five fields and a headline
         room = int(self.app.size.height * 0.94) - 8
         about = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = about
         self.query_one("#figures").styles.height = max(3, min(20, room - about - (room >= 8)))
         self.query_one("#plan").set_class(room >= 8, "roomy")
-        self.query_one("#tile", Input).focus()
-        self._ask()
 
     @property
     def hardware(self) -> Hardware | None:
