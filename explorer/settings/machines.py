@@ -338,6 +338,14 @@ def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
     return found
 
 
+def measured_of(machine: Machine | None) -> MeasuredMachine | None:
+    """What was measured of a machine of the config file; None where its rates were changed since."""
+    seen = None if machine is None else measurements().get(machine.name)
+    if seen is None or machine is None or as_hardware(machine).origin != config_path():
+        return None
+    return seen
+
+
 def check_here(name: str | None, config: str | None = None) -> None:
     """Refuses `here` where it is another machine's, as in a home that several machines have.
 

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import summed
 from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.statistics import is_settled, spread
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import (
@@ -54,6 +56,7 @@ class Conditions(Struct, frozen=True):
 
     Attributes:
         profiled: Wall times of the runs under the profiler.
+        model: Predicts the times of layers.
         load: What says that something else ran, in words; '' for nothing.
     """
 
@@ -68,6 +71,7 @@ class Conditions(Struct, frozen=True):
     optimize: str = ""
     inputs: tuple[str, ...] = ()
     machine: Machine | None = None
+    model: TimeModel | None = None
     load: str = ""
     notes: tuple[str, ...] = ()
 
@@ -100,8 +104,7 @@ def assembled(
     known = sum(medians.values()) + sum(aside.values())
     base = max(whole.median, known)
     times = [
-        _layer_time(layers, row, inside.get(row, ()), of_row[row], timed[row], base, how.machine)
-        for row in of_row
+        _layer_time(layers, row, inside.get(row, ()), of_row[row], timed[row], base, how) for row in of_row
     ]
     times += [
         LayerTime(row, layers[row].path, layers[row].kind, "", None, 0, 0.0, within=layers[around].path)
@@ -109,7 +112,7 @@ def assembled(
         if row not in of_row
     ]
     seen = {*of_row, *within}
-    given = {name: getattr(how, name) for name in how.__struct_fields__ if name not in ("profiled", "notes")}
+    given = {name: getattr(how, name) for name in how.__struct_fields__ if name not in _NO_FIELDS}
     under = spread(how.profiled).median if how.profiled and whole.median else None
     return Profile(
         wall_seconds=whole.median,
@@ -125,9 +128,10 @@ def assembled(
         runs=whole.count,
         settled=is_settled(whole),
         limit_seconds=summed(one.limit_seconds for one in times if one.seconds) if how.machine else None,
+        predicted_seconds=None if how.model is None else _predicted(how.model, times),
         profiler_overhead=None if under is None else under / whole.median - 1,
         loaded=bool(how.load),
-        notes=(*how.notes, *((_SLOWED,) if known > whole.median else ())),
+        notes=(*how.notes, *_unpredicted(how.model, times), *((_SLOWED,) if known > whole.median else ())),
         **given,
     )
 
@@ -135,6 +139,20 @@ def assembled(
 _SLOWED = (
     "under the profiler the kernels took longer than whole runs do without it: go by shares, not by times"
 )
+
+_NO_FIELDS = ("profiled", "notes", "model")
+
+
+def _predicted(model: TimeModel, times: Sequence[LayerTime]) -> float | None:
+    known = [one.predicted_seconds for one in times if one.predicted_seconds is not None]
+    return sum(known) + model.call if known else None
+
+
+def _unpredicted(model: TimeModel | None, times: Sequence[LayerTime]) -> tuple[str, ...]:
+    missing = sum(one.seconds is not None and one.predicted_seconds is None for one in times)
+    if model is None or not missing:
+        return ()
+    return (f"the times of {many_text(missing, 'layer')} are not predicted, and not in the prediction",)
 
 
 def _share(part: float, whole: float) -> float:
@@ -148,7 +166,7 @@ def _layer_time(
     samples: TimeSamples,
     times: Spread,
     whole: float,
-    machine: Machine | None,
+    how: Conditions,
 ) -> LayerTime:
     layer, median = layers[row], times.median
     # a group has the time of what it does itself, a Loop without its body, and the counts of all in it
@@ -156,6 +174,7 @@ def _layer_time(
     macs, moved = _work(together)
     backward = spread(samples.backward).median if samples.backward else None
     forward = max(0.0, median - (backward or 0.0))
+    machine, model = how.machine, how.model
     return LayerTime(
         row,
         layer.path,
@@ -166,7 +185,7 @@ def _layer_time(
         _share(median, whole),
         macs / forward if macs and forward else None,
         moved / forward if moved and forward else None,
-        None,
+        None if model is None else model.seconds(layer),
         None if machine is None or macs is None or moved is None else least_seconds(macs, moved, machine),
         "",
         tuple([layers[at].path for at in inside]),

@@ -24,12 +24,14 @@ from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.flat import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.load import LoadWatch
+from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.rounds import Measured
 from explorer.engine.profile.sessions import TimedSessions
 from explorer.engine.profile.statistics import spread
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line
 from explorer.engine.runtime.provider_assignment import HOST, chosen_providers
 from explorer.facts import Analysis, Layer
+from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.profile.profile import ProfileSpec, Stopped
 from explorer.facts.roofline import Machine
 
@@ -57,13 +59,18 @@ class TimedGraph(Struct, frozen=True):
     batch: int | None = None
 
 
-def measured(subject: TimedGraph, spec: ProfileSpec) -> Measured:
+def measured(subject: TimedGraph, spec: ProfileSpec, seen: MeasuredMachine | None = None) -> Measured:
     """A graph that is to be timed in onnxruntime.
+
+    Args:
+        subject: The graph.
+        spec: How.
+        seen: What was measured of the machine, for the predicted times.
 
     Raises:
         Misuse: There is no such device.
     """
-    return _MeasuredGraph.of(subject, spec, _providers(spec.device))
+    return _MeasuredGraph.of(subject, spec, _providers(spec.device), seen)
 
 
 def _providers(device: str) -> list[str]:
@@ -93,10 +100,19 @@ def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) 
     return tuple(notes)
 
 
+def _unlike(seen: MeasuredMachine | None, threads: int, providers: Sequence[str]) -> str:
+    """Why what was measured of a machine predicts nothing here; '' where it does."""
+    if seen is None or (seen.threads == threads and providers[0] == HOST):
+        return ""
+    used = many_text(seen.threads, "thread")
+    return f"nothing is predicted: the machine was measured with {used} of its processor"
+
+
 class _MeasuredGraph(Struct):
     """What was measured so far, over all repeats.
 
     Attributes:
+        seen: What was measured of the machine, for the predicted times.
         owners: Row and name by kernel: see `_owners`.
         of_row, other: TimeSamples by row, and by name of what is no row's.
         within: Rows whose work the kernel of another did.
@@ -106,6 +122,7 @@ class _MeasuredGraph(Struct):
     level: str
     flat: FlatGraph
     providers: Sequence[str]
+    seen: MeasuredMachine | None = None
     loaded: TimedSessions | None = None
     stopped: Stopped = "steps"
     wall: list[float] = field(default_factory=list)
@@ -118,11 +135,17 @@ class _MeasuredGraph(Struct):
     runs: int = 0
 
     @classmethod
-    def of(cls, subject: TimedGraph, spec: ProfileSpec, providers: Sequence[str]) -> _MeasuredGraph:
+    def of(
+        cls,
+        subject: TimedGraph,
+        spec: ProfileSpec,
+        providers: Sequence[str],
+        seen: MeasuredMachine | None,
+    ) -> _MeasuredGraph:
         """Of what nothing is measured yet."""
         flat = flattened(subject.model, subject.analysis.layers)
         few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
-        return cls(subject, spec.optimize or ("all" if few else "none"), flat, providers)
+        return cls(subject, spec.optimize or ("all" if few else "none"), flat, providers, seen)
 
     @property
     def layers(self) -> Sequence[Layer]:
@@ -180,12 +203,16 @@ class _MeasuredGraph(Struct):
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measured`."""
+        threads, seen = spec.threads or self.threads, self.seen
+        notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
+        if why := _unlike(seen, threads, self.providers):
+            seen, notes = None, (*notes, why)
         first = next(iter(self.subject.feeds.values()), None)
         conditions = Conditions(
             warmup=spec.warmup,
             stopped=self.stopped,
             device=spec.device,
-            threads=spec.threads or self.threads,
+            threads=threads,
             runtime=f"onnxruntime {onnxruntime.__version__}",
             profiled=self.profiled,
             batch=self.subject.batch,
@@ -193,8 +220,9 @@ class _MeasuredGraph(Struct):
             optimize=self.level,
             inputs=self.subject.inputs,
             machine=machine,
+            model=TimeModel(seen) if seen is not None and seen.probes else None,
             load=watch.words(spread(self.wall)),
-            notes=_notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes)),
+            notes=notes,
         )
         within = {row: around for row, around in self.within.items() if row not in self.of_row}
         found = assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)

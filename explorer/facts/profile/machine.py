@@ -12,8 +12,9 @@ class KernelTime(Struct, frozen=True):
 
     Attributes:
         op: As ONNX names it.
-        dtype: Of what it multiplies, or adds.
-        sizes: M, K and N of a matmul; how many elements of others.
+        dtype: Of what it multiplies, or reads.
+        sizes: M, K and N of a matmul; of a Conv output channels, inputs of each, and positions; the shape of
+            the array of others.
         macs, bytes: Of one call; bytes are those read and written, each once.
         seconds: Of one call.
         macs_per_second, bytes_per_second: Over the median.
@@ -69,7 +70,8 @@ class MeasuredMachine(Struct, frozen=True):
         launch: Seconds of one tiny node of a long chain.
         call: Seconds of a run of a model that is one tiny node.
         caches: For data, the smallest first.
-        kernels: All matmuls that were timed.
+        kernels: The square matmuls that were timed, from which the peaks are.
+        probes: Other kernels that were timed, from which times of layers are predicted.
         refused: Types of numbers that the runtime multiplies not at all.
         seconds: How long all took.
         loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
@@ -86,6 +88,7 @@ class MeasuredMachine(Struct, frozen=True):
     call: Spread
     caches: tuple[CacheLevel, ...]
     kernels: tuple[KernelTime, ...]
+    probes: tuple[KernelTime, ...] = ()
     refused: tuple[str, ...] = ()
     seconds: float = 0.0
     loaded: bool = False

@@ -127,6 +127,13 @@ class LayerTime(Struct, frozen=True):
             return None
         return self.limit_seconds / self.forward_seconds
 
+    @property
+    def error(self) -> float | None:
+        """By what share the prediction is above the measured time; below 0 it is less."""
+        if self.predicted_seconds is None or self.seconds is None or not self.seconds.median:
+            return None
+        return self.predicted_seconds / self.seconds.median - 1
+
 
 class OperatorTime(Struct, frozen=True):
     """All kernels of one kind, those that are no layer's too.
@@ -211,6 +218,8 @@ class Profile(Struct, frozen=True):
         runtime: 'onnxruntime 1.32.0'.
         inputs: What it was run on, in words.
         machine: That `limit_seconds` are of: the least time of a layer, and here of all whose limit is known.
+        predicted_seconds: Of one run, from what was measured of `machine`: the layers whose time is
+            predicted, and the call.
         loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
         notes: What else to know, in words.
         phases: The parts of a training step; none where it is no step.
@@ -238,6 +247,7 @@ class Profile(Struct, frozen=True):
     inputs: tuple[str, ...] = ()
     machine: Machine | None = None
     limit_seconds: float | None = None
+    predicted_seconds: float | None = None
     loaded: bool = False
     load: str = ""
     notes: tuple[str, ...] = ()

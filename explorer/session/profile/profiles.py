@@ -29,11 +29,13 @@ from explorer.facts.training import OPTIMIZERS
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Models
 from explorer.session.profile.analysis import analysis_at
+from explorer.settings.machines import measured_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.engine.costs.value_flow import ValueFlow
     from explorer.engine.profile.torch.modules import TimedModule
+    from explorer.facts.profile.machine import MeasuredMachine
 
 State = tuple[Models, int]
 """A model of a session: which session's, and where in its history."""
@@ -58,7 +60,7 @@ class Profiler:
         check(spec)
         models, at = self._models, self._models.at(index)
         (found,) = timed(
-            [self._measured(models, at, spec, batch, on_progress, cancel)[0]],
+            [self._measured(models, at, spec, batch, measured_of(machine), on_progress, cancel)[0]],
             spec,
             scratch=models.workdir,
             machine=machine,
@@ -80,8 +82,9 @@ class Profiler:
         """Times two states in turn, and sets their rows beside each other."""
         check(spec)
         both = (self._models, before), after
+        seen = measured_of(machine)
         every = [
-            self._measured(models, at, spec, batch, on_progress, cancel)
+            self._measured(models, at, spec, batch, seen, on_progress, cancel)
             for (models, at), batch in zip(both, batches, strict=True)
         ]
         graphs = [subject.model for _, subject in every if isinstance(subject, TimedGraph)]
@@ -117,6 +120,7 @@ class Profiler:
         at: int,
         spec: ProfileSpec,
         batch: int | None,
+        seen: MeasuredMachine | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[Measured, TimedGraph | TimedModule]:
@@ -135,7 +139,7 @@ class Profiler:
                 hint="give a torchvision name or package.module:callable",
             )
         graph = subject_of(models, at, spec, batch, on_progress, cancel)
-        return measured(graph, spec), graph
+        return measured(graph, spec, seen), graph
 
     def _keep(self, models: Models, at: int, profile: Profile) -> Profile:
         found = replace(profile, notes=(*models.random_weights(), *profile.notes))

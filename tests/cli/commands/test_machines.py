@@ -73,7 +73,16 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     assert said(capsys, "machines").index("  here ") < said(capsys, "machines").index("  h100 ")
     assert "here: " in said(capsys, "roofline", LENET, "--machine", "here")
     assert "here: " in said(capsys, "plan", LENET, "--machine", "here")
-    assert "Of the roof" in said(capsys, "profile", LENET, "--machine", "here", "--steps", "2")
+    threads = str(measured["threads"])
+    few = ["profile", LENET, "--machine", "here", "--steps", "2", "--threads", threads]
+    text = said(capsys, *few)
+    assert "Of the roof" in text
+    assert "Predicted" in text
+    told = [json.loads(said(capsys, *few, "--json")) for _ in range(2)]
+    predicted = [{one["path"]: one["predicted_seconds"] for one in each["layers"]} for each in told]
+    assert predicted[0] == predicted[1], "nothing of the run itself is in the prediction"
+    alone = [one["predicted_seconds"] for one in told[0]["layers"] if one["predicted_seconds"]]
+    assert told[0]["predicted_seconds"] == pytest.approx(sum(alone) + measured["call"]["median"])
     refused = said(capsys, "machines", "--measure", code=2)
     assert "there is a machine 'here' already; choose another name, or say --force" in refused
     assert config.read_text() == kept
@@ -90,6 +99,10 @@ def test_it_is_measured_anew_under_force_and_only_that_machine_changes(
     assert content["machine"].pop("here")["measured"]["threads"] == 1
     assert content == tomllib.loads(MINE + LATER)
     assert "# fast" in config.read_text()
+    config.write_text(config.read_text().replace("threads = 1\n", "threads = 1000\n"))
+    told = said(capsys, "profile", LENET, "--machine", "here", "--steps", "2")
+    assert "nothing is predicted: the machine was measured with 1,000 threads" in told.replace("\n", " ")
+    assert "Predicted" not in told
 
 
 def test_who_stops_it_or_names_it_wrongly_has_the_file_as_it_was(config: Path) -> None:

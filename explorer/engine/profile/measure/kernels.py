@@ -6,6 +6,7 @@ times, so that the call of a run weighs little.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -39,11 +40,30 @@ class Kernels(Protocol):
     def gemm(self, dtype: str, size: int, count: int) -> Run | None:
         """So many matmuls of size x size x size."""
 
+    def matmul(self, m: int, k: int, n: int) -> Run:
+        """A float32 matmul."""
+
+    def conv(self, channels: tuple[int, int], side: int, kernel: int, groups: int, count: int) -> Run:
+        """So many float32 convolutions one after the other, to and fro between two numbers of channels."""
+
+    def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
+        """An operator on a float32 array of 4 axes."""
+
     def add(self, elements: int) -> Run:
         """The sum of two float32 arrays, in a third."""
 
     def chain(self, nodes: int) -> Run:
         """So many nodes, one after the other, on one number."""
+
+
+_MORE = {"LayerNormalization": ("scale", "bias")}
+_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "Transpose": {"perm": [0, 2, 1, 3]},
+    "MaxPool": {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]},
+    "Softmax": {"axis": -1},
+    "Clip": {},
+}
+"""What some operators need beside an array."""
 
 
 class RuntimeKernels:
@@ -73,6 +93,42 @@ class RuntimeKernels:
             return self._run(Graph("gemm", nodes, inputs, outputs, tensors), feeds)
         except Exception:  # onnxruntime's own classes share no base below Exception: it has no such kernel
             return None
+
+    def matmul(self, m: int, k: int, n: int) -> Run:
+        """See `Kernels`."""
+        draw = np.random.default_rng(0)
+        x, y = Value("x", "float32", (m, k)), Value("y", "float32", (m, n))
+        weight = _normal(draw, (k, n))
+        graph = Graph("matmul", [Node("MatMul", ["x", "w"], ["y"])], (x,), (y,), {"w": _tensor("w", weight)})
+        return self._run(graph, {"x": _normal(draw, (m, k))})
+
+    def conv(self, channels: tuple[int, int], side: int, kernel: int, groups: int, count: int) -> Run:
+        """See `Kernels`; the runtime lays the channels out anew at the first and the last one alone."""
+        draw = np.random.default_rng(0)
+        widths = [channels[at % 2] for at in range(count + 1)]
+        weights = {}
+        for at, (before, after) in enumerate(itertools.pairwise(widths)):
+            fan = before // groups * kernel * kernel
+            array = _normal(draw, (after, before // groups, kernel, kernel))
+            weights[f"w{at}"] = array / np.float32(fan**0.5)  # values neither grow nor vanish
+        settings = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups}
+        nodes = [
+            Node("Conv", [f"v{at}", f"w{at}"], [f"v{at + 1}"], f"n{at}", attributes=settings)
+            for at in range(count)
+        ]
+        shape = (1, widths[0], side, side)
+        first = Value("v0", "float32", shape)
+        last = Value(f"v{count}", "float32", (1, widths[-1], side, side))
+        tensors = {name: _tensor(name, array) for name, array in weights.items()}
+        return self._run(Graph("conv", nodes, (first,), (last,), tensors), {"v0": _normal(draw, shape)})
+
+    def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
+        """See `Kernels`."""
+        draw = np.random.default_rng(0)
+        x, y = Value("x", "float32", shape), Value("y", "float32", None)
+        more = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _MORE.get(op, ())}
+        node = Node(op, ["x", *more], ["y"], attributes=_SETTINGS.get(op, {}))
+        return self._run(Graph(op, [node], (x,), (y,), more), {"x": _normal(draw, shape)})
 
     def add(self, elements: int) -> Run:
         """See `Kernels`."""
@@ -114,6 +170,14 @@ def _on_host(array: Array, dtype: str) -> Any:
             array.view(np.uint16), dtype_code(dtype)
         )
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _normal(draw: np.random.Generator, shape: Sequence[int]) -> Array:
+    return draw.standard_normal(shape, np.float32)
+
+
+def _tensor(name: str, array: Array) -> Tensor:
+    return Tensor(name, "float32", array.shape, Inline(array.astype(np.float32).tobytes()))
 
 
 def _drawn(draw: np.random.Generator, dtype: str, size: int) -> Array:

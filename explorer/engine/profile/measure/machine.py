@@ -16,6 +16,7 @@ import onnxruntime
 from explorer.base.errors import Misuse
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.measure import probes
 from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run, RuntimeKernels
 from explorer.engine.profile.statistics import is_settled, spread, why_stop
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
@@ -109,7 +110,13 @@ def measure(
         found += of_type
         if not of_type:
             refused.append(dtype)
-    every = [call, launch, added, *(one.seconds for one in found)]
+    others: list[KernelTime] = []
+    for one in probes.probes(kernels, bench.time):
+        others.append(one)
+        if bench.elapsed() > time_limit:
+            notes.append("the time was over before all kernels were timed")
+            break
+    every = [call, launch, added, *(one.seconds for one in (*found, *others))]
     if unsure := sum(not is_settled(one) for one in every):
         notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(every):,}")
     peaks = tuple(_peaks(found))
@@ -126,6 +133,7 @@ def measure(
         call=call,
         caches=tuple(CacheLevel(*one) for one in told.caches),
         kernels=tuple(found),
+        probes=tuple(others),
         refused=tuple(refused),
         seconds=bench.elapsed(),
         loaded=bool(load),
@@ -143,7 +151,7 @@ class _Bench:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel
         self._began, self._done = clock(), 0
-        self._all = 3 + len(SIZES) * len(DTYPES)
+        self._all = 3 + len(SIZES) * len(DTYPES) + probes.COUNT
 
     def elapsed(self) -> float:
         """Seconds since the start."""

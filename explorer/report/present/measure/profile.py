@@ -121,6 +121,8 @@ def figures(fact: Profile) -> Fields:
         rows.append(
             Field("Of the roof", reached, f"{machine_text(fact.machine)}, {fact.machine.origin}", "roof")
         )
+    if fact.predicted_seconds is not None and fact.wall_seconds:
+        rows.append(Field("Predicted", seconds(fact.predicted_seconds), _how_predicted(fact), "predicted"))
     if fact.loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), fact.load, "loaded"))
     return Fields(rows)
@@ -144,6 +146,18 @@ def _stopped(fact: Profile) -> str:
         return f"{runs}, {why}: six at least give an interval"
     within = "" if fact.settled else "; wider than 5 %"
     return f"95 % interval of the median{within}; {runs}, {why}"
+
+
+def _how_predicted(fact: Profile) -> str:
+    """How sure a prediction is: its error on this run, in all and of a layer, and what it is from."""
+    assert fact.predicted_seconds is not None
+    error = fact.predicted_seconds / fact.wall_seconds - 1
+    off = sorted(abs(one.error) for one in fact.layers if one.error is not None)
+    half = f", half of the layers within {off[(len(off) - 1) // 2] * 100:.0f} %" if off else ""
+    return (
+        f"{error * 100:+.0f} % against this run{half}; learned from kernels timed alone on this machine, "
+        "not from this model"
+    )
 
 
 def _cost(fact: Profile) -> Span:
@@ -176,6 +190,8 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             _rate(one.macs_per_second, "MAC/s"),
             _rate(one.bytes_per_second, "B/s"),
             "" if one.backward_seconds is None else seconds(one.backward_seconds),
+            seconds(one.predicted_seconds) if one.predicted_seconds is not None else "",
+            _error(one.error),
             share(one.efficiency, 1.0) if one.efficiency is not None else "",
         )
 
@@ -191,9 +207,15 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
         Column("MACs/s", "right", drop=3),
         Column("bytes/s", "right", drop=4),
         Column("backward" if fact.phases else "", "right", drop=1),
+        Column("predicted" if fact.predicted_seconds is not None else "", "right", drop=3),
+        Column("error" if fact.predicted_seconds is not None else "", "right", drop=3),
         Column("of roof" if fact.machine is not None else "", "right", drop=1),
     )
     return Table(columns, Rows(row, layers), what="layers")
+
+
+def _error(value: float | None) -> Cell:
+    return "" if value is None else Span(f"{value * 100:+.0f} %", "figure", value=value)
 
 
 def _rate(value: float | None, unit: str) -> Cell:

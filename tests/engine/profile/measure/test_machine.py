@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.measure.kernels import DTYPES, RuntimeKernels
 from explorer.engine.profile.measure.machine import SIZES, Surroundings, measure
+from explorer.engine.profile.measure.probes import OPS
+from explorer.engine.profile.predict import TimeModel
+from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.host import processor
 
@@ -47,11 +52,23 @@ class Machine:
         return self._takes(count * size**3 / self.rates[dtype] * slower)
 
     def add(self, elements: int) -> Callable[[], object]:
-        self.elements = elements
+        self.elements = max(self.elements, elements)
         return self._takes(12 * elements / 50e9)
 
     def chain(self, nodes: int) -> Callable[[], object]:
         return self._takes(2e-6 + nodes * 1e-7)
+
+    def matmul(self, m: int, k: int, n: int) -> Callable[[], object]:
+        return self._takes(m * k * n / self.rates["float32"])
+
+    def conv(
+        self, channels: tuple[int, int], side: int, kernel: int, groups: int, count: int
+    ) -> Callable[[], object]:
+        macs = channels[0] // groups * channels[1] * kernel**2 * side**2
+        return self._takes(count * macs / self.rates["float32"])
+
+    def elementwise(self, op: str, shape: tuple[int, ...]) -> Callable[[], object]:
+        return self._takes(8 * math.prod(shape) / 50e9)
 
     def watch(self) -> LoadWatch:
         quiet = LoadWatch(1, switches=lambda: 0, busy=lambda: None, average=lambda: 0.0, clock=self.clock)
@@ -86,7 +103,7 @@ def test_the_peak_of_each_type_is_its_best_matmul_and_the_bandwidth_what_an_arra
 def test_the_time_limit_holds_on_slow_machines_and_what_is_not_sure_is_said(slow: int) -> None:
     machine = Machine({dtype: rate / slow for dtype, rate in RATES.items()})
     found = machine.measured(limit=10.0)
-    assert found.seconds <= 12
+    assert found.seconds <= 14
     sides = [one.sizes[0] for one in found.kernels if one.dtype == "float32"]
     assert sides == list(SIZES[: len(sides)])
     assert slow == 1 or len(sides) < len(SIZES)
@@ -123,9 +140,57 @@ def test_onnxruntime_runs_every_kernel_that_it_does_not_refuse(dtype: str) -> No
     kernels = RuntimeKernels(1)
     run = kernels.gemm(dtype, 8, 3)
     assert run is not None or dtype not in ("float32", "int8")
-    for one in (run, kernels.add(100), kernels.chain(3)):
+    others = (kernels.add(100), kernels.chain(3), kernels.matmul(2, 3, 4), kernels.conv((4, 6), 5, 3, 2, 2))
+    for one in (run, *others, *(kernels.elementwise(op, (1, 2, 4, 4)) for op in OPS[1:])):
         if one is not None:
             one()
+
+
+def _layer(kind: str, shape: tuple[int, ...], macs: int, moved: int, **more: object) -> Layer:
+    made = (TensorInfo("y", "float32", shape),)
+    return Layer(
+        0,
+        None,
+        kind,
+        kind,
+        kind,
+        0,
+        False,
+        outputs=made,
+        macs=macs,
+        bytes_read=moved,
+        bytes_written=0,
+        **more,
+    )  # type: ignore[arg-type]
+
+
+def test_a_layer_is_predicted_to_take_what_a_kernel_like_it_took() -> None:
+    model = TimeModel(Machine().measured())
+    macs = 512 * 512 * 512
+    weights = (TensorInfo("w", "float32", (512, 512)),)
+    rows = _layer("MatMul", (8, 64, 512), macs, 3 << 20, weights=weights)
+    assert model.seconds(rows) == pytest.approx(macs / RATES["float32"], rel=0.05)
+    conv = _layer("Conv", (1, 64, 56, 56), 64 * 576 * 3136, 1_753_088, attributes={"group": 1})
+    assert model.seconds(conv) == pytest.approx(conv.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
+    for kind in ("Add", "Relu", "Swish", "Softmax"):
+        took = model.seconds(_layer(kind, (1 << 20,), 0, 8 << 20))
+        assert took == pytest.approx((8 << 20) / 50e9, rel=0.05)
+    assert model.seconds(_layer("Reshape", (4,), 0, 0)) == pytest.approx(1e-7, rel=0.05)
+
+
+def test_weights_take_the_time_in_which_they_come_from_memory() -> None:
+    model = TimeModel(Machine({**RATES, "float32": 1e15}).measured())
+    layer = _layer("MatMul", (1, 4096), 4096 * 4096, 4 * 4096 * 4096, weight_bytes_read=4 * 4096 * 4096)
+    assert model.seconds(layer) == pytest.approx(4 * 4096 * 4096 / 50e9, rel=0.05)
+
+
+def test_what_is_not_known_of_a_layer_is_not_predicted() -> None:
+    model = TimeModel(Machine().measured())
+    known = _layer("MatMul", (4, 4), 64, 192)
+    assert model.seconds(known) is not None
+    halves = (TensorInfo("y", "float16", (4, 4)),)
+    for change in ({"macs": None}, {"bytes_read": None}, {"outputs": ()}, {"outputs": halves}):
+        assert model.seconds(replace(known, **change)) is None
 
 
 def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:

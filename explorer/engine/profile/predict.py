@@ -1,0 +1,107 @@
+"""Prediction of the time of a layer from kernels that were timed alone on the same machine.
+
+A matmul or a convolution runs at the rate of those measured ones that are like it: the mean of the logarithms
+of their rates, weighed by the inverse fourth power of the distance between the logarithms of M, K and N
+(Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968), and takes at least
+the time in which its weights come from memory and its activations are moved. Others move their bytes as fast
+as the measured kernel of their kind. Nothing is learned from the model whose time is predicted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.facts import Layer
+from explorer.facts.profile.machine import KernelTime, MeasuredMachine
+
+_LIKE: Mapping[str, Sequence[str]] = {
+    "Sigmoid": ("Tanh", "Exp", "HardSigmoid", "HardSwish", "Softplus", "Log", "Pow"),
+    "Erf": ("Gelu", "FastGelu"),
+    "Softmax": ("LogSoftmax",),
+    "LayerNormalization": ("InstanceNormalization", "GroupNormalization", "RMSNormalization"),
+    "Transpose": ("Concat", "Slice", "Gather", "Pad", "Split", "Expand", "Resize"),
+    "MaxPool": ("AveragePool", "LRN"),
+    "Relu": ("Clip", "LeakyRelu", "Neg", "Cast", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool"),
+}
+"""Measured kernels, and the operators that are timed as they; others as an Add."""
+_KIND = {kind: like for like, kinds in _LIKE.items() for kind in (*kinds, like)}
+_CONV = ("Conv", "ConvTranspose")
+
+
+class TimeModel:
+    """Times of layers on a machine that was measured.
+
+    Args:
+        seen: What was measured of it.
+
+    Attributes:
+        call: Seconds of a run beside its layers.
+    """
+
+    def __init__(self, seen: MeasuredMachine) -> None:
+        self._launch = seen.launch.median
+        self.call = seen.call.median
+        self._bandwidth = seen.bandwidth.bytes_per_second
+        self._kernels: dict[str, list[KernelTime]] = {}
+        for one in (*seen.kernels, *seen.probes, seen.bandwidth):
+            if one.dtype == "float32":
+                self._kernels.setdefault(one.op, []).append(one)
+
+    def seconds(self, layer: Layer) -> float | None:
+        """Predicted seconds of all calls of a layer; None where its work is not known, or not of float32."""
+        moved, calls = bytes_moved(layer), max(1, layer.calls)
+        if layer.group or layer.macs is None or moved is None:
+            return None
+        if any(one.dtype != "float32" for one in layer.outputs) and layer.macs:
+            return None
+        if not moved:
+            return self._launch * calls
+        if layer.macs:
+            took = self._multiplying(layer, layer.macs // calls)
+            weights = min(moved, layer.weight_bytes_read or 0) / calls
+            least = weights / self._bandwidth + self._moving("Add", moved / calls - weights)
+            return None if took is None else max(took, least) * calls
+        return (self._launch + self._moving(layer.kind, moved / calls)) * calls
+
+    def _multiplying(self, layer: Layer, macs: int) -> float | None:
+        """Seconds of one call of a matmul or a convolution."""
+        shape = layer.outputs[0].shape if layer.outputs else ()
+        sizes = [one for one in shape or () if isinstance(one, int) and one > 0]
+        if not sizes or len(sizes) != len(shape or ()):
+            return None
+        conv = layer.kind in _CONV
+        grouped = conv and layer.attributes.get("group", 1) != 1
+        inner = max(1, macs // math.prod(sizes))
+        if conv and len(sizes) > 2:
+            at = sizes[1], inner, math.prod(sizes[2:])
+        elif layer.weights:  # one factor for all: the other's leading axes are its rows
+            at = math.prod(sizes[:-1]), inner, sizes[-1]
+        else:
+            at = sizes[-2] if len(sizes) > 1 else 1, inner, sizes[-1]
+        op = "Conv, grouped" if grouped else "Conv" if conv else "MatMul"
+        return macs / _rate(self._kernels.get(op, ()), at) if op in self._kernels else None
+
+    def _moving(self, kind: str, moved: float) -> float:
+        """Seconds of one call of what multiplies nothing, between the measured sizes on a straight line."""
+        points = self._kernels.get(_KIND.get(kind, "Add")) or self._kernels["Add"]
+        order = sorted((one.bytes, one.seconds.median / one.bytes) for one in points)
+        at = math.log(max(1.0, moved))
+        for (low, slow), (high, fast) in itertools.pairwise(order):
+            if low <= moved <= high:
+                part = (at - math.log(low)) / (math.log(high) - math.log(low))
+                return moved * (slow + part * (fast - slow))
+        return moved * (order[0] if moved < order[0][0] else order[-1])[1]
+
+
+def _rate(kernels: Sequence[KernelTime], at: Sequence[int]) -> float:
+    """MACs a second of a matmul of M x K x N, by those that are like it."""
+    total = weights = 0.0
+    for one in kernels:
+        far = sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(one.sizes, at, strict=True))
+        weight = 1 / (far + 0.01) ** 2
+        total += weight * math.log(one.macs_per_second)
+        weights += weight
+    return math.exp(total / weights)
