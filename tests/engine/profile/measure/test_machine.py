@@ -179,7 +179,7 @@ def test_a_layer_is_predicted_to_take_what_a_kernel_like_it_took() -> None:
 
 
 def test_weights_take_the_time_in_which_they_come_from_memory() -> None:
-    model = TimeModel(Machine({**RATES, "float32": 1e15}).measured())
+    model = TimeModel(Machine({**RATES, "float32": 1e13}).measured())
     layer = _layer("MatMul", (1, 4096), 4096 * 4096, 4 * 4096 * 4096, weight_bytes_read=4 * 4096 * 4096)
     assert model.seconds(layer) == pytest.approx(4 * 4096 * 4096 / 50e9, rel=0.05)
 
