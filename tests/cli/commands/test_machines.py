@@ -78,6 +78,7 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     text = said(capsys, *few)
     assert "Of the roof" in text
     assert "Predicted" in text
+    assert "against this run, half of the layers within" in " ".join(text.split())
     told = [json.loads(said(capsys, *few, "--json")) for _ in range(2)]
     predicted = [{one["path"]: one["predicted_seconds"] for one in each["layers"]} for each in told]
     assert predicted[0] == predicted[1], "nothing of the run itself is in the prediction"
