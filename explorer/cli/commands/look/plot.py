@@ -56,7 +56,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "plot",
-    "a picture, as SVG or PNG: memory, roofline, operators, a training step, measured time",
+    "a picture (SVG, PNG): memory, roofline, operators, training, measured time",
     ("MODEL",),
     (
         Option(
