@@ -39,7 +39,6 @@ from explorer.engine.tiling.decompose import decompose
 from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
 from explorer.host.gc_pause import gc_pause
-from explorer.host.heaps import share_heaps
 
 
 def verify(
@@ -185,7 +184,6 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     halfway = _taken_apart(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
-    share_heaps()
     with (
         gc_pause(),  # a walk makes a hundred thousand objects without a circle
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,

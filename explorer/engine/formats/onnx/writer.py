@@ -37,7 +37,6 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, held
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import Progress
-from explorer.host.heaps import share_heaps
 
 Part = bytes | Payload
 Piece = bytes | bytearray | memoryview
@@ -550,7 +549,6 @@ class _Beside:
         self._failed: Exception | None = None
         self._given_up = False
         self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
-        share_heaps()
         try:
             self._thread.start()
         except RuntimeError:  # the system gives no more of them
