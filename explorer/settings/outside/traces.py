@@ -134,8 +134,8 @@ def _rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
     elif any(span.category in _TORCH for span in spans):
         named, runs, modules = _of_torch(spans, path)
     else:
-        named, runs = list(spans), [span for span in spans if span.name.startswith(_STEP)]
-        named = [span for span in named if span not in runs] if runs else named
+        named = [span for span in spans if not span.name.startswith(_STEP)]
+        runs = [span for span in spans if span.name.startswith(_STEP)]
     took, notes = _taken(named, runs)
     ops = {span.name.removesuffix(_KERNEL): span.op for span in named if span.op}
     return TraceRows(tuple(took.items()), ops, modules, tuple(notes))
