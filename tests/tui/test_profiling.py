@@ -1,26 +1,30 @@
 """Time on the screen: `%` asks how, a page says where it goes, and so do columns of the tree."""
 
 import pytest
+from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.base.errors import EngineDied, Misuse
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.facts import Progress
+from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.session.parts import history as states
 from explorer.settings import machines
+from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
 from explorer.tui.dialogs.measure.dialog import ProfileDialog
 from explorer.tui.dialogs.measure.screen import ProfileScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
+from explorer.tui.widgets.options import OptionField
 from explorer.tui.widgets.status_line import StatusLine
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine
 
 
-def _profile(self: ScriptedEngine, spec: ProfileSpec, *, batch=None, machine=None) -> Profile:
+def _profile(self: ScriptedEngine, *, spec: ProfileSpec, batch=None, machine=None) -> Profile:
     """Each Conv does its ReLU's work, the k-th takes k ms; a copy and the runtime take the rest of 30 ms."""
     layers = self.model.layers
     convs = [row.id for row in layers if row.kind == "Conv"]
@@ -33,9 +37,24 @@ def _profile(self: ScriptedEngine, spec: ProfileSpec, *, batch=None, machine=Non
     return fact
 
 
+def _compare_profiles(self: ScriptedEngine, before: int, after: int, **how) -> ProfileComparison:
+    """The state after takes 3 ms less, all of them of one layer."""
+    batch, slow = how.pop("batches")[0], self.states.current
+    profile = _profile(self, batch=batch, **how)
+    quick = replace(profile, wall_seconds=0.027)
+    self.states = states.amend(self.states, before, profile=quick if before == slow else profile)
+    self.states = states.amend(self.states, after, profile=quick if after == slow else profile)
+    layer = next(one for one in profile.layers if one.path == "features.8")
+    less = replace(layer.seconds, median=0.001)
+    change = LayerChange(*(layer.path,) * 3, "Conv", "tiled", layer.seconds, less, -0.003, True)
+    first, second = (self.states.entries[at].profile for at in (before, after))
+    return ProfileComparison(("as opened", "tiled"), -0.003, True, (change,), first, second)
+
+
 @pytest.fixture(autouse=True)
 def engine(monkeypatch):
     monkeypatch.setattr(ScriptedEngine, "_profile", _profile, raising=False)
+    monkeypatch.setattr(ScriptedEngine, "_compare_profiles", _compare_profiles, raising=False)
 
 
 def _asked(hands):
@@ -47,15 +66,24 @@ async def test_a_key_times_the_model_as_was_typed_and_a_page_says_where_the_time
         await hands.press("percent_sign")
         dialog = hands.pilot.app.screen
         assert isinstance(dialog, ProfileDialog)
-        for field, text in (("batch", "8"), ("threads", "one"), ("seconds", "3")):
+        typed = {
+            "batch": "8",
+            "threads": "one",
+            "seconds": "3",
+            "steps": "20",
+            "device": "cuda",
+            "input": "x.npy",
+        }
+        for field, text in typed.items():
             dialog.query_one(f"#{field}", Input).value = text
         await hands.press("enter")
         assert isinstance(hands.pilot.app.screen, ProfileDialog)
         assert "threads" in hands.dialog()
         dialog.query_one("#threads", Input).value = "1"
         await hands.press("up", "right", "enter")
-        spec = ProfileSpec(optimize="none", threads=1, time_limit=3.0)
-        assert _asked(hands) == [((spec,), {"batch": 8, "machine": None})]
+        how = {"steps": 20, "device": "cuda", "input": "x.npy"}
+        spec = ProfileSpec(optimize="none", threads=1, time_limit=3.0, **how)
+        assert _asked(hands) == [((), {"spec": spec, "batch": 8, "machine": None})]
         page = hands.pilot.app.screen
         assert isinstance(page, ProfileScreen)
         said = page.page_text()
@@ -65,8 +93,81 @@ async def test_a_key_times_the_model_as_was_typed_and_a_page_says_where_the_time
         await hands.press("s")
         said = page.page_text()
         assert said.index("features.0 ") < said.index("features.10")
-        words = ["profile", "a.onnx", "--optimize", "none", "--batch", "8", "--threads", "1"]
-        assert page.verb_words("a.onnx") == [*words, "--time-limit", "3"]
+        words = ["profile", "a.onnx", "--optimize", "none", "--batch", "8", "--threads", "1", "--steps", "20"]
+        words += ["--time-limit", "3", "--device", "cuda", "--input", "x.npy"]
+        assert page.verb_words("a.onnx") == words
+
+
+async def test_a_training_step_is_asked_of_a_module_and_the_level_of_a_graph():
+    for is_graph, label, more in (
+        (True, "optimize", {}),
+        (False, "training", {"train": True, "optimizer": "sgd"}),
+    ):
+        scripted = ScriptedEngine()
+        info = replace(
+            scripted.model.info,
+            model=replace(
+                scripted.model.info.model, format="onnx" if is_graph else "torchvision", opset=None
+            ),
+        )
+        scripted.model = replace(scripted.model, info=info)
+        async with screen(scripted) as hands:
+            await hands.press("percent_sign")
+            choice = hands.pilot.app.screen.query_one(OptionField)
+            assert choice.label.strip() == label
+            await hands.press("up", "right", "enter")
+            expected = ProfileSpec(**more) if more else ProfileSpec(optimize="none")
+            assert _asked(hands) == [((), {"spec": expected, "batch": None, "machine": None})]
+            words = hands.pilot.app.screen.verb_words("m")
+            assert words == (
+                ["profile", "m", "--training", "--optimizer", "sgd"]
+                if more
+                else ["profile", "m", "--optimize", "none"]
+            )
+
+
+async def test_a_tiled_state_is_timed_in_turn_with_the_one_it_was_made_of_and_enter_leads_to_a_layer():
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("percent_sign", "enter", "escape")
+        await hands.tile()
+        await hands.press("percent_sign")
+        beside = hands.pilot.app.screen.query_one("#beside", OptionField)
+        assert beside.value == "beside 0 as opened"
+        await hands.press("enter")
+        page = hands.pilot.app.screen
+        assert isinstance(page, ProfileComparisonScreen)
+        said = page.page_text()
+        assert all(word in said for word in ("30 ms", "27 ms", "-3 ms", "features.8", "tiled"))
+        await hands.press("enter")
+        assert hands.at() == "features.8"
+        # it is there again, until the state is timed alone
+        await hands.press("percent_sign")
+        assert isinstance(hands.pilot.app.screen, ProfileComparisonScreen)
+        await hands.press("r")
+        assert isinstance(hands.pilot.app.screen, ProfileDialog)
+        hands.pilot.app.screen.query_one("#beside", OptionField).index = 0
+        await hands.press("enter")
+        assert isinstance(hands.pilot.app.screen, ProfileScreen)
+        # both states have their columns
+        await hands.press("escape", "u")
+        assert hands.main.store.profile is not None
+
+
+async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_says_how_each_was_got():
+    async with screen(size=(140, 60)) as hands:
+        use_hardware(hands.main.store, machines.hardware("a100"))
+        await hands.press("percent_sign", "enter", "down", "enter")
+        assert hands.at() == "features.8"
+        said = hands.text("#layer")
+        for words in ("4 ms", "13.3 % of a run, FusedConv for 2 layers", "in eight of ten runs"):
+            assert words in said
+        assert "of the roof: what is counted" in said
+        assert "counted over measured" in said
+        # what another's kernel does has no time of its own; a group has the sum
+        await hands.press("down")
+        assert "the kernel of features.8 does it" in hands.text("#layer")
+        await hands.press("g")
+        assert "50.0 % of a run, sum of its layers" in hands.text("#layer")
 
 
 async def test_enter_on_a_layer_of_the_page_goes_to_it_and_the_key_shows_the_page_again():

@@ -13,6 +13,7 @@ from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.evaluate import EVALUATION_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS
 from explorer.tui.dialogs.manual import HelpDialog
+from explorer.tui.dialogs.measure.comparison import COMPARISON_KEYS
 from explorer.tui.dialogs.measure.screen import PROFILE_KEYS
 from explorer.tui.dialogs.quantize.screen import QUANTIZE_KEYS
 from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
@@ -53,6 +54,7 @@ KEYS: tuple[Key, ...] = (
     *FIGURE_KEYS,
     *EVALUATION_KEYS,
     *PROFILE_KEYS,
+    *COMPARISON_KEYS,
     *SWEEP_KEYS,
     *QUANTIZE_KEYS,
     *SENSITIVITY_KEYS,

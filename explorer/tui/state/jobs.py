@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.process.client import EngineJob, EngineProcess, TreePreview
 
 
-_RESTS = {"profile": "timing"}
+_RESTS = dict.fromkeys(("profile", "compare_profiles"), "timing")
 """Phase of a method's job in which the screen rests: what is timed has the machine for itself."""
 
 

@@ -60,7 +60,7 @@ class LayerTab(Tab[LineView]):
             self._path = ""
             self.view.show(lambda width: range_page(model, row, width, exact), top=True)
             return
-        more = self._on_demand(chosen[0].path)
+        more = self._on_demand(chosen[0].id, chosen[0].path)
         if len(chosen) > 1:
             more.insert(0, lambda width: run_lines(model, row, width, exact))
         another, self._path = chosen[0].path != self._path, chosen[0].path
@@ -104,12 +104,16 @@ class LayerTab(Tab[LineView]):
         if seen is self.store.on_demand and self.store.tab == "layer" and self.store.analysis is not None:
             self.paint()
 
-    def _on_demand(self, path: str) -> list[Callable[[int], list[Line]]]:
+    def _on_demand(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
         """What was computed on demand of a layer, as parts of its page."""
         seen, exact = self.store.on_demand, self.store.exact
         # over SSH histograms are sent once, when they are asked for
         brief = self.store.remote and path != self.store.asked_path
         parts: list[Callable[[int], list[Line]]] = []
+        if (profile := self.store.profile) is not None:
+            from explorer.report.present.measure.layer import timed_blocks  # when something was timed
+
+            parts.append(lambda width: draw(timed_blocks(profile, layer), width, exact))
         if not (seen.weights or seen.activations or seen.training):
             return parts
         from explorer.tui.pages.values import (  # with plots, when they are asked for

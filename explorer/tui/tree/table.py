@@ -258,6 +258,8 @@ def _metric(column: LayerColumn) -> Metric:
 
 def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, look: TableLook) -> int:
     """How much of what its siblings have together a row has, in steps: 0 for little."""
+    if value and column.needs == "efficiency":
+        return next((step for least, step in _HEAT if value >= least), 0)  # a share itself: of the roof
     if not value or not column.adds_up:
         return 0
     above = None if model.flat else model.above(row)

@@ -13,18 +13,29 @@ from explorer.report.present.figures import seconds
 
 def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     """The answer of `explorer profile A B`, with so many layers: those that differ most."""
-    largest = sorted(fact.layers, key=lambda one: -abs(one.difference))
+    largest = largest_first(fact)
     shown = largest[:limit]
-    blocks: list[Block] = [_walls(fact), Line(), _layers(shown)]
+    blocks: list[Block] = [walls(fact), Line(), change_table(shown)]
     if len(largest) > len(shown):
         blocks.append(
             Line(Span(f"{len(shown):,} of {len(largest):,} rows, those that differ most; --limit", "quiet"))
         )
-    notes = dict.fromkeys((*fact.notes, *fact.before.notes, *fact.after.notes))
-    return [*blocks, *(Paragraph(note) for note in notes)]
+    return [*blocks, *notes(fact)]
 
 
-def _walls(fact: ProfileComparison) -> Fields:
+def largest_first(fact: ProfileComparison) -> list[LayerChange]:
+    """The rows, those that differ most first."""
+    return sorted(fact.layers, key=lambda one: -abs(one.difference))
+
+
+def notes(fact: ProfileComparison) -> list[Block]:
+    """What else to know of both."""
+    said = dict.fromkeys((*fact.notes, *fact.before.notes, *fact.after.notes))
+    return [Paragraph(note) for note in said]
+
+
+def walls(fact: ProfileComparison) -> Fields:
+    """The wall times, and how they differ."""
     rows = [
         Field(name, seconds(one.wall_seconds), _about(one))
         for name, one in zip(fact.names, (fact.before, fact.after), strict=True)
@@ -63,7 +74,7 @@ def _difference(value: float, significant: bool | None) -> Span:
     return Span(text, "figure" if role == "figure" else "quiet", value=value)
 
 
-def _layers(layers: Sequence[LayerChange]) -> Table:
+def change_table(layers: Sequence[LayerChange]) -> Table:
     """A row a pair, with what runs on either side."""
 
     def row(one: LayerChange) -> tuple[Cell, ...]:

@@ -1,21 +1,29 @@
-"""Profile: how long the current model runs on this machine, and its columns in the tree."""
+"""Profile: how long the current model runs, alone or beside another state, and its columns of the tree."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from explorer.base.units import seconds_text
+from explorer.report.present.measure.compare import largest_first
+from explorer.report.present.tiling.history import state_name
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
 from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest
 from explorer.tui.dialogs.measure.screen import AGAIN, ProfileScreen
 from explorer.tui.state.hardware import known_machine
+from explorer.tui.text.lines import safe
 from explorer.tui.tree.overlay import in_front
 from explorer.tui.tree.rows import MEASURED, columns_of
 from explorer.tui.tree.table import SHOWN
 
 if TYPE_CHECKING:
+    from explorer.facts.profile.comparison import ProfileComparison
     from explorer.facts.profile.profile import Profile
     from explorer.tui.tree.model import TreeModel
+
+_BESIDE = "compare_profiles"
+"""Where the last comparison of the model on show is kept, until it is timed alone."""
 
 
 class ProfileCommand(ScreenCommand):
@@ -28,11 +36,21 @@ class ProfileCommand(ScreenCommand):
         found = self.store.profile
         if found is None:
             self._ask()
+        elif (beside := self.store.on_demand.answers.get(_BESIDE)) is not None:
+            self._show_both(beside)
         else:
             self._show(found)
 
     def _ask(self) -> None:
-        dialog = ProfileDialog(ProfileRequest(*self.store.profiled), blink=not self.store.remote)
+        history, last = self.store.history, ProfileRequest(*self.store.profiled)
+        states: dict[int, str] = {}
+        if history is not None:
+            names = [safe(state_name(entry, at)) for at, entry in enumerate(history.entries)]
+            states = {at: f"{at} {name}" for at, name in enumerate(names) if at != history.current}
+            before = history.parent(history.current)
+            if self.store.profile is None and before is not None and history.entries[before].profile:
+                last = last._replace(beside=str(before))  # what was changed is what one wants to compare
+        dialog = ProfileDialog(last, graph=self.store.by_value, states=states, blink=not self.store.remote)
         self.context.ask(dialog, self._take)
 
     def _take(self, request: ProfileRequest | None) -> None:
@@ -41,16 +59,25 @@ class ProfileCommand(ScreenCommand):
             self.context.start("Profile", self._time(request))
 
     async def _time(self, request: ProfileRequest) -> None:
-        machine = known_machine(self.store)
-        fact: Profile = await self.jobs.run(
-            "profiling", "profile", request.spec, batch=request.size, machine=machine
-        )
+        how = {"spec": request.spec, "machine": known_machine(self.store)}
+        kept, other = self.store.on_demand.answers, request.state
+        kept.pop(_BESIDE, None)
+        if other is None:
+            await self.jobs.run("profiling", "profile", batch=request.size, **how)
+        else:
+            states = sorted((other, self.store.history_place))
+            sizes = request.size, request.size
+            kept[_BESIDE] = await self.jobs.run(
+                "profiling", "compare_profiles", *states, batches=sizes, **how
+            )
         await self.context.take_history()
+        fact = self.store.profile
+        assert fact is not None, "the session keeps what it measured"
         fresh = MEASURED if fact.machine is not None else MEASURED[:2]
         self.panes.rearrange(lambda model: _show_columns(model, fresh))
-        self.store.notify("history")
+        self.store.notify("history", "found")
         self.store.say(f"{seconds_text(fact.wall_seconds)} a run; % shows where it goes")
-        self._show(fact)
+        self.run()
 
     def _show(self, fact: Profile) -> None:
         words = ProfileRequest(*self.store.profiled).words()
@@ -62,6 +89,18 @@ class ProfileCommand(ScreenCommand):
             self._ask()
         elif layer is not None:
             self.panes.to_layer(layer)
+
+    def _show_both(self, fact: ProfileComparison) -> None:
+        def then(at: int | None) -> None:
+            if at == AGAIN:
+                self._ask()
+            elif at is not None:
+                change = largest_first(fact)[at]
+                path = change.after_path if fact.after == self.store.profile else change.before_path
+                work = self.context.go_to_layer(path or change.path)
+                self.context.screen.run_worker(work, exit_on_error=False)
+
+        self.context.ask(ProfileComparisonScreen(fact, exact=self.store.exact), then)
 
 
 def _show_columns(model: TreeModel, fresh: tuple[str, ...]) -> None:

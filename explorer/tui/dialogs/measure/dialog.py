@@ -1,32 +1,57 @@
-"""The profile dialog: how the model is to be timed."""
+"""The profile dialog: how the model is to be timed, and beside which other state of the history."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 
 from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import ProfileSpec
-from explorer.settings.parse import parse_count
+from explorer.facts.training import OPTIMIZERS
+from explorer.settings.parse import parse_count, path_word
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.options import OptionField
 
 _LEVELS = ("usual", "none", "basic", "extended", "all")
+_STEPS = ("no", *OPTIMIZERS)
+_ALONE = "alone"
 
 
 class ProfileRequest(NamedTuple):
-    """What was typed: the level of optimisation, batch, threads and seconds; empty for the usual."""
+    """What was typed; empty for the usual.
+
+    Attributes:
+        level: Of optimisation, of a graph.
+        training: The optimizer of a training step, of a module.
+        batch, threads, steps: Numbers.
+        seconds: After which no more runs are made.
+        device: 'cpu', 'cuda'.
+        input: A file that it is run on.
+        beside: Number of the state of the history that is timed in turn with this one.
+    """
 
     level: str = ""
+    training: str = ""
     batch: str = ""
     threads: str = ""
+    steps: str = ""
     seconds: str = ""
+    device: str = ""
+    input: str = ""
+    beside: str = ""
 
     @property
     def size(self) -> int | None:
         """The batch."""
         return parse_count(self.batch, "batch", 1) if self.batch else None
+
+    @property
+    def state(self) -> int | None:
+        """The other state."""
+        return int(self.beside) if self.beside else None
 
     @property
     def spec(self) -> ProfileSpec:
@@ -36,20 +61,40 @@ class ProfileRequest(NamedTuple):
             Misuse: Something is no number, or too small.
         """
         usual = ProfileSpec()
+        seconds = parse_count(self.seconds, "time limit", 1) if self.seconds else usual.time_limit
         return ProfileSpec(
             optimize=self.level or None,
             threads=parse_count(self.threads, "threads", 1) if self.threads else None,
-            time_limit=_seconds(self.seconds) if self.seconds else usual.time_limit,
+            device=self.device or usual.device,
+            steps=parse_count(self.steps, "steps", 1) if self.steps else None,
+            time_limit=float(seconds),
+            input=self.input or None,
+            train=bool(self.training),
+            optimizer=self.training or usual.optimizer,
         )
 
     def words(self) -> list[str]:
         """The same as options of `explorer profile`."""
-        flags = ("--optimize", "--batch", "--threads", "--time-limit")
-        return [word for flag, typed in zip(flags, self, strict=True) if typed for word in (flag, typed)]
+        train = ["--training", "--optimizer", self.training] if self.training else []
+        typed = [(flag, getattr(self, name)) for name, flag in _FLAGS.items()]
+        return [*train, *(word for flag, said in typed if said for word in (flag, path_word(said)))]
 
 
-def _seconds(text: str) -> float:
-    return float(parse_count(text, "time limit", 1))
+_FLAGS: Mapping[str, str] = {
+    "level": "--optimize",
+    "batch": "--batch",
+    "threads": "--threads",
+    "steps": "--steps",
+    "seconds": "--time-limit",
+    "device": "--device",
+    "input": "--input",
+}
+_ROWS = (
+    (("batch", "batch", "as opened"), ("threads", "threads", "usual")),
+    (("steps", "steps", "until sure"), ("seconds", "time limit", "10 s")),
+    (("device", "device", "cpu"), ("input", "input", "random")),
+)
+"""Fields that are typed into, two a line: their ids, labels, and what stands in them for the usual."""
 
 
 class ProfileDialog(FormDialog[ProfileRequest]):
@@ -57,39 +102,68 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
     Args:
         last: What was typed last.
+        graph: Whether it is an ONNX graph, which has levels of optimisation; a module can be trained.
+        states: What the other states of the history are called, by their numbers.
     """
 
     TITLE_TEXT = "Profile on this machine"
     HINT = "↑↓←→ choose · Enter start · Esc cancel"
 
-    def __init__(self, last: ProfileRequest, *, blink: bool = False) -> None:
+    def __init__(
+        self, last: ProfileRequest, *, graph: bool = True, states: Mapping[int, str], blink: bool = False
+    ) -> None:
         super().__init__(blink=blink)
-        self._last = last
+        self._last, self._graph = last, graph
+        self._states = {"": _ALONE, **{str(at): f"beside {name}" for at, name in states.items()}}
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        levels = OptionField("optimize", _LEVELS, id="level")
-        levels.index = _LEVELS.index(self._last.level or _LEVELS[0])
-        yield levels
-        yield from self.entry("batch", self._last.batch, "as opened", "batch")
-        yield from self.entry("threads", self._last.threads, "as the runtime likes", "threads")
-        yield from self.entry("time limit", self._last.seconds, "10 s", "seconds")
+        label, words, chosen = (
+            ("optimize", _LEVELS, self._last.level)
+            if self._graph
+            else ("training", _STEPS, self._last.training)
+        )
+        choice = OptionField(label, words, id="choice")
+        choice.index = words.index(chosen) if chosen in words else 0
+        yield choice
+        for row in _ROWS:
+            with Horizontal(classes="form-row"):
+                for at, (id, label, usual) in enumerate(row):
+                    said = f" {label}" if at else label
+                    yield from self.pair_entry(said, getattr(self._last, id), usual, id)
+        if len(self._states) > 1:
+            states = OptionField("timed", tuple(self._states.values()), id="beside")
+            states.index = (
+                [*self._states].index(self._last.beside) if self._last.beside in self._states else 0
+            )
+            yield states
 
     def meaning(self) -> list[tuple[str, str]]:
         """What will happen, or what cannot be read."""
         try:
-            limit = self._typed().spec.time_limit
+            asked = self._typed()
+            spec = asked.spec
         except Misuse as error:
             return [(str(error), "bad")]
+        runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
+        turn = ", both in turn" if asked.beside else ""
+        what = "A training step: forward, backward, optimizer. " if spec.train else ""
         return [
-            (f"Runs until the median is sure within 5 %, or {limit:g} s have passed.", "dim"),
+            (f"{what}{runs}, or {spec.time_limit:g} s have passed{turn}.", "dim"),
             ("The screen rests meanwhile; Esc stops.", "dim"),
         ]
 
     def _typed(self) -> ProfileRequest:
-        level = self.query_one("#level", OptionField).value
-        texts = [self.text_of(name).strip() for name in ("batch", "threads", "seconds")]
-        return ProfileRequest("" if level == _LEVELS[0] else level, *texts)
+        choice = self.query_one("#choice", OptionField)
+        picked = choice.value if choice.index else ""
+        typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
+        other = [field.index for field in self.query("#beside").results(OptionField)]
+        return ProfileRequest(
+            level=picked if self._graph else "",
+            training="" if self._graph else picked,
+            beside=[*self._states][other[0]] if other else "",
+            **typed,
+        )
 
     def answer(self) -> ProfileRequest:
         """What the fields say."""

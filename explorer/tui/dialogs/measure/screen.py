@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 AGAIN = -1
 """Answered in place of a layer: the model is to be timed once more."""
-_MOST, _GROUPS = 500, 20
+MOST, _GROUPS = 500, 20
 """Layers and groups that are listed."""
-_NAME = 22
+NAME = 22
 """Cells that a name keeps; more where there are."""
 _FOOTER = (
     ("↑↓", "layer"), ("Enter", "to the layer"), ("s", "sort"), ("r", "time again"), ("e", "exact"),
@@ -96,16 +96,16 @@ class ProfileScreen(SubScreen[int]):
     def _page(self, width: int) -> Sequence[Line]:
         fact, exact = self._fact, self._exact
         layers = [one for one in ordered(fact.layers, self._by) if one.seconds is not None]
-        table, least = layer_table(fact, layers[:_MOST]), max(_NAME, width // 3)
+        table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([figures(fact)], width - 1, exact)]
         if layers:
             lines += [BLANK, title_line(table, width - 1, exact, least)]
         lines += [
             Link.to(one.layer, row_line(table, at, width - 1, exact, narrowest=least))
-            for at, one in enumerate(layers[:_MOST])
+            for at, one in enumerate(layers[:MOST])
         ]
-        if len(layers) > _MOST:
-            lines += draw([Row(f"{_MOST:,} of {len(layers):,} layers")], width - 1)
+        if len(layers) > MOST:
+            lines += draw([Row(f"{MOST:,} of {len(layers):,} layers")], width - 1)
         return [*lines, *draw(beside_layers(fact, _GROUPS), width - 1, exact)]
 
     @on(LinkView.Followed)
