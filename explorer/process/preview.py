@@ -20,7 +20,7 @@ from msgspec import Struct
 from explorer.base.errors import ExplorerError
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.session import headers
-from explorer.session.kept.rows import GROUP, PAGE, UNKNOWN, Structure, close, messages, narrow, pieces
+from explorer.session.kept.rows import GROUP, PAGE, UNKNOWN, Structure, chunks, close, messages, narrow
 
 if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
@@ -47,7 +47,7 @@ class ModelHeader(Struct, frozen=True):
 def send(source: str, out: Send, after_first: Callable[[], object] = lambda: None) -> None:
     """Sends what the header of `source` says, in parts, and 'end' behind them.
 
-    The parts: ('header', Header), ('rows', pages as pieces), ('tree', a piece of the structure of all rows
+    The parts: ('header', Header), ('rows', pages as chunks), ('tree', a chunk of the structure of all rows
     sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no
     header, or a broken one, ends early: opening it says why. `after_first` is called whenever there is
     something on show.
@@ -75,9 +75,9 @@ def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -
 
 
 def _send_structure(found: Structure, out: Send, far: str) -> None:
-    parts = list(pieces(found))
-    for at, piece in enumerate(parts):
-        out(("tree", (piece, far if at == len(parts) - 1 else "")))
+    parts = list(chunks(found))
+    for at, chunk in enumerate(parts):
+        out(("tree", (chunk, far if at == len(parts) - 1 else "")))
 
 
 class _Tree:

@@ -22,7 +22,7 @@ from explorer.engine.values.samples import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.weights import check_axis, statistics_rows
 from explorer.facts import Layer, Progress
-from explorer.facts.values import Activations, TensorStats
+from explorer.facts.values import Activations, StatisticsRow, TensorStats
 from explorer.host.output_files import atomic_write
 from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
 
@@ -185,16 +185,17 @@ class _Collector(Struct):
             *(one.stats(self.asked.bins, call, self.cancel) for (_, call), one in self.samples.items()),
         )
 
-    def roles(
-        self, found: Sequence[TensorStats], backward: Backward | None
-    ) -> Iterator[tuple[str, list[TensorStats]]]:
-        """What the figures are of, and those of it."""
+    def rows(
+        self, found: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
+    ) -> Iterator[StatisticsRow]:
+        """A row a figure: those of what was put out (or flowed back), then those of weights."""
         made: list[TensorStats] = []
         held: list[TensorStats] = []
         for stats in found:
             (held if stats.tensor.name in self.weights else made).append(stats)
-        yield "activation" if backward is None else "gradient", made
-        yield "weight gradient", held
+        role = "activation" if backward is None else "gradient"
+        for name, some in ((role, made), ("weight gradient", held)):
+            yield from statistics_rows(some, layers, name, self.asked.axis)
 
     def each_run(self) -> tuple[str, ...]:
         """Says of what a gradient of a weight is, where there are several."""
@@ -262,11 +263,7 @@ def activations(
         time.perf_counter() - started,
         ran.sizes,
         (*_rough(found), *collector.each_run()),
-        tuple(
-            row
-            for role, some in collector.roles(found, backward)
-            for row in statistics_rows(some, rows, role, asked.axis)
-        ),
+        tuple(collector.rows(found, rows, backward)),
     )
 
 

@@ -336,12 +336,18 @@ def record(
             except Exception as error:
                 return (*skipped, *_failed(error, wanted, watch, source))
             before += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
+    return (*skipped, *_not_run(named, wanted, watch), *watch.barren.items())
+
+
+def _not_run(
+    named: Mapping[str, nn.Module], wanted: Sequence[str], watch: _Watch
+) -> Iterator[tuple[str, str]]:
+    """What a module that ran to its end did not give, and why."""
     for path in wanted:
         if isinstance(named[path], torch.jit.ScriptModule):
-            skipped.append((path, "it is compiled, and what compiled code calls cannot be watched"))
+            yield path, "it is compiled, and what compiled code calls cannot be watched"
         elif not watch.calls[path]:
-            skipped.append((path, "it does not run in evaluation mode"))
-    return (*skipped, *watch.barren.items())
+            yield path, "it does not run in evaluation mode"
 
 
 def _failed(error: Exception, wanted: Sequence[str], watch: _Watch, source: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from explorer.base.version import __version__
 from explorer.facts import Layer
 from explorer.facts.profile.profile import Profile
-from explorer.report.measured.timeline import Piece, pieces, title
+from explorer.report.measured.timeline import Frame, frames, title
 
 _SAID = "medians of runs, laid end to end in the order of the layers: no recording of one run"
 
@@ -24,23 +24,23 @@ def trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str
         lane = f"median run ({profile.device}, {profile.threads:,} threads)"
         for name, said in (("process_name", title(profile, model)), ("thread_name", lane)):
             events.append({"ph": "M", "name": name, "pid": pid, "tid": 1, "args": {"name": said}})
-        events += [_event(piece, pid, profile) for piece in pieces(profile, rows)]
+        events += [_event(frame, pid, profile) for frame in frames(profile, rows)]
     about = {"tool": f"explorer {__version__}", "model": model, "what": _SAID}
     return json.dumps(
         {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, indent=1, allow_nan=False
     )
 
 
-def _event(piece: Piece, pid: int, profile: Profile) -> dict[str, Any]:
+def _event(frame: Frame, pid: int, profile: Profile) -> dict[str, Any]:
     return {
         "ph": "X",
-        "name": piece.name,
-        "cat": piece.category,
+        "name": frame.name,
+        "cat": frame.category,
         "pid": pid,
         "tid": 1,
-        "ts": piece.start * 1e6,
-        "dur": piece.seconds * 1e6,
-        "args": _run(profile) if piece.category == "run" else _layer(piece),
+        "ts": frame.start * 1e6,
+        "dur": frame.seconds * 1e6,
+        "args": _run(profile) if frame.category == "run" else _layer(frame),
     }
 
 
@@ -49,8 +49,8 @@ def _run(profile: Profile) -> dict[str, Any]:
     return {name: getattr(profile, name) for name in (*names, "wall_seconds", "overhead_seconds")}
 
 
-def _layer(piece: Piece) -> dict[str, Any]:
-    one = piece.layer
+def _layer(frame: Frame) -> dict[str, Any]:
+    one = frame.layer
     if one is None or one.seconds is None:
         return {}
     names = ("kind", "op", "calls", "share", "macs_per_second", "bytes_per_second", "limit_seconds")
@@ -70,10 +70,10 @@ def stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> It
     """
     for profile in profiles:
         before = (title(profile, model),) if len(profiles) > 1 else ()
-        found = pieces(profile, rows)
-        kernels = {piece.stack[:-1] for piece in found if piece.category == "kernel"}
-        for piece in found:
-            leaf = piece.category in ("kernel", "other", "overhead")
-            if leaf or (piece.category in ("layer", "own") and piece.stack not in kernels):
-                names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *piece.stack)]
-                yield f"{';'.join(names)} {piece.seconds * 1e6:.3f}\n"
+        found = frames(profile, rows)
+        kernels = {frame.stack[:-1] for frame in found if frame.category == "kernel"}
+        for frame in found:
+            leaf = frame.category in ("kernel", "other", "overhead")
+            if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
+                names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *frame.stack)]
+                yield f"{';'.join(names)} {frame.seconds * 1e6:.3f}\n"

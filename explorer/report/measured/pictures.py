@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile, ordered
-from explorer.report.measured.timeline import Piece, pieces, title
+from explorer.report.measured.timeline import Frame, frames, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ _BARS, _LETTERS = 24, 40
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
 _GREY = "#8a8f98"
 _LEAST = 0.0005
-"""Share of a run below which a piece is too narrow to be seen."""
+"""Share of a run below which a frame is too narrow to be seen."""
 
 
 def time(axes: Axes, about: Info, fact: Timed) -> None:
@@ -41,14 +41,14 @@ def time(axes: Axes, about: Info, fact: Timed) -> None:
 def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     """A median run from left to right, a lane for each kind of kernel, the most expensive on top."""
     profile, rows = fact
-    lanes: dict[str, list[Piece]] = {}
-    for piece in pieces(profile, rows):
-        if piece.category in ("kernel", "other", "overhead"):
-            lanes.setdefault(piece.name, []).append(piece)
-    took = {name: sum(piece.seconds for piece in every) for name, every in lanes.items()}
+    lanes: dict[str, list[Frame]] = {}
+    for frame in frames(profile, rows):
+        if frame.category in ("kernel", "other", "overhead"):
+            lanes.setdefault(frame.name, []).append(frame)
+    took = {name: sum(frame.seconds for frame in every) for name, every in lanes.items()}
     names = sorted(lanes, key=lambda name: -took[name])[:_BARS]
     for place, name in enumerate(names):
-        spans = [(piece.start, piece.seconds) for piece in lanes[name]]
+        spans = [(frame.start, frame.seconds) for frame in lanes[name]]
         color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]
         axes.broken_barh(spans, (place - 0.4, 0.8), color=color, linewidth=0)
     axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=7)
@@ -60,22 +60,22 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
 def flame(axes: Axes, about: Info, fact: Timed) -> None:
     """Groups, in them layers, in them kernels, as wide as they take long."""
     profile, rows = fact
-    whole, *found = pieces(profile, rows)
-    wide = [piece for piece in found if piece.seconds >= whole.seconds * _LEAST]
-    for piece in wide:
+    whole, *found = frames(profile, rows)
+    wide = [frame for frame in found if frame.seconds >= whole.seconds * _LEAST]
+    for frame in wide:
         # what a group takes itself stands in it, beside its rows
-        depth = len(piece.stack) + (piece.category == "own")
+        depth = len(frame.stack) + (frame.category == "own")
         color = (
-            _GREY if piece.category in ("other", "overhead") else _COLORS[_number_of(piece) % len(_COLORS)]
+            _GREY if frame.category in ("other", "overhead") else _COLORS[_number_of(frame) % len(_COLORS)]
         )
         axes.barh(
-            depth, piece.seconds, left=piece.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
+            depth, frame.seconds, left=frame.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
         )
-        room = int(piece.seconds / whole.seconds * 110)
+        room = int(frame.seconds / whole.seconds * 110)
         if room >= 3:
-            name = printable(piece.stack[-1])
+            name = printable(frame.stack[-1])
             shown = name if len(name) <= room else f"{name[: room - 1]}…"
-            middle = piece.start + piece.seconds / 2
+            middle = frame.start + frame.seconds / 2
             axes.text(middle, depth, shown, ha="center", va="center", fontsize=6, color="white", clip_on=True)
     axes.set_xlim(0, whole.seconds)
     axes.invert_yaxis()
@@ -85,9 +85,9 @@ def flame(axes: Axes, about: Info, fact: Timed) -> None:
     _heading(axes, about, profile, "Time by group")
 
 
-def _number_of(piece: Piece) -> int:
-    """A number of a piece that is the same each time: what is of one kind has one colour."""
-    return sum(map(ord, piece.layer.kind if piece.layer else piece.stack[-1]))
+def _number_of(frame: Frame) -> int:
+    """A number of a frame that is the same each time: what is of one kind has one colour."""
+    return sum(map(ord, frame.layer.kind if frame.layer else frame.stack[-1]))
 
 
 def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:

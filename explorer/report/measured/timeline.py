@@ -1,6 +1,6 @@
 """A median run laid out: groups, in them layers, in them kernels, end to end in the order of the tree.
 
-A profile has medians, not moments: what is drawn is no recording. So a group is one piece, and what of the
+A profile has medians, not moments: what is drawn is no recording. So a group is one frame, and what of the
 wall time is no kernel's comes last.
 """
 
@@ -16,11 +16,11 @@ from explorer.facts import Layer
 from explorer.facts.profile.profile import LayerTime, Profile
 
 Category = Literal["run", "group", "layer", "own", "kernel", "other", "overhead"]
-"""What a piece is; 'own' is what a group takes itself, without the rows in it."""
+"""What a frame is; 'own' is what a group takes itself, without the rows in it."""
 
 
-class Piece(Struct, frozen=True):
-    """A piece of a run.
+class Frame(Struct, frozen=True):
+    """A frame of a run.
 
     Attributes:
         stack: Names from the outermost to its own.
@@ -37,8 +37,8 @@ class Piece(Struct, frozen=True):
     layer: LayerTime | None = None
 
 
-def pieces(profile: Profile, rows: Sequence[Layer]) -> list[Piece]:
-    """The pieces of a run, outer ones first.
+def frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
+    """The frames of a run, outer ones first.
 
     Args:
         profile: All layers, in any order.
@@ -51,27 +51,27 @@ def pieces(profile: Profile, rows: Sequence[Layer]) -> list[Piece]:
         if row.parent is not None:
             total[row.parent] += total[row.id]
     stacks: list[tuple[str, ...]] = []
-    found: list[Piece] = []
+    found: list[Frame] = []
     at = 0.0
     for row in rows:
         stack = (*(stacks[row.parent] if row.parent is not None else ()), printable(row.name or row.path))
         stacks.append(stack)
         if row.group and total[row.id]:
-            found.append(Piece(stack, row.path, "group", at, total[row.id]))
+            found.append(Frame(stack, row.path, "group", at, total[row.id]))
         if row.id in of_row:
             one = of_row[row.id]
-            found.append(Piece(stack, row.path, "own" if row.group else "layer", at, own[row.id], one))
+            found.append(Frame(stack, row.path, "own" if row.group else "layer", at, own[row.id], one))
             if one.op:
-                found.append(Piece((*stack, printable(one.op)), one.op, "kernel", at, own[row.id]))
+                found.append(Frame((*stack, printable(one.op)), one.op, "kernel", at, own[row.id]))
             at += own[row.id]
     for other in profile.other:
-        found.append(Piece((printable(other.name),), other.name, "other", at, other.seconds))
+        found.append(Frame((printable(other.name),), other.name, "other", at, other.seconds))
         at += other.seconds
     if profile.overhead_seconds > 0:
         name = "runtime overhead"
-        found.append(Piece((name,), name, "overhead", at, profile.overhead_seconds))
+        found.append(Frame((name,), name, "overhead", at, profile.overhead_seconds))
         at += profile.overhead_seconds
-    return [Piece((), "run", "run", 0.0, max(at, profile.wall_seconds)), *found]
+    return [Frame((), "run", "run", 0.0, max(at, profile.wall_seconds)), *found]
 
 
 def title(profile: Profile, model: str) -> str:

@@ -33,7 +33,7 @@ from explorer.facts.memory import Memory
 from explorer.host import file_reads, memory_limit
 from explorer.host.cache_folder import SWITCH, CacheFolder, CacheUsage, home
 from explorer.host.file_reads import FileRead
-from explorer.session.kept.rows import Piece, RowPages, tupled
+from explorer.session.kept.rows import Chunk, RowPages, tupled
 
 _VERSION = 2
 _PACKAGES = (
@@ -106,12 +106,12 @@ class AnalysisCache:
 
     def rows(self) -> RowPages | None:
         """The rows of the layer tree, packed."""
-        pieces = self._decoded("rows", tuple[Piece, ...], lambda fact: fact)
-        if pieces is None or any(piece.name == "pickled" for piece in pieces):
+        chunks = self._decoded("rows", tuple[Chunk, ...], lambda fact: fact)
+        if chunks is None or any(chunk.name == "pickled" for chunk in chunks):
             return None
         rows = RowPages()
-        for piece in pieces:
-            rows.add(piece)
+        for chunk in chunks:
+            rows.add(chunk)
         return rows
 
     def unchanged(self) -> bool:
@@ -268,11 +268,11 @@ def _same(fact: Any) -> bytes | None:
 
 def _packed(rows: RowPages) -> bytes | None:
     """Packed rows as bytes; none that are pickled, as a pickle may do anything."""
-    pieces = tuple(rows.pieces())
-    if any(piece.name == "pickled" for piece in pieces):
+    chunks = tuple(rows.chunks())
+    if any(chunk.name == "pickled" for chunk in chunks):
         return None
     try:
-        return msgspec.msgpack.encode(pieces)
+        return msgspec.msgpack.encode(chunks)
     except (OverflowError, TypeError, ValueError):
         return None
 

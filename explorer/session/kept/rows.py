@@ -40,7 +40,7 @@ _LEVEL = 3
 _PAGES = 16
 """Pages of rows a message."""
 _SENT = 1 << 18
-"""Bytes a piece: the screen must get the interpreter's lock back soon."""
+"""Bytes a chunk: the screen must get the interpreter's lock back soon."""
 
 Numbers = Sequence[int]
 
@@ -73,7 +73,7 @@ class Structure(Struct):
     known: tuple[str, ...] = ()
 
 
-class Piece(Struct, frozen=True):
+class Chunk(Struct, frozen=True):
     """A part of rows on their way from process to process.
 
     Attributes:
@@ -176,7 +176,7 @@ def narrow(values: Sequence[int]) -> Numbers:
     return list(values)
 
 
-def pack(layers: Iterable[Layer]) -> Iterator[Piece]:
+def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
     """The pages of rows, each of `PAGE`; the first is the dictionary of the others, which are like it."""
     import zlib
 
@@ -190,7 +190,7 @@ def pack(layers: Iterable[Layer]) -> Iterator[Piece]:
             name, bodies = "pickled", [pickle.dumps(layer, 5) for layer in page]
         body = array("I", [len(page), *map(len, bodies)]).tobytes() + b"".join(bodies)
         packer = press.copy()
-        yield Piece(name, "", packer.compress(body) + packer.flush())
+        yield Chunk(name, "", packer.compress(body) + packer.flush())
         if not start:
             press = zlib.compressobj(_LEVEL, zdict=body)
         start += PAGE
@@ -288,8 +288,8 @@ def tupled(value: Any) -> Any:
     return [tupled(one) for one in value] if kind is _List else value
 
 
-def messages(layers: Iterable[Layer]) -> Iterator[tuple[Piece, ...]]:
-    """The pages as pieces, a few at a time."""
+def messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
+    """The pages as chunks, a few at a time."""
     pages = pack(layers)
     while some := tuple(islice(pages, _PAGES)):
         yield some
@@ -300,13 +300,13 @@ def packed(layers: Sequence[Layer]) -> RowPages:
     if isinstance(layers, RowPages):
         return layers
     rows = RowPages()
-    for piece in pack(layers):
-        rows.add(piece)
+    for chunk in pack(layers):
+        rows.add(chunk)
     rows.structure = structure_of(layers)
     return rows
 
 
-def pieces(found: Structure) -> Iterator[Piece]:
+def chunks(found: Structure) -> Iterator[Chunk]:
     """The structure in parts that are small enough to be taken up between two keys."""
     named: dict[str, Numbers] = {
         name: getattr(found, name) for name in ("parent", "end", "depth", "repeat", "flags")
@@ -315,16 +315,16 @@ def pieces(found: Structure) -> Iterator[Piece]:
         yield from _parts(name, numbers, 0)
     for row, numbers in found.wide.items():
         yield from _parts("wide", numbers, row)
-    yield Piece("deepest", "", found.deepest)
-    yield Piece("known", "", found.known)
+    yield Chunk("deepest", "", found.deepest)
+    yield Chunk("known", "", found.known)
 
 
-def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Piece]:
+def _parts(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
     code = numbers.typecode if isinstance(numbers, array) else ""
     step = _SENT // (numbers.itemsize if isinstance(numbers, array) else 64)
     for at in range(0, max(1, len(numbers)), step):
         part = numbers[at : at + step]
-        yield Piece(name, code, part.tobytes() if isinstance(part, array) else part, key)
+        yield Chunk(name, code, part.tobytes() if isinstance(part, array) else part, key)
 
 
 class RowPages(Sequence["Layer"]):
@@ -345,46 +345,46 @@ class RowPages(Sequence["Layer"]):
         self._bodies: dict[int, bytes] = {}
         self._taken: dict[int, Layer] = {}
 
-    def add(self, piece: Piece) -> None:
+    def add(self, chunk: Chunk) -> None:
         """Takes up a part, in the order in which they were made."""
         found = self.structure
-        if piece.name in ("page", "pickled"):
-            if piece.name == "pickled":
+        if chunk.name in ("page", "pickled"):
+            if chunk.name == "pickled":
                 self._pickled.add(len(self._pages))
-            self._pages.append(piece.data)
+            self._pages.append(chunk.data)
             return
-        if piece.name in ("deepest", "known"):
-            setattr(found, piece.name, tuple(piece.data) if piece.name == "known" else piece.data)
+        if chunk.name in ("deepest", "known"):
+            setattr(found, chunk.name, tuple(chunk.data) if chunk.name == "known" else chunk.data)
             return
-        if piece.name == "wide":
-            known: Any = found.wide.get(piece.key)
+        if chunk.name == "wide":
+            known: Any = found.wide.get(chunk.key)
         else:
-            known = found.columns.get(piece.name) if piece.name in COLUMNS else getattr(found, piece.name)
+            known = found.columns.get(chunk.name) if chunk.name in COLUMNS else getattr(found, chunk.name)
         if not known:
-            known = array(piece.code) if piece.code else []
-            if piece.name == "wide":
-                found.wide[piece.key] = known
-            elif piece.name in COLUMNS:
-                found.columns[piece.name] = known
+            known = array(chunk.code) if chunk.code else []
+            if chunk.name == "wide":
+                found.wide[chunk.key] = known
+            elif chunk.name in COLUMNS:
+                found.columns[chunk.name] = known
             else:
-                setattr(found, piece.name, known)
-        if piece.code:
-            known.frombytes(piece.data)
+                setattr(found, chunk.name, known)
+        if chunk.code:
+            known.frombytes(chunk.data)
         else:
-            known.extend(piece.data)
+            known.extend(chunk.data)
 
-    def pieces(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[Chunk]:
         """The parts, in an order in which they can be taken up."""
         for at, page in enumerate(self._pages):
-            yield Piece("pickled" if at in self._pickled else "page", "", page)
-        yield from pieces(self.structure)
+            yield Chunk("pickled" if at in self._pickled else "page", "", page)
+        yield from chunks(self.structure)
 
-    def messages(self) -> Iterator[tuple[Piece, ...]]:
+    def messages(self) -> Iterator[tuple[Chunk, ...]]:
         """The same, so many at a time as the other side can take up between two keys."""
-        some: list[Piece] = []
-        for piece in self.pieces():
-            some.append(piece)
-            if len(some) == _PAGES or piece.code:
+        some: list[Chunk] = []
+        for chunk in self.chunks():
+            some.append(chunk)
+            if len(some) == _PAGES or chunk.code:
                 yield tuple(some)
                 some = []
         yield tuple(some)

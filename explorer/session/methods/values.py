@@ -97,19 +97,9 @@ class ValueMethods(SessionParts):
                 then is told, and `skipped` says where it failed and why.
             Cancelled: `cancel` said so.
         """
+        asked = AskedStatistics(tuple(kinds), stat, axis, bins)
         return self._values.activations(
-            layers,
-            AskedStatistics(tuple(kinds), stat, axis, bins),
-            input,
-            batch,
-            seed,
-            loss,
-            target,
-            output,
-            overwrite,
-            index,
-            on_progress,
-            cancel,
+            layers, asked, input, batch, seed, loss, target, output, overwrite, index, on_progress, cancel
         )
 
     def values(

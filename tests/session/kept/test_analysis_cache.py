@@ -24,7 +24,7 @@ from explorer.host.cache_folder import CacheFolder
 from explorer.process.client import EngineProcess
 from explorer.session import cache_usage, clear_cache
 from explorer.session.kept import analysis_cache
-from explorer.session.kept.rows import Piece
+from explorer.session.kept.rows import Chunk
 
 Samples = Callable[[str], Path]
 TFLITE = Path(__file__).parents[2] / "engine" / "formats" / "tflite" / "models" / "batched.tflite"
@@ -446,7 +446,7 @@ def test_a_damaged_cache_is_passed_over_and_replaced(model: Path, cache: Path) -
 def test_well_signed_nonsense_is_no_answer_and_no_pickle_is_opened(model: Path, cache: Path) -> None:
     fresh = answers(model)
     folder = CacheFolder(str(cache))
-    bomb = msgspec.msgpack.encode((Piece("pickled", "", b"cos\nabort\n(tR."),))
+    bomb = msgspec.msgpack.encode((Chunk("pickled", "", b"cos\nabort\n(tR."),))
     for path in sorted(cache.iterdir()):
         for nonsense in (
             b"",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.session.kept.rows import COLUMNS, PAGE, RANGE, RowPages, pack, pieces, structure_of
+from explorer.session.kept.rows import COLUMNS, PAGE, RANGE, RowPages, chunks, pack, structure_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 
@@ -16,8 +16,8 @@ def sent(layers: Sequence[Layer]) -> RowPages:
     rows = RowPages()
     for page in pack(layers):
         rows.add(page)
-    for piece in pieces(structure_of(layers)):
-        rows.add(piece)
+    for chunk in chunks(structure_of(layers)):
+        rows.add(chunk)
     return rows
 
 
@@ -37,14 +37,14 @@ def test_rows_whose_numbers_are_not_their_places_come_back_too() -> None:
     far = tuple(replace(layer, id=layer.id + (1 << 40), parent=1 << 41) for layer in some)
     for layers in (some, far):
         rows = RowPages()
-        for piece in pack(layers):
-            rows.add(piece)
+        for chunk in pack(layers):
+            rows.add(chunk)
         rows.structure = structure_of(some)
         assert tuple(rows) == layers
 
 
 def test_a_page_that_is_like_the_first_takes_a_third_of_its_room() -> None:
-    pages = [len(piece.data) for piece in pack(flat(40 * PAGE).layers)]
+    pages = [len(chunk.data) for chunk in pack(flat(40 * PAGE).layers)]
     assert max(pages[1:]) < pages[0] / 1.5
 
 
@@ -115,7 +115,7 @@ def test_figures_beyond_64_bits_stay_exact() -> None:
 
 def test_no_piece_of_a_large_structure_is_large() -> None:
     found = structure_of(flat(60_000).layers)
-    sizes = [len(piece.data) for piece in pieces(found) if piece.code]
+    sizes = [len(chunk.data) for chunk in chunks(found) if chunk.code]
     assert max(sizes) <= 1 << 18
     assert len(found.wide[-1]) == 60_000 // RANGE
 

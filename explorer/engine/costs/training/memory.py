@@ -33,7 +33,7 @@ _TRIES = 32
 _KINDS: tuple[Holding, ...] = get_args(Holding)
 
 
-class Piece(Struct):
+class Allocation(Struct):
     """Memory that is live for a while: of what kind, made by which module, how large."""
 
     kind: Holding
@@ -42,16 +42,16 @@ class Piece(Struct):
 
 
 class Change(NamedTuple):
-    """A piece is born (or dies) in a phase while a module runs."""
+    """An allocation is born (or dies) in a phase while a module runs."""
 
     phase: Phase
     path: str
-    piece: Piece
+    allocation: Allocation
     born: bool = True
 
 
 def over_time(
-    start: Iterable[Piece],
+    start: Iterable[Allocation],
     changes: Sequence[Change],
     *,
     batch: int | None,
@@ -74,29 +74,24 @@ def over_time(
     """
     live: Counter[Holding] = Counter()
     held: Counter[tuple[str, Holding]] = Counter()
-    for piece in start:
-        live[piece.kind] += piece.bytes
-        held[piece.path, piece.kind] += piece.bytes
+    for allocation in start:
+        live[allocation.kind] += allocation.bytes
+        held[allocation.path, allocation.kind] += allocation.bytes
     total, peak_bytes, peak = sum(live.values()), -1, 0
     holders: Counter[tuple[str, Holding]] = Counter()
     moments: list[TrainingMoment] = []
-    last: tuple[Phase, str] | None = None
-    for change in changes or [Change("forward", "", Piece("temporary", "", 0))]:
-        size = change.piece.bytes if change.born else -change.piece.bytes
+    for change in changes or [Change("forward", "", Allocation("temporary", "", 0))]:
+        size = change.allocation.bytes if change.born else -change.allocation.bytes
         total += size
-        live[change.piece.kind] += size
-        held[change.piece.path, change.piece.kind] += size
+        live[change.allocation.kind] += size
+        held[change.allocation.path, change.allocation.kind] += size
         here = change.phase, change.path
-        if here == last and total <= moments[-1].live_bytes:
-            continue
-        moment = TrainingMoment(
-            **{kind: live[kind] for kind in _KINDS}, phase=here[0], path=here[1], live_bytes=total
-        )
-        if here == last:
-            moments[-1] = moment
-        else:
-            moments.append(moment)
-        last = here
+        if moments and here == (moments[-1].phase, moments[-1].path):
+            if total <= moments[-1].live_bytes:
+                continue
+            moments.pop()
+        held_now = {kind: live[kind] for kind in _KINDS}
+        moments.append(TrainingMoment(**held_now, phase=here[0], path=here[1], live_bytes=total))
         if total > peak_bytes:
             peak_bytes, peak, holders = total, len(moments) - 1, held.copy()
     largest = sorted(((size, *who) for who, size in holders.items() if size > 0), reverse=True)[:HOLDERS]
@@ -127,25 +122,28 @@ def by_outputs(fact: Training) -> StepMemory:
         raise Misuse(
             f"how much {unknown or 'an input'} puts out is not known, and so is the memory of a step"
         )
-    outputs = [_piece("activations", row, row.activation_bytes or 0) for row in fact.layers]
-    gradients = [_piece("gradients", row, row.gradient_bytes) for row in fact.layers]
+    outputs = [_allocation("activations", row, row.activation_bytes or 0) for row in fact.layers]
+    gradients = [_allocation("gradients", row, row.gradient_bytes) for row in fact.layers]
     changes = [Change("forward", out.path, out) for out in outputs if out.bytes]
     for out, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         # the gradient of an output is as large as the output
-        flowing = Piece("temporary", out.path, out.bytes)
-        for piece, born in ((flowing, True), (gradient, True), (flowing, False), (out, False)):
-            if piece.bytes:
-                changes.append(Change("backward", out.path, piece, born))
-    changes.append(Change("step", "", Piece("optimizer", "", 0)))
-    start = [Piece("inputs", "", fact.input_bytes)]
+        flowing = Allocation("temporary", out.path, out.bytes)
+        for allocation, born in ((flowing, True), (gradient, True), (flowing, False), (out, False)):
+            if allocation.bytes:
+                changes.append(Change("backward", out.path, allocation, born))
+    changes.append(Change("step", "", Allocation("optimizer", "", 0)))
+    start = [Allocation("inputs", "", fact.input_bytes)]
     for row in fact.layers:
-        start += [_piece("parameters", row, row.param_bytes), _piece("optimizer", row, row.optimizer_bytes)]
-    kept = sum(piece.bytes for piece in outputs)
+        start += [
+            _allocation("parameters", row, row.param_bytes),
+            _allocation("optimizer", row, row.optimizer_bytes),
+        ]
+    kept = sum(allocation.bytes for allocation in outputs)
     return over_time(start, changes, batch=fact.batch, kept_bytes=kept, counted="outputs", mode="eval")
 
 
-def _piece(kind: Holding, row: LayerTraining, size: int) -> Piece:
-    return Piece(kind, row.path, size)
+def _allocation(kind: Holding, row: LayerTraining, size: int) -> Allocation:
+    return Allocation(kind, row.path, size)
 
 
 def beside_plain(step: StepMemory, plain: StepMemory) -> StepMemory:

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from explorer.base.errors import ExplorerError, Misuse, nearest
 from explorer.engine.costs.aten import live
-from explorer.engine.costs.training.memory import Change, Piece, over_time
+from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
@@ -174,7 +174,7 @@ def _run(
             if parameter.grad is not None:
                 watch.rename(parameter.grad, "gradients", owners.get(id(parameter), ""))
         watch.phase = "step"
-        watch.change(Piece("temporary", "", 0))
+        watch.change(Allocation("temporary", "", 0))
         updates.step()
     return over_time(
         *(start, watch.changes),
@@ -202,19 +202,19 @@ class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.phase: Phase = "forward"
         self.stack = [""]
-        self.start: list[Piece] = []
+        self.start: list[Allocation] = []
         self.changes: list[Change] = []
         self.live = self.again = 0
-        self._pieces: dict[int, tuple[Piece, Any]] = {}
+        self._allocations: dict[int, tuple[Allocation, Any]] = {}
         self._places: tuple[list[int], list[str]] = ([0], [""])
 
     def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Memory that is there before the step and after it."""
         storage = tensor.untyped_storage()
-        if tensor.is_meta and storage._cdata not in self._pieces:
-            piece = Piece(kind, path, storage.nbytes())
-            self._pieces[storage._cdata] = piece, storage
-            self.start.append(piece)
+        if tensor.is_meta and storage._cdata not in self._allocations:
+            allocation = Allocation(kind, path, storage.nbytes())
+            self._allocations[storage._cdata] = allocation, storage
+            self.start.append(allocation)
 
     def enter(self, path: str) -> None:
         """A module begins to run, or (in backward) to run again."""
@@ -241,29 +241,29 @@ class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
         numbers, paths = self._places
         return paths[max(0, bisect_right(numbers, node._sequence_nr()) - 1)]
 
-    def change(self, piece: Piece, born: bool = True) -> None:
+    def change(self, allocation: Allocation, born: bool = True) -> None:
         """Books a birth or a death."""
-        self.live += piece.bytes if born else -piece.bytes
-        self.changes.append(Change(self.phase, self.path(), piece, born))
+        self.live += allocation.bytes if born else -allocation.bytes
+        self.changes.append(Change(self.phase, self.path(), allocation, born))
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Says what memory turned out to be."""
-        known = self._pieces.get(tensor.untyped_storage()._cdata)
+        known = self._allocations.get(tensor.untyped_storage()._cdata)
         if known is not None:
             known[0].kind, known[0].path = kind, path
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if not tensor.is_meta or key in self._pieces:
+        if not tensor.is_meta or key in self._allocations:
             return
         forward = self.phase == "forward" or len(self.stack) > 1
-        piece = Piece("activations" if forward else "temporary", self.path(), storage.nbytes())
-        self._pieces[key] = piece, weakref.ref(storage, lambda _: self._gone(key))
-        self.change(piece)
+        allocation = Allocation("activations" if forward else "temporary", self.path(), storage.nbytes())
+        self._allocations[key] = allocation, weakref.ref(storage, lambda _: self._gone(key))
+        self.change(allocation)
 
     def _gone(self, key: int) -> None:
-        self.change(self._pieces.pop(key)[0], born=False)
+        self.change(self._allocations.pop(key)[0], born=False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
