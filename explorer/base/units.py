@@ -93,13 +93,14 @@ def seconds_text(value: float | None) -> str:
     """A duration: 3.2e-6 -> '3.2 µs', 0.0123 -> '12 ms', 1.5 -> '1.5 s', 75 -> '1 min 15 s'; None -> '?'."""
     if value is None:
         return "?"
-    if 0 < value < 0.001:
-        return f"{value * 1e6:.3g} µs" if value >= 1e-6 else f"{value * 1e9:.3g} ns"
+    # what would be rounded up to a thousand is one of the next unit
+    if 0 < value < 0.9995e-3:
+        return f"{value * 1e6:.3g} µs" if value >= 0.9995e-6 else f"{value * 1e9:.3g} ns"
     if value < 0.01:
         return f"{value * 1000:.2g} ms"
-    if value < 1:
+    if value < 0.9995:
         return f"{value * 1000:.0f} ms"
-    if value < 60:
+    if value < 59.95:
         return f"{value:.1f} s"
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes} min {seconds:02d} s"

@@ -222,6 +222,9 @@ def test_small_times_and_rates_read_naturally() -> None:
     assert [seconds_text(value) for value in (0, 3.2e-9, 4.56e-6, 0.0042, 0.25, 75)] == [
         "0 ms", "3.2 ns", "4.56 µs", "4.2 ms", "250 ms", "1 min 15 s",
     ]  # fmt: skip
+    assert [seconds_text(value) for value in (999.4e-9, 999.6e-9, 999.6e-6, 0.9996, 59.96)] == [
+        "999 ns", "1 µs", "1 ms", "1.0 s", "1 min 00 s",
+    ]  # fmt: skip
     assert rate_text(4e12, "MAC/s") == "4.00 TMAC/s"
     assert rate_text(500, "B/s") == "500 B/s"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FOOTER = (
     *(("n N", "difference"), ("o", "only those"), ("d", "diff"), ("B", "blame"), ("c", "compare")),
-    *(("v", "verify"), ("Enter", "layer"), ("Esc", "back")),
+    *(("v", "verify"), ("%", "profile"), ("Enter", "layer"), ("Esc", "back")),
 )
 
 # fmt: off
@@ -40,13 +40,14 @@ PAIR_KEYS = key_group(
     ("ask('blame')", ("B",), "B", "Blame", "Which layer departs, and how the error grows from there"),
     ("ask('compare')", ("c",), "c", "Compare", "Totals and operators of both, and why they differ"),
     ("ask('verify')", ("v",), "v", "Verify", "Prove that both compute the same"),
+    ("ask('profile')", ("percent_sign",), "%", "Profile", "Both timed in turn, and which layers differ"),
     ("copy_command", ("y",), "y", "Copy", "Send the command that prints this to the terminal"),
 )
 # fmt: on
 
 
 class PairRequest(Struct, frozen=True):
-    """What the user wants: 'diff', 'blame', 'compare', 'verify' of both; or the row `at` of the 'tree'."""
+    """What the user wants: what is asked of both, such as 'diff'; or the row `at` of the 'tree'."""
 
     what: str
     at: int = 0

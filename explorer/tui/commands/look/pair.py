@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.report.html.draw import markdown_text
 from explorer.report.present.compare.compare import compare
+from explorer.report.present.measure.compare import comparison
 from explorer.report.present.tiling.history import state_name
 from explorer.settings.parse import path_word
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
+from explorer.tui.dialogs.measure.dialog import ProfileRequest
 from explorer.tui.dialogs.states.history import DiffScreen
 from explorer.tui.models.opening import check_source
 from explorer.tui.pair.ask import FOLDER, MODEL, STATE, PairDialog
 from explorer.tui.pair.rows import PairRows
 from explorer.tui.pair.screen import PairRequest, PairScreen
+from explorer.tui.state.hardware import known_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
     from explorer.facts import History
     from explorer.facts.comparison import TreeDiff
+    from explorer.report.blocks import Block
 
-_TITLES = {"diff": "comparing", "blame": "looking for the layer that departs", "compare": "counting both"}
+_TITLES = {
+    "diff": "comparing",
+    "blame": "looking for the layer that departs",
+    "compare": "counting both",
+    "verify": "verifying",
+    "profile": "both in turn",
+}
+_METHODS = {"profile": "compare_profiles"}
+"""Those of the session that have another name than the key."""
+_TIMED = 100
+"""Layers whose times are listed."""
 
 
 class PairCommand(ScreenCommand):
@@ -118,8 +135,12 @@ class _Pair:
 
     async def _tell(self, what: str) -> None:
         command = self._command
+        how: dict[str, Any] = {}
+        if what == "profile":
+            asked, machine = ProfileRequest(*command.store.profiled), known_machine(command.store)
+            how = {"spec": asked.spec, "batches": (asked.size,) * 2, "machine": machine}
         try:
-            fact = await command.jobs.run(_TITLES.get(what, "verifying"), what, **self._which)
+            fact = await command.jobs.run(_TITLES[what], _METHODS.get(what, what), **self._which, **how)
         except Cancelled:
             self.show()
             raise
@@ -130,9 +151,21 @@ class _Pair:
             page = BlameScreen(fact)
         elif what == "verify":
             page = proof_dialog(fact, f": {names[0]} and {names[1]}")
+        elif what == "profile":
+            page = _page("Profile", comparison(replace(fact, names=names), _TIMED))
         else:
-            page = PageDialog("Compare", lambda width: draw(compare(fact), width - 1))
+            page = _page("Compare", compare(fact))
         command.context.ask(page, lambda _: self.show())
+
+
+def _page(title: str, blocks: Sequence[Block]) -> PageDialog:
+    copied = markdown_text(blocks)
+    return PageDialog(
+        title,
+        lambda width: draw(blocks, width - 1),
+        hint="↑↓ scroll · y copy as Markdown · Esc close",
+        copy=copied,
+    )
 
 
 def _states(history: History) -> list[MenuItem]:
