@@ -242,6 +242,19 @@ def test_an_output_that_cannot_be(complaint: Complaint, output: str) -> None:
     complaint("tile", "lenet.onnx", "-o", output)
 
 
+@pytest.mark.parametrize("name", ["out.tflite", "out.pb", "out"])
+def test_an_output_that_says_another_kind_of_file_than_is_written(complaint: Complaint, name: str) -> None:
+    for words in [
+        ("tile", "lenet.onnx", "-o", name),
+        ("tile", "lenet.onnx", "-o", name, "--quantize", "int8"),
+        ("quantize", "lenet.onnx", "-o", name, "--to", "int8"),
+        ("rebatch", "lenet.onnx", "4", "-o", name),
+    ]:
+        said = complaint(*words)
+        assert said.startswith(f"explorer: {name}: ")
+        assert ".onnx" in said
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_output_folder_without_permission(folder: Path, complaint: Complaint) -> None:
     (folder / "results").chmod(0o500)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.engine import convert
 from explorer.engine import sweep as engine
 from explorer.engine.sweep import formats, trainings
 from explorer.engine.sweep.fingerprint import files_of, fingerprint
@@ -119,6 +120,7 @@ def sweep_trainings(
         engine.check_output(output, [models.source, data])
     if take is not None:
         models.check_target(take[1], overwrite, data, output)
+        convert.check_name(take[1], "checkpoint")
         if not 1 <= take[0] <= len(asked):
             hint = f"there are {len(asked):,}"
             raise Misuse(f"there is no row {take[0]}", where="--take", hint=hint)
@@ -175,6 +177,7 @@ def training_results(
     """The trainings that such a file holds, all or those of `over`; `take` writes the weights of a row."""
     if take is not None:
         check_target(take[1], overwrite=overwrite, models=[path], weights=())
+        convert.check_name(take[1], "checkpoint")
     wanted = parse_trials(over) if over else ({},)
     return trainings.kept_trainings(path, wanted, None if take is None else (*take, overwrite))
 

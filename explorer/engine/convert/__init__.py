@@ -32,6 +32,7 @@ __all__ = [
     "ConversionJob",
     "ConversionOptions",
     "Converter",
+    "check_name",
     "find",
     "kinds",
     "rebatch",
@@ -142,6 +143,25 @@ def find(
             hint = f"there is {there}" if there else "leave it out"
             raise Misuse(f"does not go with {format} to {chosen.about}", where=flag, hint=hint)
     return chosen
+
+
+def check_name(path: str, *formats: str, also: str = "") -> None:
+    """Refuses a name that says another kind of file than is written.
+
+    Args:
+        path: Where somebody wants to write.
+        formats: What the file may be, as `Converter.format` names it.
+        also: What else is written, and how it is asked for.
+
+    Raises:
+        Misuse: It ends in none of their endings; the message lists those.
+    """
+    if path.lower().endswith(tuple(ending for name in formats for ending in _MADE[name][1])):
+        return
+    ending = os.path.splitext(path)[1]
+    what = f"no such model is written as '{ending}'" if ending else "its name has no ending"
+    can = [f"{_MADE[name][0]} ({', '.join(_MADE[name][1])})" for name in formats]
+    raise Misuse(what, where=path, hint=f"it can be {'; '.join(filter(None, (*can, also)))}")
 
 
 def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:

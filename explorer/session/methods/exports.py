@@ -28,6 +28,15 @@ class ExportMethods(SessionParts):
         """
         return self._exporter.save(path, overwrite, on_progress)
 
+    def check_output(self, path: str, *, overwrite: bool = False) -> None:
+        """Refuses, before anything is worked out, a file that the current model could not be written to.
+
+        Raises:
+            Misuse: The file exists and `overwrite` is False, it is one that is read, or its ending is that of
+                another kind of file.
+        """
+        self._exporter.check(path, overwrite)
+
     def conversions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """What the opened model can become: for each kind what it is, and how files of it are called."""
         return self._exporter.conversions()

@@ -35,8 +35,7 @@ class Exporter:
     def save(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
         """Writes the current model as ONNX, or a quantized module by the name's ending; and says where."""
         models = self._models
-        models.check_target(path, overwrite)
-        as_module = models.is_module(models.current) and not path.lower().endswith(".onnx")
+        as_module = self.check(path, overwrite)
         model = None if as_module else models.graph(models.current, on_progress)
         with output_files.atomic_write(path, overwrite=overwrite) as temporary:
             if model is None:
@@ -45,6 +44,16 @@ class Exporter:
                 writer.write(model, temporary, on_progress=on_progress)
         models.history = states.amend(models.history, models.current, saved=path)
         return path
+
+    def check(self, path: str, overwrite: bool) -> bool:
+        """Whether the current model would be written there as a module; refuses what it cannot become."""
+        models = self._models
+        if not models.is_module(models.current) or path.lower().endswith(".onnx"):
+            models.check_onnx(path, overwrite)
+            return False
+        models.check_target(path, overwrite)
+        convert.check_name(path, "onnx", "torchscript", "torch.export")
+        return True
 
     def _write_module(self, path: str, target: str, on_progress: OnProgress) -> None:
         from explorer.engine.convert.module_twin import write_twin  # torch
@@ -124,7 +133,7 @@ class Exporter:
     ) -> Conversion:
         """Writes the current model for another batch; `how` as for `engine.convert.ConversionJob`."""
         models = self._models
-        models.check_target(output, overwrite)
+        models.check_onnx(output, overwrite)
         model = models.graph(models.current, on_progress)
         job = convert.ConversionJob(
             target=output,

@@ -217,6 +217,13 @@ class Models:
         weights = self._weight_files()
         output_files.check_target(path, overwrite=overwrite, models=models, weights=weights, inputs=read)
 
+    def check_onnx(self, path: str, overwrite: bool, *inputs: str | None) -> None:
+        """As `check_target`, of an ONNX file."""
+        from explorer.engine import convert  # nothing that only looks at a model waits for it
+
+        self.check_target(path, overwrite, *inputs)
+        convert.check_name(path, "onnx", also="an nn.Module: quantize, or tile --to torch (.pt2, .pt)")
+
     # what is known of them
 
     def opened(self, at: int = 0, on_progress: OnProgress = None) -> OpenedModel:

@@ -111,7 +111,7 @@ class Quantizer:
         started = time.perf_counter()
         models, spec = self._models, request.spec
         if output is not None:
-            models.check_target(output, overwrite, request.calibrate, spec.config)
+            models.check_onnx(output, overwrite, request.calibrate, spec.config)
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
         found, uses = {}, wanted(chosen.choices)

@@ -104,7 +104,7 @@ class Tiler:
         started = time.perf_counter()
         models = self._models
         if output is not None:
-            models.check_target(output, overwrite, spec.config)
+            models.check_onnx(output, overwrite, spec.config)
         plan, found, sites = self.plan(spec, on_progress)
         tiled = tile(found.bound, _without_origins(plan), sites)
         target = output or models.unused_name()

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine import convert
 from explorer.engine.evaluate import data_file
 from explorer.engine.progress import OnProgress
 from explorer.facts.evaluate.training_run import TrainingRun
@@ -36,6 +37,7 @@ def trained(
     opened = _module(models, how.get("on_progress"))
     if output is not None:
         models.check_target(output, overwrite, data)
+        convert.check_name(output, "checkpoint")
     with silence():
         require("lightning", models.source, install=INSTALL)
     from explorer.engine.evaluate.train import TrainingOptions, train  # torch, lightning

@@ -115,6 +115,13 @@ def test_what_cannot_be_trained_is_one_line_and_nothing_is_written(here, capsys,
     assert sorted(p for p in here.iterdir() if p.name != "__pycache__") == before
 
 
+def test_a_checkpoint_is_not_written_under_the_ending_of_a_model(here, capsys):
+    before = sorted(here.iterdir())
+    assert main(["train", "nets_to_train:net", "--data", "d.npz", "-o", "x.onnx"]) == 2
+    assert "no such model is written as '.onnx'; it can be a state_dict (.pt" in capsys.readouterr().err
+    assert sorted(p for p in here.iterdir() if p.name != "__pycache__") == before
+
+
 def test_a_graph_is_not_trained_and_who_stops_gets_no_file(here, sample):
     with Session(sample("jsc_tiny")) as session, pytest.raises(Misuse, match="is trained here"):
         session.train("d.npz")

@@ -34,6 +34,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         info = session.open(on_progress=progress)
         model, fixed = info.model, fixed_sizes(info, given)
         digest = session.sha256() if given.json else None
+        if given.output is not None:
+            session.check_output(given.output, overwrite=given.force)
         if formats is not None:
             made = session.quantize(
                 formats, as_graph=True, calibrate=given.calibrate, report=False, on_progress=progress
