@@ -10,16 +10,12 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
-from explorer import Session, compare_files
+from explorer import compare_files
 from explorer.base.errors import BadModel
 from explorer.engine.diff import tree_diff
 from explorer.facts import Analysis, Diff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
-from explorer.facts.profile.comparison import ProfileComparison
-from explorer.facts.profile.profile import ProfileSpec
-from explorer.facts.roofline import Machine
 from explorer.tui.dialogs.dialogs import MessageDialog
-from explorer.tui.dialogs.measure.dialog import ProfileRequest
 from explorer.tui.dialogs.states.history import DiffScreen
 from explorer.tui.pair.ask import PairDialog
 from explorer.tui.pair.page import columns
@@ -53,20 +49,6 @@ def beside(other: Analysis, **how: Any) -> ScriptedEngine:
 
         def _compare(self, before: int = 0, after: int | None = None, other: str | None = None) -> Comparison:
             return compare_files(SAMPLES / "lenet.onnx", SAMPLES / "mlp_128.onnx")
-
-        def _compare_profiles(
-            self,
-            before: int = 0,
-            *,
-            other: str,
-            spec: ProfileSpec,
-            batches: tuple[int | None, int | None],
-            machine: Machine | None,
-        ) -> ProfileComparison:
-            with Session(SAMPLES / "lenet.onnx") as session:
-                return session.compare_profiles(
-                    other=str(SAMPLES / "mlp_128.onnx"), spec=replace(spec, steps=2), machine=machine
-                )
 
     against = other
     return Engine(**how)
@@ -174,22 +156,6 @@ async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
             assert "back to both models" in line_text(hands.pilot.app.screen.query_one(Status).lines[0])
         await hands.press("escape")
         assert top(hands).rows.cursor > 0
-
-
-async def test_both_are_timed_in_turn_as_was_typed_for_the_last_profile() -> None:
-    async with screen(beside(shorter(alexnet())), (100, 40)) as hands:
-        hands.main.store.profiled = tuple(ProfileRequest(batch="2", threads="1"))
-        await opened(hands)
-        names = [top(hands)._shown.fact.before, top(hands)._shown.fact.after]
-        await hands.press("percent_sign")
-        method, args, asked = hands.engine.asked[-1]
-        assert (method, args, asked["other"]) == ("compare_profiles", (), "resnet18")
-        assert (asked["spec"].threads, asked["batches"]) == (1, (2, 2))
-        shown = hands.dialog()
-        assert all(f" {name} " in shown for name in names)
-        assert "/conv1/Conv" in shown
-        await hands.press("escape")
-        assert top(hands)
 
 
 @pytest.mark.slow

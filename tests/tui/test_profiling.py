@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.base.errors import EngineDied, Misuse
+from explorer.engine.diff import tree_diff
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.facts import Progress
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
@@ -14,6 +15,7 @@ from explorer.settings import machines
 from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
 from explorer.tui.dialogs.measure.dialog import ProfileDialog
 from explorer.tui.dialogs.measure.screen import ProfileScreen
+from explorer.tui.pair.screen import PairScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
@@ -37,8 +39,9 @@ def _profile(self: ScriptedEngine, *, spec: ProfileSpec, batch=None, machine=Non
     return fact
 
 
-def _compare_profiles(self: ScriptedEngine, before: int, after: int, **how) -> ProfileComparison:
+def _compare_profiles(self: ScriptedEngine, before: int, after: int = 0, **how) -> ProfileComparison:
     """The state after takes 3 ms less, all of them of one layer."""
+    how.pop("other", None)
     batch, slow = how.pop("batches")[0], self.states.current
     profile = _profile(self, batch=batch, **how)
     quick = replace(profile, wall_seconds=0.027)
@@ -151,6 +154,34 @@ async def test_a_tiled_state_is_timed_in_turn_with_the_one_it_was_made_of_and_en
         # both states have their columns
         await hands.press("escape", "u")
         assert hands.main.store.profile is not None
+
+
+async def test_both_models_side_by_side_are_timed_in_turn_and_enter_leads_to_a_row(monkeypatch):
+    same = lambda self, before=0, other="": tree_diff(self.model, self.model, form="rows")  # noqa: E731
+    monkeypatch.setattr(ScriptedEngine, "_tree_diff", same, raising=False)
+    async with screen(size=(140, 40)) as hands:
+        await hands.press("equals_sign", *"alexnet", "enter", "percent_sign")
+        assert isinstance(hands.pilot.app.screen, ProfileDialog)
+        assert not hands.pilot.app.screen.query("#beside")
+        await hands.press("escape")
+        assert isinstance(hands.pilot.app.screen, PairScreen)
+        await hands.press("percent_sign")
+        hands.pilot.app.screen.query_one("#batch", Input).value = "2"
+        await hands.press("enter")
+        method, args, asked = hands.engine.asked[-1]
+        assert (method, args) == ("compare_profiles", ())
+        assert (asked["before"], asked["other"], asked["batches"]) == (0, "alexnet", (2, 2))
+        page = hands.pilot.app.screen
+        assert isinstance(page, ProfileComparisonScreen)
+        assert "-3 ms" in page.page_text()
+        await hands.press("r")
+        assert isinstance(hands.pilot.app.screen, ProfileDialog)
+        await hands.press("enter", "enter")
+        pair = hands.pilot.app.screen
+        assert isinstance(pair, PairScreen)
+        row = pair._shown.row(pair.rows.cursor)
+        assert row is not None
+        assert row.before.path == "features.8"
 
 
 async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_says_how_each_was_got():

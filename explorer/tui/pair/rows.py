@@ -121,7 +121,11 @@ class PairRows:
         at = self.visible[place] if self.visible else -1
         number = bisect_right(self.stops, at) if step > 0 else bisect_left(self.stops, at) - 1
         number %= len(self.stops)  # from the last to the first, as a search goes
-        goal, rows, closed = self.stops[number], self.fact.rows, False
+        return self.reveal(self.stops[number]), number
+
+    def reveal(self, goal: int) -> int:
+        """Open what a row lies in; its place, or that of the one before it where it is left out."""
+        rows, closed = self.fact.rows, False
         around = 0
         while around < goal:
             if rows[around].end > goal:
@@ -132,4 +136,4 @@ class PairRows:
                 around = rows[around].end
         if closed:
             self.rebuild()
-        return self.place_of(goal), number
+        return self.place_of(goal)

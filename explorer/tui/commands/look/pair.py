@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.report.html.draw import markdown_text
 from explorer.report.present.compare.compare import compare
-from explorer.report.present.measure.compare import comparison
+from explorer.report.present.measure.compare import largest_first
 from explorer.report.present.tiling.history import state_name
 from explorer.settings.parse import path_word
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
-from explorer.tui.dialogs.measure.dialog import ProfileRequest
+from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
+from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest
+from explorer.tui.dialogs.measure.screen import AGAIN
 from explorer.tui.dialogs.states.history import DiffScreen
 from explorer.tui.models.opening import check_source
 from explorer.tui.pair.ask import FOLDER, MODEL, STATE, PairDialog
@@ -32,19 +33,14 @@ from explorer.tui.text.lines import safe
 if TYPE_CHECKING:
     from explorer.facts import History
     from explorer.facts.comparison import TreeDiff
-    from explorer.report.blocks import Block
+    from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 
 _TITLES = {
     "diff": "comparing",
     "blame": "looking for the layer that departs",
     "compare": "counting both",
     "verify": "verifying",
-    "profile": "both in turn",
 }
-_METHODS = {"profile": "compare_profiles"}
-"""Those of the session that have another name than the key."""
-_TIMED = 100
-"""Layers whose times are listed."""
 
 
 class PairCommand(ScreenCommand):
@@ -131,19 +127,14 @@ class _Pair:
             else:
                 context.store.say("the tree on show is another one: its rows are not these")
             return
-        context.start(wish.what.capitalize(), self._tell(wish.what), self.show)
+        if wish.what == "profile":
+            self._ask_times()
+        else:
+            context.start(wish.what.capitalize(), self._tell(wish.what), self.show)
 
     async def _tell(self, what: str) -> None:
         command = self._command
-        how: dict[str, Any] = {}
-        if what == "profile":
-            asked, machine = ProfileRequest(*command.store.profiled), known_machine(command.store)
-            how = {"spec": asked.spec, "batches": (asked.size,) * 2, "machine": machine}
-        try:
-            fact = await command.jobs.run(_TITLES[what], _METHODS.get(what, what), **self._which, **how)
-        except Cancelled:
-            self.show()
-            raise
+        fact = await self._run(_TITLES[what], what, **self._which)
         names = safe(self._fact.before), safe(self._fact.after)
         if what == "diff":
             page: Any = DiffScreen(fact, *names, exact=command.store.exact, back="both models")
@@ -151,21 +142,55 @@ class _Pair:
             page = BlameScreen(fact)
         elif what == "verify":
             page = proof_dialog(fact, f": {names[0]} and {names[1]}")
-        elif what == "profile":
-            page = _page("Profile", comparison(replace(fact, names=names), _TIMED))
         else:
-            page = _page("Compare", compare(fact))
+            page = PageDialog("Compare", lambda width: draw(compare(fact), width - 1))
         command.context.ask(page, lambda _: self.show())
 
+    async def _run(self, title: str, method: str, **how: Any) -> Any:
+        try:
+            return await self._command.jobs.run(title, method, **how)
+        except Cancelled:
+            self.show()
+            raise
 
-def _page(title: str, blocks: Sequence[Block]) -> PageDialog:
-    copied = markdown_text(blocks)
-    return PageDialog(
-        title,
-        lambda width: draw(blocks, width - 1),
-        hint="↑↓ scroll · y copy as Markdown · Esc close",
-        copy=copied,
-    )
+    def _ask_times(self) -> None:
+        """How both are timed."""
+        store, context = self._command.store, self._command.context
+
+        def take(request: ProfileRequest | None) -> None:
+            if request is None:
+                self.show()
+                return
+            store.profiled = tuple(request)
+            context.start("Profile", self._time(request), self.show)
+
+        last = ProfileRequest(*store.profiled)._replace(beside="")
+        context.ask(ProfileDialog(last, graph=store.by_value, states={}, blink=not store.remote), take)
+
+    async def _time(self, request: ProfileRequest) -> None:
+        """Time both in turn; Enter on a layer leads to its row."""
+        store = self._command.store
+        how = {"spec": request.spec, "batches": (request.size,) * 2, "machine": known_machine(store)}
+        found: ProfileComparison = await self._run("profiling both", "compare_profiles", **self._which, **how)
+        fact = replace(found, names=(self._fact.before, self._fact.after))
+
+        def then(at: int | None) -> None:
+            if at == AGAIN:
+                self._ask_times()
+                return
+            if at is not None:
+                self._cursor = self._place(largest_first(fact)[at])
+            self.show()
+
+        self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), then)
+
+    def _place(self, change: LayerChange) -> int:
+        """Where a layer that was timed is on show."""
+        for at, row in enumerate(self._fact.rows):
+            before, after = row.before and row.before.path, row.after and row.after.path
+            if change.path in (before, after):
+                return self._rows.reveal(at)
+        return self._cursor
 
 
 def _states(history: History) -> list[MenuItem]:
