@@ -1,7 +1,8 @@
 """Runs of a loaded model that are timed: as a user's, and under a profiler, in blocks that alternate.
 
-A run right behind one of another kind finds threads that still spin, and caches of the other; so short runs
-are made in blocks, and the first of a block is not counted.
+A run right behind one of another kind finds threads that still spin, and caches of the other: on two
+processors such a run took twice its time. So runs are made in blocks, each begins when all threads are idle,
+and of short runs the first of a block is not counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ _SHORT = 0.2
 """Seconds of a block of runs; of a run that takes longer it is not seen that the sessions change hands."""
 _BLOCK, _OBSERVED = 10, 3
 """Runs of a block without the profiler and with it."""
+_LOOK, _IDLE, _SPINNING = 0.005, 0.2, 0.5
+"""Seconds between looks at whether threads are idle, the share of a processor that idle ones take, and seconds
+after which they are left to it."""
 
 
 class TimedRuns:
@@ -64,7 +68,8 @@ class TimedRuns:
             stop: Says of the times so far why no more are needed.
         """
         short = not self.wall or self.wall[-1] < _SHORT
-        if short:  # threads of this session wake up in a run that nobody counts
+        wait_idle()  # threads of the session before would take processors from this one
+        if short:  # its own wake up in a run that nobody counts
             self.once(False)
         why: Stopped | None = None
         began = len(self.wall)
@@ -74,6 +79,7 @@ class TimedRuns:
                 self.wall.append(self.once(False))
                 why = stop(self.wall)
         began = len(self.profiled)
+        wait_idle()
         if short and self._kept(room):
             self.once(True)
             self.counted.append(False)
@@ -88,6 +94,28 @@ class TimedRuns:
     def _kept(self, room: int) -> bool:
         """Whether the events of another run under the profiler are kept."""
         return len(self.counted) < room or not any(self.counted)
+
+
+def wait_idle(
+    busy: Callable[[], float] = time.process_time,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Waits until no thread of ours is busy: those of a runtime look for work for a while after a run.
+
+    Args:
+        busy: Seconds for which all of them were busy so far.
+        sleep: Waits so many seconds.
+        clock: Seconds.
+    """
+    began = clock()
+    before, at = busy(), began
+    while at - began < _SPINNING:
+        sleep(_LOOK)
+        now, then = busy(), clock()
+        if now - before < _IDLE * (then - at):
+            return
+        before, at = now, then
 
 
 def _enough(times: Sequence[float], most: int) -> bool:
