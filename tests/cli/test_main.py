@@ -182,12 +182,17 @@ def test_a_verb_is_called_like_its_file_and_does_something() -> None:
         assert f"explorer {name}" in f"explorer {verb.usage}"
 
 
-def test_a_flag_takes_a_value_everywhere_or_nowhere() -> None:
-    # the words before a verb are read before it is known which verb that is
-    seen: dict[str, bool] = {}
+def test_a_flag_before_its_verb_takes_a_value_where_the_verb_has_it_so() -> None:
+    seen: dict[str, set[bool]] = {}
     for verb in (SCREEN, *VERBS.values()):
         for word, option in verb.spellings().items():
-            assert seen.setdefault(word, bool(option.metavar)) == bool(option.metavar), word
+            seen.setdefault(word, set()).add(bool(option.metavar))
+    assert [word for word, kinds in seen.items() if len(kinds) > 1] == ["--train"]
+    verb, given = words.read(["--train", "profile", "m"], VERBS)
+    assert (verb.name, given.train, given.models) == ("profile", True, ["m"])
+    for line in (["--train", "lr=1e-3", "sweep", "m"], ["sweep", "--train", "lr=1e-3", "m"]):
+        verb, given = words.read(line, VERBS)
+        assert (verb.name, given.models, given.train) == ("sweep", ["m"], "lr=1e-3")
     verb, given = words.read(["--style", "torchinfo", "layers", "m"], VERBS)
     assert (verb.name, given.style, given.models) == ("layers", "torchinfo", ["m"])
 

@@ -90,6 +90,9 @@ def _split_verb(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Com
         if word[:2] == "--" and "=" not in word and word not in known:
             # a verb's own, before the verb; or a mistake
             known |= {s: option for verb in verbs.values() for s, option in verb.spellings().items()}
+            # verbs may have one of the same name, with a value or without
+            ahead = next((verbs[later] for later in words[at:] if later in verbs), command)
+            known.update(ahead.spellings())
         valued = word in known and known[word].metavar
         if valued and at < len(words) and not words[at].startswith("--"):
             rest.append(f"{word}{'=' if word.startswith('--') else ''}{words[at]}")

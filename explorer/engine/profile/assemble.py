@@ -117,7 +117,8 @@ def assembled(
     return Profile(
         wall_seconds=whole.median,
         wall=whole,
-        overhead_seconds=whole.median - known,
+        overhead_seconds=max(0.0, whole.median - known),
+        slowed_seconds=max(0.0, known - whole.median),
         layers=tuple(sorted(times, key=lambda one: one.layer)),
         operators=_operators([*of_row.values(), *other.values()], len(of_row), base),
         modules=tuple(_modules(layers, medians, of_row, base)),
@@ -131,14 +132,10 @@ def assembled(
         predicted_seconds=None if how.model is None else _predicted(how.model, times),
         profiler_overhead=None if under is None else under / whole.median - 1,
         loaded=bool(how.load),
-        notes=(*how.notes, *_unpredicted(how.model, times), *((_SLOWED,) if known > whole.median else ())),
+        notes=(*how.notes, *_unpredicted(how.model, times)),
         **given,
     )
 
-
-_SLOWED = (
-    "under the profiler the kernels took longer than whole runs do without it: go by shares, not by times"
-)
 
 _NO_FIELDS = ("profiled", "notes", "model")
 

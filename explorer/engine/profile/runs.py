@@ -19,8 +19,8 @@ _SHORT = 0.2
 _BLOCK, _OBSERVED = 10, 3
 """Runs of a block without the profiler and with it."""
 _LOOK, _IDLE, _SPINNING = 0.005, 0.2, 0.5
-"""Seconds between looks at whether threads are idle; the share of a processor that idle ones take; seconds after
-which they are left to it."""
+"""Seconds between looks at whether threads are idle; the share of a processor that idle ones take; seconds
+after which they are left to it."""
 
 
 class TimedRuns:

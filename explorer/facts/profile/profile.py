@@ -1,8 +1,8 @@
 """Facts about measured time: how long a model runs, layer by layer, and what is no layer.
 
 The sum is the wall time: `wall_seconds` is what the layers, the named parts of `other` and
-`overhead_seconds` add up to. Nothing is divided by guess: where one kernel does the work of several layers,
-one of them has its time and the others say which.
+`overhead_seconds` add up to, less `slowed_seconds`. Nothing is divided by guess: where one kernel does the
+work of several layers, one of them has its time and the others say which.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ class Profile(Struct, frozen=True):
     Attributes:
         wall: Time of one run from call to result, measured without a profiler; `wall_seconds` is its median.
         overhead_seconds: What of `wall_seconds` neither a layer nor `other` has: the runtime's own work,
-            gaps. Below 0 where the profiled kernels took longer than the runs without the profiler.
+            gaps; 0 where these took longer than the runs without the profiler.
+        slowed_seconds: What they took longer then: the profiler's cost within kernels.
         other: What ran and is no layer, by name.
         layers: In execution order, with those that have no time of their own.
         operators: By kind of kernel, the most expensive first.
@@ -252,6 +253,7 @@ class Profile(Struct, frozen=True):
     load: str = ""
     notes: tuple[str, ...] = ()
     phases: tuple[PhaseTime, ...] = ()
+    slowed_seconds: float = 0.0
 
     @property
     def efficiency(self) -> float | None:

@@ -46,7 +46,8 @@ def _event(frame: Frame, pid: int, profile: Profile) -> dict[str, Any]:
 
 def _run(profile: Profile) -> dict[str, Any]:
     names = ("runtime", "device", "threads", "batch", "optimize", "runs", "settled", "loaded", "load")
-    return {name: getattr(profile, name) for name in (*names, "wall_seconds", "overhead_seconds")}
+    times = ("wall_seconds", "overhead_seconds", "slowed_seconds")
+    return {name: getattr(profile, name) for name in (*names, *times)}
 
 
 def _layer(frame: Frame) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _number_of(frame: Frame) -> int:
 
 def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:
     model = title(profile, printable(os.path.basename(about.model.source)))
-    slowed = "; its kernels as the profiler slows them" if profile.overhead_seconds < 0 else ""
+    slowed = "; its kernels as the profiler slows them" if profile.slowed_seconds else ""
     said = slowed + ("; the machine was loaded" if profile.loaded else "")
     axes.set_title(f"{what} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{said}")
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))

@@ -67,7 +67,7 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._keep(models, at, found.profile)
+        return self._keep(models, at, found.profile, measured_of(machine))
 
     def compare(
         self,
@@ -110,7 +110,7 @@ class Profiler:
             cancel=cancel,
         )
         for (models, at), one in zip(both, found, strict=True):
-            self._keep(models, at, one.profile)
+            self._keep(models, at, one.profile, seen)
         compared_ = compared(found[0], found[1], tree)
         return replace(compared_, names=(both[0][0].label(before), after[0].label(after[1])))
 
@@ -135,16 +135,36 @@ class Profiler:
         if spec.train:
             raise Misuse(
                 "a training step is of a module, and this is an ONNX graph",
-                where="--training",
+                where="--train",
                 hint="give a torchvision name or package.module:callable",
             )
         graph = subject_of(models, at, spec, batch, on_progress, cancel)
         return measured(graph, spec, seen), graph
 
-    def _keep(self, models: Models, at: int, profile: Profile) -> Profile:
-        found = replace(profile, notes=(*models.random_weights(), *profile.notes))
+    def _keep(self, models: Models, at: int, profile: Profile, seen: MeasuredMachine | None) -> Profile:
+        told = [] if seen is None else _against(profile, seen)
+        found = replace(profile, notes=(*models.random_weights(), *profile.notes, *told))
         models.history = states.amend(models.history, at, profile=found)
         return found
+
+
+def _against(profile: Profile, seen: MeasuredMachine) -> list[str]:
+    """What is to be known of a profile beside what was measured of its machine."""
+    told = []
+    if profile.runtime.startswith("torch"):
+        told.append(
+            "nothing is predicted of a module: the machine's kernels were timed in onnxruntime;"
+            " explorer convert MODEL -o OUT.onnx, and profile that"
+        )
+    if any((one.efficiency or 0) > 1 for one in profile.layers):
+        why = (
+            f"the machine was loaded when it was measured ({seen.load}): explorer machines --measure --force"
+            " measures it anew"
+            if seen.loaded
+            else "they do less than their MACs say (Winograd), or find in a cache what counts as moved"
+        )
+        told.append(f"layers above 100 % of the roof: {why}")
+    return told
 
 
 def check(spec: ProfileSpec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -150,3 +151,25 @@ def test_options_that_do_not_belong_together_are_one_line(
 ) -> None:
     assert said(capsys, "machines", *words, code=2).count("\n") == 1
     assert not config.exists()
+
+
+def test_what_the_measurement_says_of_a_profile_is_said_there(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    explorer.measure_machine(time_limit=0.5)
+    slow = config.read_text()
+    for name in ("peak_macs", "bandwidth"):  # the machine's own, which stand before what was measured
+        slow = re.sub(rf"(?m)^{name} = .*$", f"{name} = 1000.0", slow, count=1)
+    words = ["profile", LENET, "--machine", "here", "--steps", "2"]
+    for loaded, said_ in (("true", "was loaded when it was measured (a test)"), ("false", "(Winograd)")):
+        text = re.sub(r"(?m)^loaded = .*$", f"loaded = {loaded}", slow)
+        config.write_text(re.sub(r"(?m)^load = .*$", 'load = "a test"', text))
+        told = " ".join(said(capsys, *words).split())
+        assert "layers above 100 % of the roof: " in told, config.read_text()
+        assert said_ in told
+    (tmp_path / "net.py").write_text(
+        "import torch\nnet = lambda: (torch.nn.Linear(4, 4), torch.zeros(1, 4))\n"
+    )
+    words[1] = f"{tmp_path / 'net.py'}:net"
+    assert "nothing is predicted of a module" in " ".join(said(capsys, *words).split())

@@ -66,10 +66,10 @@ _OPTIONS = (
         manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
         " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
     ),
-    Option("--training", "time a training step of a module: forward, backward, optimizer"),
+    Option("--train", "time a training step of a module: forward, backward, optimizer", old="--training"),
     Option(
         "--optimizer",
-        "what takes the step of --training (default sgd)",
+        "what takes the step of --train (default sgd)",
         default="sgd",
         choices=("sgd", "momentum", "adam"),
     ),
@@ -216,7 +216,7 @@ def _spec(given: ParsedArgs) -> ProfileSpec:
         time_limit=float(given.time_limit),
         input=given.input,
         seed=given.seed,
-        train=given.training,
+        train=given.train,
         optimizer=given.optimizer,
     )
 
@@ -242,7 +242,7 @@ COMMAND = Command(
         "explorer profile model.onnx --batch 1,8,32 --threads 4",
         "explorer profile model.onnx --trace run.json -o stacks.folded",
         "explorer profile model.onnx --machine npu --sort roof --json",
-        "explorer profile resnet18 --batch 5 --training",
+        "explorer profile resnet18 --batch 5 --train",
         "explorer profile model.onnx model_tiled.onnx    (in turn, layer by layer)",
     ),
     _run,

@@ -131,7 +131,7 @@ class _ModuleRuns(TimedRuns):
         self.at: tuple[str, BaseException | None] = "", None
         trained = [one for one in module.parameters() if one.requires_grad]
         if spec.train and not trained:
-            raise Misuse("no parameter of it is trained", where="--training", hint="leave it out")
+            raise Misuse("no parameter of it is trained", where="--train", hint="leave it out")
         self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
 
     # what `listening` wants
@@ -206,7 +206,7 @@ def _loss(made: Any) -> torch.Tensor:
     """The sum of the means of all that a gradient flows back from."""
     found = [t.mean() for _, t in tensors(made) if t.is_floating_point() and t.requires_grad]
     if not found:
-        raise Misuse("no output of it has a gradient", where="--training", hint="leave it out")
+        raise Misuse("no output of it has a gradient", where="--train", hint="leave it out")
     return sum(found[1:], found[0])
 
 
@@ -299,9 +299,7 @@ class _MeasuredModule(Struct):
         found = assembled(layers, self.wall, of_row, _within(layers, of_row, called), other, conditions)
         found = replace(
             found,
-            operators=_operators(
-                self.runs, max(found.wall_seconds, found.wall_seconds - found.overhead_seconds)
-            ),
+            operators=_operators(self.runs, found.wall_seconds + found.slowed_seconds),
             phases=self._phases(found) if spec.train else (),
         )
         return TimedModel(found, layers, of_row)

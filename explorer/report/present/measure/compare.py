@@ -47,7 +47,9 @@ def walls(fact: ProfileComparison) -> Fields:
             "Difference", _difference(fact.difference, fact.significant), f"{share}{_said(fact.significant)}"
         )
     )
-    overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
+    both = fact.before, fact.after
+    overheads = [one.overhead_seconds - one.slowed_seconds for one in both]
+    overhead = overheads[1] - overheads[0]
     rows.append(Field("  of which overhead", _difference(overhead, True), "no kernel runs"))
     loaded = fact.before.load or fact.after.load
     if loaded:

@@ -106,12 +106,7 @@ def figures(fact: Profile) -> Fields:
         rate = Span(rate_text(fact.batch / fact.wall_seconds, "rows/s"), "figure")
         rows.append(Field("  rows", rate, f"{fact.batch:,} in a run", "rows"))
     rows += [
-        Field(
-            "Runtime overhead",
-            signed(fact.overhead_seconds),
-            "no kernel runs: calls, copies, gaps",
-            "overhead",
-        ),
+        *_overhead(fact),
         Field("Profiler's cost", _cost(fact), "on a run; the wall time is measured without it", "profiler"),
         Field("Runs on", f"{fact.device}, {fact.threads:,} threads", _runtime(fact), "on"),
         *(Field("Input", "", text) for text in fact.inputs),
@@ -126,6 +121,17 @@ def figures(fact: Profile) -> Fields:
     if fact.loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), fact.load, "loaded"))
     return Fields(rows)
+
+
+def _overhead(fact: Profile) -> list[Field]:
+    """What is no kernel's, and what the kernels took too long."""
+    said = "no kernel runs: calls, copies, gaps"
+    rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), said, "overhead")]
+    if fact.slowed_seconds:
+        said = "the kernels took longer under the profiler than whole runs do without it: go by shares"
+        slowed = Span(seconds_text(fact.slowed_seconds), "warning", value=fact.slowed_seconds)
+        rows.append(Field("Kernels slowed", slowed, said, "slowed"))
+    return rows
 
 
 def _sure(fact: Profile) -> Span:
@@ -232,7 +238,7 @@ def operator_table(fact: Profile) -> Table:
         *([Column("total", "right", drop=2)] if calling else []),
         Column("share", "right"),
         Column("calls", "right"),
-        *([Column("memory", "right")] if told else []),
+        *([Column("net memory", "right")] if told else []),
         Column("layers", "right", drop=1),
     ]
 
@@ -295,7 +301,7 @@ def _batches(fact: ProfileSeries) -> Table:
             _sure(profile_),
             seconds(one.row_seconds),
             Span(rate_text(one.rows_per_second, ""), "figure", value=one.rows_per_second),
-            signed(one.overhead_seconds),
+            seconds(one.overhead_seconds),
         )
         for one, profile_ in zip(fact.batches, fact.profiles, strict=True)
     ]

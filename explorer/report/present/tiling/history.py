@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.units import exact_text
+from explorer.base.units import exact_text, many_text, seconds_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import History, HistoryEntry
 from explorer.facts.comparison import FigureTable
+from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
+from explorer.report.present.figures import seconds
 from explorer.report.present.quantize.quantize import brief
 from explorer.report.terms import field_terms
 
@@ -49,6 +51,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         commands: With what made each.
     """
     led = fact.line_to(fact.current)
+    timed = any(entry.profile for entry in fact.entries)
 
     def row(at: int, branches: str) -> tuple[Cell, ...]:
         entry = fact.entries[at]
@@ -62,6 +65,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
             (Span(state_name(entry, at), role), Span(done, "quiet")),
             Span(products, role),
             _proof(entry, at),
+            *([_time(entry)] if timed else []),
             os.path.basename(entry.saved),
             entry.command if commands else "",
         )
@@ -72,6 +76,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         Column("state", shrink=True),
         Column("tile matmuls", "right", drop=3),
         Column("proof"),
+        *([Column("time", "right", drop=3)] if timed else []),
         Column("saved as", shrink=True, drop=2, role="quiet"),
         Column("command", shrink=True, drop=1, role="quiet"),
     )
@@ -113,6 +118,8 @@ def state_blocks(fact: History, at: int) -> list[Block]:
     """What is known of one state: how it was made, what came of the proof, where it is kept."""
     entry = fact.entries[at]
     rows = [Field("state", Span(f"{at}: {state_name(entry, at)}, {_place(fact, at)}"))]
+    if entry.profile is not None:
+        rows.append(Field("timed", Span(timed_text(entry.profile))))
     if at == 0:
         return [Fields(rows), Paragraph("Nothing was done to it yet.", "quiet")]
     if entry.name:
@@ -132,6 +139,18 @@ def state_blocks(fact: History, at: int) -> list[Block]:
     rows.append(Field("file", kept))
     command: list[Block] = [Line(), Line((Span("$ ", "formula"), entry.command))] if entry.command else []
     return [Fields(rows), *command]
+
+
+def timed_text(profile: Profile) -> str:
+    """How long a state ran when it was last timed, and in what: '22.4 ms a run, batch 8, cpu, 2 threads'."""
+    batch = "" if profile.batch is None else f", batch {profile.batch:,}"
+    used = f"{profile.device}, {many_text(profile.threads, 'thread')}, {profile.runtime}"
+    loaded = ", on a loaded machine" if profile.loaded else ""
+    return f"{seconds_text(profile.wall_seconds)} a run{batch}, {used}{loaded}"
+
+
+def _time(entry: HistoryEntry) -> Span:
+    return Span("") if entry.profile is None else seconds(entry.profile.wall_seconds)
 
 
 def _place(fact: History, at: int) -> str:
