@@ -3,10 +3,11 @@
     python screenshots/make.py [MODEL]
     python screenshots/make.py tasks
     python screenshots/make.py formats
+    python screenshots/make.py flame
 
 MODEL is torchvision's AlexNet unless another is given; `tasks` are the ten questions of the manual, each
-played in a terminal; `formats` quantizes a jet classifier that it trains first. The pictures are written
-beside this file.
+played in a terminal; `formats` quantizes a jet classifier that it trains first; `flame` is of ResNet50. The
+pictures are written beside this file.
 """
 
 from __future__ import annotations
@@ -111,6 +112,12 @@ async def formats(press: Press, picture: Picture) -> None:
     picture("evaluation.svg")
 
 
+async def flame(press: Press, picture: Picture) -> None:
+    """What of a model takes most."""
+    await press("exclamation_mark", "up", "down", "down")
+    picture("flame.svg")
+
+
 def trained(name: str) -> None:
     """A jet classifier with weights of its own, and the samples that it has not seen, in this folder."""
     samples = HERE.parent / "sample_models"
@@ -167,7 +174,8 @@ def main(source: str) -> None:
     if source == "tasks":
         make_tasks()
         return
-    play = formats if source == "formats" else main_job
+    play = {"formats": formats, "flame": flame}.get(source, main_job)
+    source = "resnet50" if play is flame else source
     source = str(Path(source).resolve()) if Path(source).exists() else source
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

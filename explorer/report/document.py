@@ -85,7 +85,6 @@ _SITE = (
     "dynamic",
     "place",
     "calls",
-    "in_floats",
 )
 
 

@@ -25,6 +25,7 @@ from explorer.facts.memory import Memory
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.training import Holding, TrainingMemory
 from explorer.report.blocks import Axis, Scatter
+from explorer.report.graph.flame import flame
 from explorer.report.measured import pictures
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def write(what: str, about: Info | None, fact: Any, path: str) -> None:
 
     Args:
         what: 'memory' (a `Memory`), 'roofline' (a `Roofline`), 'operators' (a tuple of `OpStat`), 'blame'
-            (a `Blame`), 'scatter' (a `Scatter`), or 'time', 'timeline' or 'flame' (a `Profile` and the rows).
+            (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), or 'time' or 'timeline' (a `Profile`
+            and the rows).
         about: The model; None for what is about two, or says itself what it is about.
         fact: What is drawn.
         path: Ends in .svg or .png.
@@ -372,7 +374,7 @@ _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
     "scatter": _scatter,
     "time": pictures.time,
     "timeline": pictures.timeline,
-    "flame": pictures.flame,
+    "flame": flame,
 }
 
 

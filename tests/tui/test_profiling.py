@@ -26,7 +26,7 @@ from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine
 
 
-def _profile(self: ScriptedEngine, *, spec: ProfileSpec, batch=None, machine=None) -> Profile:
+def scripted_profile(self: ScriptedEngine, *, spec: ProfileSpec, batch=None, machine=None) -> Profile:
     """Each Conv does its ReLU's work, the k-th takes k ms; a copy and the runtime take the rest of 30 ms."""
     layers = self.model.layers
     convs = [row.id for row in layers if row.kind == "Conv"]
@@ -43,7 +43,7 @@ def _compare_profiles(self: ScriptedEngine, before: int, after: int = 0, **how) 
     """The state after takes 3 ms less, all of them of one layer."""
     how.pop("other", None)
     batch, slow = how.pop("batches")[0], self.states.current
-    profile = _profile(self, batch=batch, **how)
+    profile = scripted_profile(self, batch=batch, **how)
     quick = replace(profile, wall_seconds=0.027)
     self.states = states.amend(self.states, before, profile=quick if before == slow else profile)
     self.states = states.amend(self.states, after, profile=quick if after == slow else profile)
@@ -56,7 +56,7 @@ def _compare_profiles(self: ScriptedEngine, before: int, after: int = 0, **how) 
 
 @pytest.fixture(autouse=True)
 def engine(monkeypatch):
-    monkeypatch.setattr(ScriptedEngine, "_profile", _profile, raising=False)
+    monkeypatch.setattr(ScriptedEngine, "_profile", scripted_profile, raising=False)
     monkeypatch.setattr(ScriptedEngine, "_compare_profiles", _compare_profiles, raising=False)
 
 

@@ -20,6 +20,7 @@ SCENES = {
     "tile": (("t",), alexnet),
     "blocks": (("end", "i", "right", "right", "right_square_bracket"), alexnet),
     "graph": (("G", "down", "down"), alexnet),
+    "flame": (("exclamation_mark", "up", "down", "down"), alexnet),
     "verdict": (("t", "enter"), alexnet),
     "diff": (("t", "enter", "enter"), alexnet),
     "memory": (("5", "right", "right"), alexnet),

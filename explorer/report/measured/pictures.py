@@ -1,4 +1,4 @@
-"""Pictures of a profile: the layers that take most, a run by kind of kernel, and groups as a flame graph."""
+"""Pictures of a profile: the layers that take most, and a run by kind of kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ Timed = tuple[Profile, Sequence[Layer]]
 _BARS, _LETTERS = 24, 40
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
 _GREY = "#8a8f98"
-_LEAST = 0.0005
-"""Share of a run below which a frame is too narrow to be seen."""
 
 
 def time(axes: Axes, about: Info, fact: Timed) -> None:
@@ -55,39 +53,6 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("medians, end to end in the order of the layers: no recording")
     _heading(axes, about, profile, "A run")
-
-
-def flame(axes: Axes, about: Info, fact: Timed) -> None:
-    """Groups, in them layers, in them kernels, as wide as they take long."""
-    profile, rows = fact
-    whole, *found = frames(profile, rows)
-    wide = [frame for frame in found if frame.seconds >= whole.seconds * _LEAST]
-    for frame in wide:
-        # what a group takes itself stands in it, beside its rows
-        depth = len(frame.stack) + (frame.category == "own")
-        color = (
-            _GREY if frame.category in ("other", "overhead") else _COLORS[_number_of(frame) % len(_COLORS)]
-        )
-        axes.barh(
-            depth, frame.seconds, left=frame.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
-        )
-        room = int(frame.seconds / whole.seconds * 110)
-        if room >= 3:
-            name = printable(frame.stack[-1])
-            shown = name if len(name) <= room else f"{name[: room - 1]}…"
-            middle = frame.start + frame.seconds / 2
-            axes.text(middle, depth, shown, ha="center", va="center", fontsize=6, color="white", clip_on=True)
-    axes.set_xlim(0, whole.seconds)
-    axes.invert_yaxis()
-    axes.set_yticks([])
-    hidden = len(found) - len(wide)
-    axes.set_xlabel("time of a run" + (f"; {hidden:,} pieces are too narrow to be seen" if hidden else ""))
-    _heading(axes, about, profile, "Time by group")
-
-
-def _number_of(frame: Frame) -> int:
-    """A number of a frame that is the same each time: what is of one kind has one colour."""
-    return sum(map(ord, frame.layer.kind if frame.layer else frame.stack[-1]))
 
 
 def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:

@@ -25,6 +25,7 @@ from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.pair.screen import PAIR_KEYS
 from explorer.tui.plots.decode_view import DECODE_KEYS
+from explorer.tui.plots.flame_view import FLAME_KEYS
 from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
@@ -55,6 +56,7 @@ KEYS: tuple[Key, ...] = (
     *EVALUATION_KEYS,
     *PROFILE_KEYS,
     *COMPARISON_KEYS,
+    *FLAME_KEYS,
     *SWEEP_KEYS,
     *QUANTIZE_KEYS,
     *SENSITIVITY_KEYS,

@@ -167,7 +167,7 @@ def test_measured_time_is_a_picture_with_the_names_of_what_takes_it(tmp_path: Pa
     assert "lenet.onnx: " in text
     assert "a run, cpu" in text
     # of layers their paths, of kernels what the runtime calls them
-    assert ("/conv2/Conv" if what == "time" else "Conv") in text
+    assert {"time": "/conv2/Conv", "timeline": "Conv", "flame": "conv"}[what] in text
 
 
 def test_a_picture_of_time_has_one_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

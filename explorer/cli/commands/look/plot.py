@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, nearest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import roofline_machine
@@ -30,6 +30,28 @@ def _timed(given: ParsedArgs, session: Session, info: Info) -> Any:
     return session.profile(ProfileSpec(steps=given.steps), batch=batches[0]), session.analysis().layers
 
 
+def _flame(given: ParsedArgs, session: Session, info: Info) -> Any:
+    """Groups by what they take; by measured time the model is run."""
+    from explorer.report.graph.flame import Flame
+    from explorer.report.graph.icicle import MEASURED, counted_figure, measured_figure
+    from explorer.session.kept.rows import structure_of
+
+    layers, profile = session.analysis().layers, None
+    found, top = structure_of(layers), None
+    if given.layer:
+        paths = [row.path for row in layers]
+        if given.layer not in paths:
+            near = nearest(given.layer, paths)
+            raise Misuse(f"there is no layer '{given.layer}'", where="--layer", hint=near)
+        top = paths.index(given.layer)
+    if given.by == MEASURED:
+        profile, _ = _timed(given, session, info)
+        figure = measured_figure(found, session.column(MEASURED), profile)
+    else:
+        figure = counted_figure(given.by, found, info.totals)
+    return Flame(figure, layers, top, profile)
+
+
 _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory": lambda given, session, info: session.memory(),
     "roofline": lambda given, session, info: session.roofline(roofline_machine(given)),
@@ -37,7 +59,8 @@ _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory-over-time": lambda given, session, info: session.training_memory(
         batches=given.batch or (None,), optimizer=given.optimizer, checkpoint=tuple(given.checkpoint)
     ),
-    **dict.fromkeys(("time", "timeline", "flame"), _timed),
+    "flame": _flame,
+    **dict.fromkeys(("time", "timeline"), _timed),
 }
 """What a picture is made of."""
 
@@ -67,6 +90,13 @@ COMMAND = Command(
         ),
         "--output",
         "--force",
+        Option(
+            "--by",
+            "of a flame graph: what boxes are as wide as (default measured: the model is run)",
+            default="measured",
+            choices=("measured", "macs", "params", "weights", "activations"),
+        ),
+        Option("--layer", "of a flame graph: the group at its top, by its path", "PATH"),
         Option("--steps", "of time: timed runs (default: until the median is sure)", "N", least=1),
         *STEP_MEMORY,
         *MACHINE,
@@ -76,12 +106,13 @@ COMMAND = Command(
     (
         "explorer plot resnet18 -o memory.svg",
         "explorer plot vgg16 --what memory-over-time --batch 32 -o step.svg",
-        "explorer plot model.onnx --what flame -o flame.svg",
+        "explorer plot model.onnx --what flame --by macs -o flame.svg",
         "explorer plot resnet18 --what roofline --peak-macs 4T --bandwidth 100GB/s -o roof.png",
     ),
     _run,
     usage="plot MODEL --what memory -o FILE.svg",
     manual="a picture, SVG or PNG: `memory` of inference, `roofline`, `operators`,"
-    " `memory-over-time` of training steps, measured `time` by layer, as a `timeline`, as a `flame` graph",
+    " `memory-over-time` of training steps, measured `time` by layer, as a `timeline`,"
+    " a `flame` graph of groups by time, MACs, parameters or bytes",
     needs=("--output",),
 )

@@ -1,0 +1,75 @@
+"""Flame graph as a picture: a model's groups as boxes as wide as what they take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from explorer.base.families import FAMILIES
+from explorer.base.units import printable
+from explorer.facts import Info, Layer
+from explorer.facts.profile.profile import Profile
+from explorer.report.graph.icicle import FlameFigure, IcicleBox, icicle, label_of
+from explorer.report.measured.timeline import title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_CELLS, _LETTERS, _DEEP = 2_000, 110, 60
+"""Steps in which widths are drawn, letters beside each other, and levels at most."""
+
+
+class Flame(Struct, frozen=True):
+    """What is drawn.
+
+    Attributes:
+        layers: The rows of the tree.
+        top: The row that hangs at the top; None: the whole model.
+        profile: Of measured time.
+    """
+
+    figure: FlameFigure
+    layers: Sequence[Layer]
+    top: int | None = None
+    profile: Profile | None = None
+
+
+def flame(axes: Axes, about: Info, fact: Flame) -> None:
+    """Groups, in them layers, as wide as what they take; what is too narrow to be seen is left out."""
+    figure, layers, profile = fact.figure, fact.layers, fact.profile
+    model = printable(os.path.basename(about.model.source))
+    span = None if fact.top is None else (fact.top, figure.weights.end[fact.top])
+    boxes = icicle(figure.weights, span, _CELLS, _DEEP)
+    for box in boxes:
+        _draw(axes, box, layers, model)
+    axes.set_xlim(0, _CELLS)
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.set_yticks([])
+    said = figure.text(boxes[0].value)
+    folded = sum(box.rows for box in boxes if box.rows > 1)
+    axes.set_xlabel(
+        figure.title + (f"; {folded:,} rows are too narrow for a box of their own" if folded else "")
+    )
+    if fact.top is not None:
+        model = f"{printable(layers[fact.top].path)} of {model}"
+    elif profile is not None:
+        said = f"{said} a run, {profile.device}" + "; the machine was loaded" * profile.loaded
+        model = title(profile, model)
+    axes.set_title(f"{model}: {said}")
+
+
+def _draw(axes: Axes, box: IcicleBox, layers: Sequence[Layer], model: str) -> None:
+    label = label_of(box, layers, model)
+    color = FAMILIES[label.family].color
+    axes.barh(
+        box.level, box.width, left=box.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
+    )
+    room = box.width * _LETTERS // _CELLS
+    if room >= 3:
+        name = label.name if len(label.name) <= room else f"{label.name[: room - 1]}…"
+        where = box.start + box.width / 2, box.level
+        axes.text(*where, name, ha="center", va="center", fontsize=6, clip_on=True)

@@ -1,0 +1,301 @@
+"""Flame view: a model's groups as an icicle that the arrow keys walk, by time, MACs, parameters or bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import BindingType
+
+from explorer.base.families import FAMILIES
+from explorer.report.graph.icicle import (
+    FlameFigure,
+    FlameLabel,
+    IcicleBox,
+    box_of,
+    child_of,
+    icicle,
+    label_of,
+    parent_of,
+)
+from explorer.report.present.figures import share_text
+from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.plots.flame_page import CHOSEN, FILL, chosen_line, flame_lines, heights, rows_text
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import Line, ending, fit, safe
+from explorer.tui.widgets.line_view import PanelView
+from explorer.tui.widgets.strips import Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer
+
+# fmt: off
+FLAME_KEYS = key_group(
+    "In the flame view",
+    ("flame_beside(-1)", ("left", "h"), "← h", "Box to the left", "On the same level"),
+    ("flame_beside(1)", ("right", "l"), "→ l", "Box to the right", "On the same level"),
+    ("flame_up", ("up", "k"), "↑ k", "What it lies in", "The box above"),
+    ("flame_down", ("down", "j"), "↓ j", "What lies in it", "The widest of the boxes below"),
+    ("flame_into", ("enter",), "Enter", "Zoom in", "A box over the whole width; a layer: to it in the tree"),
+    ("flame_back", ("backspace",), "Backspace", "Back", "What was drawn before"),
+    ("flame_whole", ("0",), "0", "The whole model", "All of it again"),
+    ("flame_figure", ("c",), "c", "Next figure", "Measured time, MACs, parameters, weights, activations"),
+    ("flame_tree", ("t",), "t", "To the tree", "The layer or group of the box"),
+    ("flame_exact", ("e",), "e", "Exact or rounded", "714.19 M or 714,188,480"),
+)
+# fmt: on
+_FOOTER = (
+    ("←→↑↓", "walk"),
+    ("Enter", "zoom"),
+    ("Backspace", "back"),
+    ("c", "figure"),
+    ("t", "to the tree"),
+    ("0", "whole"),
+    ("e", "exact"),
+    ("?", "all keys"),
+    ("Esc", "leave"),
+)  # fmt: skip
+
+_Top = tuple[int, int, int]
+"""What hangs at the top: its first row, the one behind its last, and how many siblings it is."""
+
+
+class _Panel(PanelView):
+    """The boxes; a filled one has its family's colour behind it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"{FILL}{name}" for name in (*FAMILIES, CHOSEN)}
+
+    def _style(self, role: str, under: str) -> Style:
+        if not role.startswith(FILL):
+            return super()._style(role, under)
+        found = self._styles_drawn.get((role, under))
+        if found is None:
+            found = self.rich_style + self.get_component_styles(role).partial_rich_style
+            self._styles_drawn[role, under] = found
+        return found
+
+
+class FlameView(SubScreen[int]):
+    """Shows an icicle; `t`, or Enter on a layer, answers with its row.
+
+    Args:
+        figures: What boxes can be as wide as; the first is shown first.
+        layers: The rows of the tree.
+        model: What the model is called.
+        chosen: Row of the layer that is chosen first.
+        exact: Exact or rounded numbers.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(FLAME_KEYS)
+    AUTO_FOCUS = ""
+
+    def __init__(
+        self,
+        figures: Sequence[FlameFigure],
+        layers: Sequence[Layer],
+        model: str,
+        chosen: int,
+        *,
+        exact: bool = False,
+    ) -> None:
+        super().__init__()
+        self._figures, self._layers, self._model, self._exact = figures, layers, model, exact
+        self._by = 0
+        self._top: _Top | None = None
+        self._before: list[tuple[_Top | None, IcicleBox]] = []
+        self._boxes: list[IcicleBox] = []
+        self._labels: list[FlameLabel] = []
+        self._laid: tuple[object, ...] = ()
+        self._wanted: IcicleBox | int = chosen
+        self.chosen = 0
+
+    @property
+    def figure(self) -> FlameFigure:
+        """What boxes are as wide as."""
+        return self._figures[self._by]
+
+    @property
+    def box(self) -> IcicleBox | None:
+        """The chosen box; None before the first layout."""
+        return self._boxes[self.chosen] if self._boxes else None
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield TitleBar()
+        yield _Panel(self._page, id="flame")
+        yield Status(id="flame-box")
+        yield Status(id="flame-keys")
+
+    def on_mount(self) -> None:
+        """Show the whole model."""
+        self.query_one("#flame-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self._draw()
+
+    def verb_words(self, source: str) -> list[str]:
+        """The same boxes as a picture."""
+        words = ["plot", source, "--what", "flame", "--by", self.figure.id]
+        if self._top is not None and self._top[2] == 1:
+            words += ["--layer", self._layers[self._top[0]].path]
+        return [*words, "-o", "flame.svg"]
+
+    def _draw(self) -> None:
+        self.query_one(_Panel).again()
+        self._tell()
+
+    def _page(self, width: int, height: int) -> list[Line]:
+        """The boxes; laid out anew where another figure, top or size asks for it."""
+        asked = self._by, self._top, width, height
+        if height < 1:
+            return []
+        if asked != self._laid:
+            self._laid = asked
+            self._lay_out(width, height)
+            self.call_later(self._tell)
+        letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
+        return flame_lines(self._boxes, self._labels, self._said, self.chosen, height, letters)
+
+    def _lay_out(self, width: int, height: int) -> None:
+        weights, top, wanted = self.figure.weights, self._top, self._wanted
+        span, rows = (None, 1) if top is None else (top[:2], top[2])
+        self._boxes = icicle(weights, span, width, height, rows=rows)
+        self._labels = [label_of(box, self._layers, self._model) for box in self._boxes]
+        if isinstance(wanted, int):
+            self.chosen = box_of(self._boxes, wanted)
+            return
+        same = [i for i, box in enumerate(self._boxes) if box.span == wanted.span and box.name == wanted.name]
+        self.chosen = same[0] if same else box_of(self._boxes, wanted.first)
+
+    def _said(self, at: int) -> tuple[str, str]:
+        box, whole = self._boxes[at], self._boxes[0].value
+        share = share_text(box.value, whole) if at and whole else ""
+        return self.figure.text(box.value, self._exact), share
+
+    def _tell(self) -> None:
+        """The title, and what the chosen box is."""
+        figure, box = self.figure, self.box
+        if box is None:
+            return
+        top = self._boxes[0]
+        around = safe(self._title_of(top))
+        drawn = heights(self._boxes, self.query_one(_Panel).size.height)
+        folded = sum(one.rows for one in self._boxes if one.rows > 1)
+        said = f" by {figure.title}: {figure.text(top.value, self._exact)}"
+        said += f"; {folded:,} rows are too thin for a box of their own" if folded else ""
+        said += "; no row has any" if not top.value else ""
+        said += (
+            "; zoom in for what lies deeper" if len(self._boxes) and drawn == 1 and self._is_deep() else ""
+        )
+
+        def title(width: int) -> tuple[Line, ...]:
+            return (
+                ((" Flame ", "head"), (ending(around, max(8, width - 8)), "strong")),
+                ((fit(said, width), "dim"),),
+            )
+
+        self.query_one(TitleBar).show(title)
+        kind = self._layers[box.first].kind_text if box.rows == 1 else ""
+        whole = figure.weights.whole
+        parts = [("the model", whole)] if self.chosen or self._top else []
+        if self._top is not None and self.chosen:
+            parts.append((self._labels[0].name, top.value))
+        amount = f"{figure.text(box.value, self._exact)} {figure.title}"
+        self.query_one("#flame-box", Status).show(
+            lambda width: (chosen_line(self._title_of(box), kind, (amount, box.value), parts, width),)
+        )
+
+    def _is_deep(self) -> bool:
+        last = max(box.level for box in self._boxes)
+        return any(box.rows == 1 and box.stop > box.first + 1 for box in self._boxes if box.level == last)
+
+    def _title_of(self, box: IcicleBox) -> str:
+        if box.first < 0:
+            return box.name
+        if not box.rows:
+            return self._model
+        return self._layers[box.first].path or "(unnamed)" if box.rows == 1 else rows_text(box, self._layers)
+
+    def _choose(self, at: int | None) -> None:
+        if at is not None and at != self.chosen:
+            self.chosen, self._wanted = at, self._boxes[at]
+            self._draw()
+
+    def on_click(self, event: events.Click) -> None:
+        """A box is chosen; a chosen one is zoomed into."""
+        if getattr(event.widget, "id", "") != "flame" or not self._boxes:
+            return
+        level = event.y // heights(self._boxes, self.query_one(_Panel).size.height)
+        for at, box in enumerate(self._boxes):
+            if box.level == level and box.start <= event.x < box.start + box.width:
+                if at == self.chosen:
+                    self.action_flame_into()
+                else:
+                    self._choose(at)
+                return
+
+    # keys
+
+    def action_flame_beside(self, step: int) -> None:
+        """To the next box of the level."""
+        box, at = self.box, self.chosen + step
+        if box is not None and 0 <= at < len(self._boxes) and self._boxes[at].level == box.level:
+            self._choose(at)
+
+    def action_flame_up(self) -> None:
+        """To the box that it lies in."""
+        if self._boxes:
+            self._choose(parent_of(self._boxes, self.chosen))
+
+    def action_flame_down(self) -> None:
+        """To the widest of those in it."""
+        if self._boxes:
+            self._choose(child_of(self._boxes, self.chosen))
+
+    def action_flame_into(self) -> None:
+        """The chosen box over the whole width; to the layer where nothing lies in it."""
+        box = self.box
+        if box is None or not box.rows:
+            self.app.bell()
+        elif box.rows == 1 and (not self.chosen or box.stop == box.first + 1):
+            self.dismiss(box.first)
+        elif self.chosen:
+            self._before.append((self._top, box))
+            self._zoom((*box.span, box.rows), box)
+        else:
+            self.app.bell()
+
+    def action_flame_back(self) -> None:
+        """What was drawn before the last zoom."""
+        if self._before:
+            self._zoom(*self._before.pop())
+        else:
+            self.app.bell()
+
+    def action_flame_whole(self) -> None:
+        """The whole model."""
+        if self._top is not None and (box := self.box) is not None:
+            self._before.append((self._top, box))
+            self._zoom(None, box)
+
+    def _zoom(self, top: _Top | None, wanted: IcicleBox) -> None:
+        self._top, self._wanted = top, wanted
+        self._draw()
+
+    def action_flame_figure(self) -> None:
+        """Boxes as wide as the next figure; what was chosen stays so, or what it stands in now."""
+        self._by = (self._by + 1) % len(self._figures)
+        self._draw()
+
+    def action_flame_tree(self) -> None:
+        """Leave for the layer in the tree."""
+        if self.box is not None and self.box.rows:
+            self.dismiss(self.box.first)
+        else:
+            self.app.bell()
+
+    def action_flame_exact(self) -> None:
+        """Write the figures out, or round them."""
+        self._exact = not self._exact
+        self._draw()

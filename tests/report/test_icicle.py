@@ -1,0 +1,118 @@
+"""An icicle: boxes as wide as what they take, each inside what it lies in, thin ones together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from explorer.cli.main import main
+from explorer.report.graph.icicle import IcicleBox, Weights, box_of, child_of, icicle, parent_of
+
+LENET = "sample_models/lenet.onnx"
+
+
+@st.composite
+def trees(draw) -> Weights:
+    """Rows in pre-order; groups have what lies in them and something of their own, some unknown."""
+    end: list[int] = []
+    values: list[float] = []
+
+    def grow(depth: int) -> float:
+        at = len(end)
+        end.append(0)
+        values.append(0)
+        many = draw(st.integers(0, 5)) if depth < 4 else 0
+        inside = sum(grow(depth + 1) for _ in range(many))
+        values[at] = inside + draw(st.sampled_from([0, 1, 3, 1000, 10**30]))
+        end[at] = len(end)
+        if draw(st.integers(0, 9)) == 0:
+            values[at] = -1
+        return max(0, values[at])
+
+    whole = sum(grow(0) for _ in range(draw(st.integers(1, 6))))
+    return Weights(end, values, whole, {"copies": draw(st.sampled_from([0, 1, 500]))})
+
+
+@given(trees(), st.integers(1, 200), st.integers(1, 8))
+def test_boxes_lie_side_by_side_inside_what_they_are_in_and_have_its_sum(weights, cells, levels):
+    boxes = icicle(weights, None, cells, levels)
+    top = boxes[0]
+    assert (top.start, top.width) == (0, cells)
+    for level in range(1, levels):
+        row = [box for box in boxes if box.level == level]
+        assert all(a.start + a.width <= b.start for a, b in pairwise(row))
+    for at, box in enumerate(boxes):
+        assert box.width >= 1
+        if not box.level:
+            continue
+        above = boxes[parent_of(boxes, at)]
+        assert above.start <= box.start
+        assert box.start + box.width <= above.start + above.width
+        if box.first >= 0:
+            assert above.first <= box.first < box.stop <= above.stop
+        assert box.rows != 1 or box.value == weights.values[box.first]
+        # as wide as its share, but for the rounding of both ends
+        inside = [
+            one
+            for one in boxes
+            if one.level == box.level and parent_of(boxes, boxes.index(one)) == boxes.index(above)
+        ]
+        whole = max(above.value, sum(one.value for one in inside))
+        assert box.width <= above.width * (box.value / whole) + 1 if whole else True
+    child = child_of(boxes, 0)
+    assert child is None or boxes[child].level == 1
+
+
+def test_a_hundred_thousand_thin_rows_are_boxes_that_one_can_zoom_into_down_to_each():
+    many = 100_000
+    weights = Weights(range(1, many + 1), [1] * many, many, {})
+    span, rows, seen = None, 1, []
+    while True:
+        boxes = icicle(weights, span, 80, 10, rows=rows)
+        inner = boxes[1:]
+        assert sum(box.rows for box in inner) == (many if span is None else rows)
+        assert sum(box.width for box in inner) == 80
+        assert len(inner) <= 80
+        if all(box.rows == 1 for box in inner):
+            break
+        span, rows = inner[0].span, inner[0].rows
+        seen.append(rows)
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) < 6
+
+
+def test_what_has_nothing_has_one_box_and_a_row_is_found_in_the_innermost_that_is_drawn():
+    assert icicle(Weights([1], [0], 0, {}), None, 30, 5) == [IcicleBox(0, 1, 0, 0, 0, 30, 0)]
+    boxes = icicle(Weights([3, 2, 3, 4], [10, 3, 4, 5], 15, {}), None, 30, 5)
+    assert [box.first for box in boxes] == [0, 0, 3, 1, 2]
+    assert boxes[box_of(boxes, 2)].span == (2, 3)
+    # parameters that two use count in both, and once in what is around them
+    shared = icicle(Weights([3, 2, 3], [6, 6, 6], 6, {}), None, 30, 5)
+    assert [(box.start, box.width) for box in shared[2:]] == [(0, 15), (15, 15)]
+
+
+@pytest.mark.parametrize(("by", "said"), [("macs", "416.52 k"), ("weights", "241.04 KiB")])
+def test_the_same_boxes_are_a_picture_of_the_command_line(tmp_path: Path, by: str, said: str) -> None:
+    picture = tmp_path / "flame.svg"
+    assert main(["plot", LENET, "--what", "flame", "--by", by, "-o", str(picture), "--quiet"]) == 0
+    text = picture.read_text(encoding="utf-8")
+    assert f"lenet.onnx: {said}" in text
+    assert "fc1" in text
+
+
+def test_a_group_hangs_at_the_top_and_one_that_there_is_not_is_told_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "flame.svg"
+    words = ["plot", LENET, "--what", "flame", "--by", "activations", "-o", str(picture)]
+    assert main([*words, "--layer", "/pol"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+    assert not picture.exists()
+    assert main([*words, "--layer", "pool"]) == 0
+    text = picture.read_text(encoding="utf-8")
+    assert "pool of lenet.onnx" in text
+    assert "fc1" not in text
