@@ -12,6 +12,7 @@ DONE, DIFFERENT, BAD_INPUT, UNPROVEN = 0, 1, 2, 3
 
 OF_VERDICT: Mapping[VerdictKind, int] = {
     "equal": DONE,
+    "parts": DONE,
     "evidence": DONE,
     "different": DIFFERENT,
     "unproven": UNPROVEN,

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
-from explorer.base.verdicts import VerdictKind
+from explorer.base.verdicts import WEAKEST_FIRST, VerdictKind
 from explorer.facts import Info, NodeDiff, Shape, Totals
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.roofline import Machine, Roofline
@@ -66,7 +66,6 @@ _OF_FORM = (
 )
 """Figures in which a module and its export differ though they are the same: buffers are parameters of a
 file, constants are nodes, functional operators are no leaf modules."""
-_WEAKEST_FIRST: tuple[VerdictKind, ...] = ("different", "unproven", "evidence", "equal")
 
 
 class FigureValue(Struct, frozen=True):
@@ -116,7 +115,7 @@ class FigureTable(Struct, frozen=True):
         """What the proofs beside each other showed."""
         found = (row.values for row in self.rows if row.name == "verdict_kind")
         kinds = [one.value for values in found for one in values if one is not None]
-        return tuple(kind for kind in _WEAKEST_FIRST for each in kinds if each == kind)
+        return tuple(kind for kind in WEAKEST_FIRST for each in kinds if each == kind)
 
 
 Figures = Mapping[str, FigureValue]
@@ -264,7 +263,7 @@ def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ..
 def _range(one: FigureValue) -> tuple[float, float]:
     """What a figure is at the least, and at the most; none is below 0."""
     if isinstance(one.value, str):
-        place = _WEAKEST_FIRST.index(one.value) if one.value in get_args(VerdictKind) else 0
+        place = WEAKEST_FIRST.index(one.value) if one.value in get_args(VerdictKind) else 0
         return place, place
     if one.value is None or math.isnan(one.value) or one.sign.startswith("~"):
         return 0, math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from explorer.base.verdicts import weakest
+from explorer.base.verdicts import PASSED, weakest
 from explorer.facts import TensorInfo, VerdictKind, Verification
 
 
@@ -67,7 +67,7 @@ class Conversion(Struct, frozen=True):
     @property
     def passed(self) -> bool:
         """Whether nothing that was looked at speaks against the result."""
-        return self.verdict_kind in ("equal", "evidence")
+        return self.verdict_kind in PASSED
 
     @property
     def verdict_kind(self) -> VerdictKind:

@@ -42,6 +42,8 @@ class OutputEvidence(Struct, frozen=True):
         relative_rms: RMS difference, of the RMS of `before`; None if not comparable.
         limit_share: Of the error that is allowed, the share that was found, by the test that it comes closest
             to failing; above 1 it fails. None where no error is allowed, or nothing measures it.
+        stepped: Whether they differ by more than rounding can: a rounding moved a value over an edge on the
+            way, of a quantizer, an index or a comparison.
         constant: Whether it was the same whatever went in, so that it shows nothing of what lies before it.
         drawn: Whether it depends on random numbers, which no two runs share: it shows nothing, either.
     """
@@ -67,6 +69,7 @@ class OutputEvidence(Struct, frozen=True):
     relative_rms: float | None = None
     drawn: bool = False
     limit_share: float | None = None
+    stepped: bool = False
 
 
 class SiteEvidence(Struct, frozen=True):
@@ -133,10 +136,11 @@ class Verification(Struct, frozen=True):
     """Evidence that two graphs compute the same.
 
     Attributes:
-        passed: `verdict_kind` is 'equal' or 'evidence'.
-        verdict_kind: 'equal': by construction and by proof, for every input; 'evidence': what is changed gave
-            the same wherever it was tried; 'different'; 'unproven': something could not be tried, or what was
-            tried could show nothing.
+        passed: `verdict_kind` is 'equal', 'parts' or 'evidence'.
+        verdict_kind: 'equal': by construction and by proof, for every input; 'parts': so is every part, yet
+            outputs differ by more than rounding, as a rounding moved a value over an edge (of a quantizer, an
+            index); 'evidence': what is changed gave the same wherever it was tried; 'different'; 'unproven':
+            something could not be tried, or what was tried could show nothing.
         verdict: One sentence in words.
         seeds: One seed per draw; the same seeds give the same inputs again.
         inputs: How the inputs were drawn, per input.

@@ -172,7 +172,8 @@ def compare_runs(
     text = "none: quantized arithmetic is compared with what one step in the inputs changes"
     if layers is None:
         true, text = run.reference(model, feeds, job.cancel, step)
-    noise = run.Noise(text, run.depth_of(model), math.sqrt(max(layers or 1, 1)), both=True)
+    growth = math.sqrt(max(layers or 1, 1))
+    noise = run.Noise(text, run.depth_of(model), growth, both=True, steps=layers is not None)
     evidence = run.compare(old, new, true, noise)
     return _summary(job, seeds, [item.text() for item in drawn], evidence, started)
 

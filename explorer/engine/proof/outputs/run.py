@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.model import DTYPES, Model, Value
+from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
@@ -72,6 +73,7 @@ class Noise(Struct, frozen=True):
         tolerance: By how much they may differ; then nothing else counts.
         proved: What lies behind the outputs is proved: only what no rounding can do fails.
         drawn: Outputs of either that depend on random numbers.
+        steps: Whether a rounding may become a step on the way; see `has_steps`.
     """
 
     reference: str
@@ -83,6 +85,7 @@ class Noise(Struct, frozen=True):
     proved: bool = False
     tolerance: Tolerance | None = None
     drawn: tuple[Collection[str], Collection[str]] = ((), ())
+    steps: bool = False
 
 
 def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
@@ -202,6 +205,21 @@ def quantises(model: Model) -> bool:
     return any(node.op in _QUANTISES for node in model.graph.nodes)
 
 
+_STEPS = frozenset(
+    (
+        *_QUANTISES,
+        *("QLinearConv", "QLinearMatMul", "Round", "Floor", "Ceil", "Sign", "Mod"),
+        *("ArgMax", "ArgMin", "TopK", "Hardmax", "NonMaxSuppression", "NonZero", "Unique"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
+    )
+)
+
+
+def has_steps(model: Model) -> bool:
+    """Whether a rounding may move a value over an edge on the way, in bodies and functions too."""
+    return any(node.op in _STEPS for node in all_nodes(model, model.graph.nodes))
+
+
 def run_each(
     call: Callable[[Feeds], Sequence[Any]],
     names: Sequence[str],
@@ -317,7 +335,7 @@ def _drawn(one: OutputEvidence, noise: Noise) -> OutputEvidence:
     """
     apart = "" if one.max_abs is None else f" (largest difference {one.max_abs:.1e})"
     reason = f"it depends on random numbers, which no two runs share{apart}"
-    return replace(one, drawn=True, passed=not noise.both, reason=reason, limit_share=None)
+    return replace(one, drawn=True, passed=not noise.both, reason=reason, limit_share=None, stepped=False)
 
 
 def _nothing(
@@ -362,7 +380,8 @@ def _evidence(
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
         found = _nothing(name, kind, shape, note + reason, passed=not differing)
-        return replace(found, passed=noise.proved or found.passed, constant=constant)
+        stepped = noise.proved and bool(differing)
+        return replace(found, passed=noise.proved or found.passed, constant=constant, stepped=stepped)
     own = noise.independent.get(name, old[0].size)
     share = min(own / max(old[0].size, 1), 1.0)
     comparison = OutputComparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
@@ -397,6 +416,7 @@ def _floats(
         fault = comparison.broken() or _astray(comparison)
     else:
         fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
+    stepped = noise.steps and not fault and comparison.beyond_rounding(noise.depth)
     if fault:
         reason = fault
     elif comparison.equal:
@@ -409,7 +429,8 @@ def _floats(
         reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"
-        reason = f"apart by {apart or 0.0:.1e} of its size, by rounding ({largest})"
+        how = "by a step that a rounding made" if stepped else "by rounding"
+        reason = f"apart by {apart or 0.0:.1e} of its size, {how} ({largest})"
         if not noise.proved:
             reason += f"; float64 {reference_text}"
     if comparison.shared and not fault:
@@ -431,6 +452,7 @@ def _floats(
         undefined=comparison.shared,
         relative_rms=apart,
         limit_share=None if noise.proved else comparison.limit_share,
+        stepped=stepped,
     )
 
 

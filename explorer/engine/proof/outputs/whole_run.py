@@ -204,9 +204,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         ((after, note),) = runs.together(runs.other)
     else:
         before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
-    noise = Noise(
-        NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, proved=proved, drawn=_drawn(pairing)
-    )
+    noise = replace(_noise(pairing), proved=proved)
     remarks = tuple(
         f"{what} loads in onnxruntime only with its optimisation at '{run.level}'"
         for what, run in (("the original", before), ("the other model", after))
@@ -241,15 +239,19 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         if len(given) != len(names):
             raise Misuse(f"the torch model gives {len(given)} outputs, its graph {len(names)}")
         theirs.append(tuple(np.asarray(v) for v in given))
-    noise = Noise(
-        NOT_NEEDED, outputs.depth_of(pairing.halfway), pairing.growth, both=True, drawn=_drawn(pairing)
-    )
+    noise = replace(_noise(pairing), both=True)
     return _judged(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
 
 
-def _drawn(pairing: Pairing) -> tuple[frozenset[str], frozenset[str]]:
-    """Outputs of both models that depend on random numbers."""
-    return random_outputs(pairing.before), random_outputs(pairing.after)
+def _noise(pairing: Pairing) -> Noise:
+    """What is known of two models before they are run."""
+    return Noise(
+        NOT_NEEDED,
+        outputs.depth_of(pairing.halfway),
+        pairing.growth,
+        drawn=(random_outputs(pairing.before), random_outputs(pairing.after)),
+        steps=outputs.has_steps(pairing.before),
+    )
 
 
 def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:

@@ -15,7 +15,7 @@ from explorer.base.units import (
     seeds_text,
     shape_text,
 )
-from explorer.base.verdicts import NOT_NEEDED, VERDICTS
+from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.alike import alike, and_more
@@ -30,6 +30,7 @@ _CAP = 40
 
 TONES: Mapping[VerdictKind, Role] = {
     "equal": "good",
+    "parts": "warning",
     "evidence": "good",
     "different": "bad",
     "unproven": "warning",
@@ -148,7 +149,8 @@ def _to_limit(share: float | None) -> Cell:
 def _verdict_lines(fact: Verification) -> list[Block]:
     """The engine's sentence: what it claims on a line of its own, what the claim rests on below."""
     claim, _, grounds = field_terms(fact.verdict).partition(": ")
-    style = "passed" if fact.passed else TONES[fact.verdict_kind]
+    tone = TONES[fact.verdict_kind]
+    style: Role = "passed" if tone == "good" else tone
     if not fact.passed:
         return [Paragraph(VERDICTS[fact.verdict_kind].upper(), style), Paragraph(grounds, indent=4)]
     return [
@@ -219,9 +221,7 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
             exact_text(region.draws),
             Span("0, bit for bit", "good") if region.equal else _float_text(region.max_abs),
             Span(region.reason, "quiet"),
-            Span("ok", "good")
-            if region.kind in ("equal", "evidence")
-            else Span(VERDICTS[region.kind], TONES[region.kind]),
+            Span("ok", "good") if region.kind in PASSED else Span(VERDICTS[region.kind], TONES[region.kind]),
         )
         for region in regions[:_CAP]
     ]
@@ -253,6 +253,8 @@ def _output_table(fact: Verification) -> Table:
             *([_pair(out.rms_before, out.rms_after)] if measured else []),
             Span("nothing shown", "bad")
             if out.equal and not out.passed
+            else Span("over an edge", "warning")
+            if out.stepped and out.passed
             else _verdict(out.passed, out.nonfinite),
         )
         for against, out in found
