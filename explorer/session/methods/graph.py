@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -13,8 +14,9 @@ from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings.statistics import parse_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from explorer.facts import Layer
     from explorer.facts.beside.overlay import Overlay
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
@@ -87,18 +89,19 @@ class GraphMethods(SessionParts):
             # who gives a row, as the screen does of what it looks for, means what is around it
             named = self._figures.groups(one, index, "--unfold") if isinstance(one, str) else [one]
             opened += named
-        drawing = self._graphs.draw(
-            examined,
-            self._models.source,
-            None if layer is None else row_of(layer, index),
-            depth=depth,
-            steps=steps,
-            unfold=opened,
-            between=ends,
-            nested=nested,
-            outside=self._figures.outside(overlay, index),
-            cancel=cancel,
-        )
+        with _others_named(examined.analysis.layers, between or ()):
+            drawing = self._graphs.draw(
+                examined,
+                self._models.source,
+                None if layer is None else row_of(layer, index),
+                depth=depth,
+                steps=steps,
+                unfold=opened,
+                between=ends,
+                nested=nested,
+                outside=self._figures.outside(overlay, index),
+                cancel=cancel,
+            )
         others = same_name(examined.analysis.layers, layer)
         return replace(drawing, same_name=others) if others else drawing
 
@@ -166,3 +169,16 @@ class GraphMethods(SessionParts):
         choices = () if stat is None else parse_statistics(stat)
         how: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
         return fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **how)
+
+
+@contextmanager
+def _others_named(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterator[None]:
+    """Names the other layers of a name where nothing leads to the first."""
+    try:
+        yield
+    except Misuse as error:
+        others = [path for end in ends for path in same_name(layers, end)]
+        if not others:
+            raise
+        hint = f"other layers of that name: {', '.join(others[:4])}"
+        raise Misuse(error.what, where=error.where, hint=hint) from None

@@ -243,3 +243,20 @@ def test_a_layer_in_which_nothing_stands_is_not_unfolded(
     told = capsys.readouterr().err
     assert told == f"explorer: --unfold: '{leaf}' is one layer, in which nothing stands; name a group\n"
     assert not out.exists()
+
+
+def test_where_the_first_of_a_name_is_not_on_the_way_the_others_are_named(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node(kind, [before], [made], name=name)
+        for kind, before, made, name in (
+            ("Relu", "x", "a", "act"),
+            ("Neg", "a", "b", "mid"),
+            ("Relu", "b", "c", "act"),
+        )
+    ]
+    with Session(str(saved(tmp_path / "m.onnx", nodes, ["c"]))) as session:
+        with pytest.raises(
+            Misuse, match=r"nothing leads from 'mid' to 'act'; other layers of that name: act#2"
+        ):
+            session.graph(between=("mid", "act"))
+        assert session.graph(between=("mid", "act#2")).route is not None
