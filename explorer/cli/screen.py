@@ -12,6 +12,7 @@ from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.printing import print_pieces
 from explorer.process import signals
+from explorer.report import outline
 from explorer.session import headers
 from explorer.tui import app
 
@@ -47,8 +48,6 @@ def _open(source: str, given: ParsedArgs) -> int:
     if os.path.isdir(source):
         models = headers.choices(source)
         if models is not None and not _at_terminal():
-            from explorer.report import outline
-
             return print_pieces(outline.as_text(models))
         if models is not None:
             if beside is not None:

@@ -31,6 +31,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
+from explorer.report.scatter import scatter_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -156,8 +157,6 @@ def _lines(
     block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool
 ) -> Iterable[list[Piece]]:
     if isinstance(block, Scatter):
-        from explorer.report.scatter import scatter_lines  # few answers have one
-
         for spans in scatter_lines(block, min(width or _PLOT_WIDTH, _PLOT_WIDTH)):
             yield from _lines(Line(spans), None, ascii_only)
     elif isinstance(block, Table):

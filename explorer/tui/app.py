@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from explorer.tui.hangup import end_on_hangup
+
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, SessionStore
     from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel
@@ -46,7 +48,6 @@ def run(
     Returns:
         The exit code.
     """
-    from explorer.tui.hangup import end_on_hangup
     from explorer.tui.models.resumable_session import ResumableSession
     from explorer.tui.program import ExplorerApp
 

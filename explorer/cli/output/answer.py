@@ -51,6 +51,13 @@ def present(subject: str) -> Any:
     return import_module(f"explorer.report.present.{subject}")
 
 
+def plots() -> Any:
+    """The module that draws pictures; it is imported only when one is wanted."""
+    from explorer.report import plots as pictures
+
+    return pictures
+
+
 def converted(fact: Conversion) -> Answer:
     """What a verb answers that writes another form of a model, with the proof of it."""
     return Answer(
@@ -69,9 +76,7 @@ def head() -> dict[str, Any]:
 
 def plain(fact: Any) -> dict[str, Any]:
     """The document of a fact whose fields stand as they are."""
-    from explorer.facts import to_json
-
-    return {**head(), **to_json(fact)}
+    return {**head(), **explorer.to_json(fact)}
 
 
 def tool() -> str:

@@ -6,6 +6,7 @@ What imports numpy or onnxruntime, and what only some verbs want, is imported wh
 from __future__ import annotations
 
 from explorer.engine.costs.onnx import analyse
+from explorer.engine.costs.training import onnx as training
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
@@ -94,10 +95,8 @@ class OnnxModel:
 
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
-        from explorer.engine.costs.training import onnx
-
         dims, shapes = self._sizes()
-        return onnx.step(
+        return training.step(
             self.model,
             batch=batch,
             dims=dims,

@@ -20,6 +20,7 @@ from explorer.engine.costs import value_flow
 from explorer.engine.costs.layer_tree import said_of_bounds
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
+from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
@@ -304,8 +305,6 @@ class Models:
         """Operator types of a model."""
         found = None if at or self.cache is None else self.cache.ops()
         if found is None:
-            from explorer.engine.costs.operator_stats import operator_stats  # not where they are kept
-
             found = operator_stats(self.examined(at).analysis)
             self._keep(at, "ops", lambda: found)
         return found

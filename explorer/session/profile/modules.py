@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.models.torch.module import TorchModel
-from explorer.engine.profile.torch.modules import TimedModule
+from explorer.engine.profile.rounds import Measured
+from explorer.engine.profile.torch.modules import TimedModule, measured
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.runtime.random_inputs import InputShapes
@@ -18,15 +19,15 @@ from explorer.session.parts.models import Models
 from explorer.session.profile.analysis import analysis_at
 
 
-def module_of(
+def measured_module(
     models: Models,
     at: int,
     spec: ProfileSpec,
     batch: int | None,
     on_progress: OnProgress,
     cancel: Cancel,
-) -> TimedModule:
-    """A state that is a module as it is timed.
+) -> tuple[Measured, TimedModule]:
+    """A state that is a module, as it is timed, in what runs it.
 
     Raises:
         Misuse: The inputs or the batch do not fit it, or there is no memory for its weights.
@@ -58,7 +59,7 @@ def module_of(
         wanted = {} if sizes else {**dims}
         analysis = analysis_at(models, at, wanted, sizes, on_progress, cancel)
     first = given[0] if given else None
-    return TimedModule(
+    module = TimedModule(
         loaded,
         materialised(loaded, lambda: bound),
         args,
@@ -68,6 +69,7 @@ def module_of(
         batch,
         first.shape[0] if first is not None and first.dim() else None,
     )
+    return measured(module, spec), module
 
 
 def _first(arrays: InputArrays, batch: int | None) -> InputArrays:

@@ -127,11 +127,9 @@ class Profiler:
         """A state that is to be timed, in what runs it."""
         report(on_progress, cancel, "loading")
         if models.is_module(at) or (not at and not models.is_graph and models.from_torch):
-            from explorer.engine.profile.torch.modules import measured as in_torch  # torch
-            from explorer.session.profile.modules import module_of
+            from explorer.session.profile.modules import measured_module  # torch
 
-            module = module_of(models, at, spec, batch, on_progress, cancel)
-            return in_torch(module, spec), module
+            return measured_module(models, at, spec, batch, on_progress, cancel)
         if spec.train:
             raise Misuse(
                 "a training step is of a module, and this is an ONNX graph",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, Span, fit, line_width, middle, safe
 
 if TYPE_CHECKING:
@@ -41,7 +42,5 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
 
 def _totals(figures: Fields, exact: bool, width: int) -> Line:
     """The totals beside each other, as many as there is room for."""
-    from explorer.tui.text.drawing import side_by_side
-
     lines = [side_by_side(figures, width, exact, gap) for gap in (3, 2, 1)]
     return next((found for found in lines if len(found) == 1), lines[-1])[0]

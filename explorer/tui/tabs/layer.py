@@ -16,7 +16,9 @@ from explorer.report.present.look.connections import (
 )
 from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
 from explorer.report.present.look.training import heading, layer_figures
+from explorer.report.present.measure.layer import timed_blocks
 from explorer.tui.pages.outline import outline_page, range_page, run_lines
+from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.drawing import draw, row_line
@@ -111,16 +113,9 @@ class LayerTab(Tab[LineView]):
         brief = self.store.remote and path != self.store.asked_path
         parts: list[Callable[[int], list[Line]]] = []
         if (profile := self.store.profile) is not None:
-            from explorer.report.present.measure.layer import timed_blocks  # when something was timed
-
             parts.append(lambda width: draw(timed_blocks(profile, layer), width, exact))
         if not (seen.weights or seen.activations or seen.training):
             return parts
-        from explorer.tui.pages.values import (  # with plots, when they are asked for
-            activation_lines,
-            weight_lines,
-        )
-
         if (weights := seen.weights.get(path)) is not None:
             parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
         if (activations := seen.activations.get(path)) is not None:

@@ -67,11 +67,12 @@ MEASURED = ("measured", "measured_share", "efficiency")
 _SHARE = Metric("share", "share", "macs", "share")
 
 
-def columns_of(model: FoldedRows) -> Mapping[str, LayerColumn]:
-    """The columns that there are, those of figures from outside too."""
-    from explorer.settings.columns import COLUMNS, outside_columns  # see `metric_of`
+def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
+    """The columns that there are, those of figures from outside too; without a model ours alone."""
+    # with the facts, which the first paint does without
+    from explorer.settings.columns import COLUMNS, outside_columns
 
-    if model.overlay is None:
+    if model is None or model.overlay is None:
         return COLUMNS
     if model.known is None:
         model.known = {**COLUMNS, **outside_columns(model.overlay)}
@@ -83,9 +84,7 @@ def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> 
     known = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
     if known is not None or not column:
         return known
-    from explorer.settings.columns import COLUMNS  # with the facts, which the first paint does without
-
-    found = (COLUMNS if columns is None else columns).get(column)
+    found = (columns_of(None) if columns is None else columns).get(column)
     if found is None:
         return None
     return Metric(column, found.head, "", found.unit, found.stored, found.adds_up, found.over)

@@ -6,23 +6,21 @@ import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import Answer, document, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.report import plots  # late: the help of all verbs reads this file
-
     a, b = given.models
     if given.plot:
-        plots.check(given.plot)
+        plots().check(given.plot)
         check_target(given.plot, overwrite=given.force, models=[a, b], weights=())
     drawn = {"draws": given.draws or 3, "seed": given.seed, "input": given.input}
     fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **given.opening)
     if given.plot:
         with atomic_write(given.plot, overwrite=given.force) as temporary:
-            plots.write("blame", None, fact, temporary)
+            plots().write("blame", None, fact, temporary)
     return Answer(
         DONE if fact.same else DIFFERENT,
         lambda: document().blame(fact, tool()),

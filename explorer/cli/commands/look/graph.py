@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
-from explorer.cli.output.answer import Answer
+from explorer.cli.output.answer import Answer, present
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the facts come with them, and the help of all verbs reads this file
     from explorer.report.graph import words, write
-    from explorer.report.present.look.layers import same_name_text
 
     format = write.check(given.output)
     color, outside = given.color, given.overlay or None
@@ -59,7 +58,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             overlay=figures,
             on_progress=progress,
         )
-        warning = same_name_text(drawing.path, drawing.same_name)
+        warning = present("look.layers").same_name_text(drawing.path, drawing.same_name)
         return drawing
 
     def save(info: Info, fact: Any, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
@@ -45,9 +46,7 @@ def _table(given: ParsedArgs, session: Session) -> LayerTable:
     if given.explicit & {"machine", "peak_macs", "bandwidth"}:
         machine = roofline_machine(given)
     if given.tile is not None:
-        from explorer.facts import TileSpec
-
-        spec = TileSpec(tile=given.tile)
+        spec = explorer.TileSpec(tile=given.tile)
     return session.layers(
         given.filter or "",
         given.columns,

@@ -7,7 +7,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import roofline_machine
 from explorer.cli.arguments.training import STEP_MEMORY
-from explorer.cli.output.answer import Answer
+from explorer.cli.output.answer import Answer, plots
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
 
@@ -66,14 +66,12 @@ _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.report import plots  # and the facts with it: the help of all verbs reads this file
-
-    plots.check(given.output)
+    plots().check(given.output)
     return output_file(
         given,
         progress,
         lambda session, info: _DRAWN[given.what](given, session, info),
-        lambda info, fact, path: plots.write(given.what, info, fact, path),
+        lambda info, fact, path: plots().write(given.what, info, fact, path),
     )
 
 

@@ -96,14 +96,18 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     written = _checked(given)
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
-        from explorer.facts.profile.profile import series  # not where it is refused before
+        from msgspec.structs import replace
+
+        from explorer.facts.profile.profile import ordered, series  # not where it is refused before
 
         spec = _spec(given)
         found = [
             session.profile(spec, batch=batch, machine=machine, on_progress=progress)
             for batch in given.batch or (None,)
         ]
-        sorted_ = [_arranged(given, one) for one in found]
+        # nobody reads thousands of layers; a program that wants few says so
+        limit = given.limit if given.json or given.csv else None
+        sorted_ = [replace(one, layers=ordered(one.layers, given.sort)[:limit]) for one in found]
         fact = series(sorted_) if several else sorted_[0]
         if written:
             whole = document().of_fact(info, fact, tool(), session.sha256()), rows
@@ -219,17 +223,6 @@ def _spec(given: ParsedArgs) -> ProfileSpec:
         train=given.train,
         optimizer=given.optimizer,
     )
-
-
-def _arranged(given: ParsedArgs, found: Profile) -> Profile:
-    """A profile with its layers in the order, and as a document as many, as was asked for."""
-    from msgspec.structs import replace
-
-    from explorer.facts.profile.profile import ordered
-
-    layers = ordered(found.layers, given.sort)
-    # nobody reads thousands of layers; a program that wants few says so
-    return replace(found, layers=layers[: given.limit] if given.json or given.csv else layers)
 
 
 COMMAND = Command(

@@ -13,7 +13,7 @@ from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABL
 from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP, samples
-from explorer.cli.output.answer import Answer, document, plain, present, tool
+from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
 from explorer.process import supervisor
@@ -34,9 +34,15 @@ def _layout_beside(path: str) -> str:
     return f"{stem}_layout{ending}"
 
 
-def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+def _sweeps() -> Any:
+    """What reads files of results; with it comes the engine, and the help of all verbs reads this file."""
     from explorer.session import sweep
 
+    return sweep
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    sweep = _sweeps()
     shown = len(given.models) == 1 and sweep.is_results(given.models[0])
     held = sweep.kinds(given.models[0]) if shown else ()
     trainings = held == ("trainings",) or ("trainings" in held and given.train is not None)
@@ -94,8 +100,6 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Sequence[str]) -> Answer | None:
     """The answer where number formats are tried, or a file of results holds nothing else; else None."""
-    from explorer.session import sweep
-
     if given.quantize is None and (not shown or "formats" not in held or "tilings" in held):
         if idle := sorted(given.explicit & {option.key for option in FORMAT_SWEEP}):
             flag = "--" + idle[0].replace("_", "-")
@@ -110,7 +114,7 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
     if given.plot is not None:
         _check_plot(given)
     fact = (
-        sweep.format_results(given.models[0], given.quantize or ())
+        _sweeps().format_results(given.models[0], given.quantize or ())
         if shown
         else _swept_formats(given, progress)
     )
@@ -160,9 +164,7 @@ _PAGES = (".html", ".md")
 def _check_plot(given: ParsedArgs) -> None:
     """Refuses what cannot be drawn into, before any work is done."""
     if os.path.splitext(given.plot)[1].lower() not in _PAGES:
-        from explorer.report import plots
-
-        plots.check(given.plot)
+        plots().check(given.plot)
     check_target(given.plot, overwrite=given.force, models=given.models, weights=())
 
 
@@ -180,9 +182,7 @@ def _draw(fact: FormatSweep, given: ParsedArgs) -> None:
 
             write_blocks("Number formats", text.format_sweep(fact, None, given.cost), temporary, tool())
         else:
-            from explorer.report import plots
-
-            plots.write("scatter", None, found[0], temporary)
+            plots().write("scatter", None, found[0], temporary)
 
 
 def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
@@ -218,9 +218,7 @@ def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer
         raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
     take = (int(row), path) if given.take else None
     if shown:
-        from explorer.session import sweep
-
-        fact = sweep.training_results(given.models[0], given.train, take, given.force)
+        fact = _sweeps().training_results(given.models[0], given.train, take, given.force)
     else:
         fact = _trained(given, progress, take)
     failed = sum(bool(trial.error) for trial in fact.trials)
