@@ -39,6 +39,21 @@ def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None
     assert not diff_files(sample("lenet"), saved).equal
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_what_is_known_of_a_result_as_it_is_proved_is_what_its_file_says(
+    sample: Sample, tmp_path: Path, saved: bool
+) -> None:
+    with Session(sample("lenet")) as session:
+        result = session.tile(SPEC, output=str(tmp_path / "tiled.onnx") if saved else None)
+        proved = session.analysis()
+        with Session(result.output) as again:
+            assert proved == again.analysis()
+        session.undo()
+        session.tile(SPEC, verify=False)
+        unproved = session.info()
+    assert proved.info.totals == unproved.totals
+
+
 def test_shapes_are_observed_by_whoever_asks_for_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
+from explorer.engine.runtime.parallel import ended, in_background
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.engine.tiling.decompose import decompose
@@ -53,6 +54,7 @@ def verify(
     torch_run: whole_run.TorchRun | None = None,
     given: InputArrays | None = None,
     tolerance: Tolerance | None = None,
+    meanwhile: Callable[[], None] | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Verification:
@@ -70,6 +72,8 @@ def verify(
             the graph.
         given: Inputs from a file; then nothing is drawn but what regions and sites see besides.
         tolerance: By how much the outputs may differ: then the models are run, and nothing is proved.
+        meanwhile: Done in a thread of its own while matmuls are proved, where there are processors for it.
+            What it raises is nobody's concern here.
         on_progress: Told where the proof stands.
         cancel: Asked now and then.
 
@@ -93,7 +97,7 @@ def verify(
         return _unlike(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
     tell = _teller(on_progress, cancel)
-    task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, tell, cancel)
+    task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, meanwhile, tell, cancel)
     inputs = _inputs(task, dims, input_shapes, given)
     evidence = _prove(task, inputs) if tolerance is None else _within(task, inputs, tolerance)
     return replace(evidence, seconds=time.perf_counter() - started)
@@ -115,6 +119,7 @@ class ProofTask(Struct, frozen=True):
     draws: int
     seed: int
     torch_run: whole_run.TorchRun | None
+    meanwhile: Callable[[], None] | None
     tell: Callable[[str, int, int], None]
     cancel: Cancel
 
@@ -189,7 +194,8 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         found = sites.originals(plan)
-        proofs = sites.sites(plan, found, ahead) if plan is not None else ()
+        with in_background(task.meanwhile) as meanwhile:
+            proofs = sites.sites(plan, found, ahead) if plan is not None else ()
         matched = _matched(task, inputs, found, proofs)
         pairing = whole_run.Pairing(
             task.before,
@@ -217,6 +223,8 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         if task.torch_run is not None and grounds.whole:
             names = [one.name for one in inputs.tried[0]]
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
+        if meanwhile is not None:
+            ended(meanwhile, task.cancel)
     return _judged(task, inputs, grounds, seeds, tried)
 
 

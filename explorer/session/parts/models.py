@@ -158,11 +158,21 @@ class Models:
         entry = self.history.entries[at]
         return entry.saved or (f"{self.source}, {entry.label}" if at else self.source)
 
-    def append(self, entry: HistoryEntry, module: TorchModel | None = None) -> None:
-        """Adds a state that was made of the current one; of one without a file the module itself."""
+    def append(
+        self,
+        entry: HistoryEntry,
+        module: TorchModel | None = None,
+        examined: AnalysisResult | None = None,
+    ) -> None:
+        """Adds a state that was made of the current one; of one without a file the module itself.
+
+        `examined` is its analysis, where that is known.
+        """
         self.history = states.append(self.history, entry)
         if module is not None:
             self._keep_module(self.current, module)
+        if examined is not None:
+            self._examined[self.current] = self.presented(self.current, examined)
 
     def is_module(self, at: int) -> bool:
         """Whether a state was made as an nn.Module, so that no file holds it."""
@@ -284,6 +294,12 @@ class Models:
             if kept is None:
                 self._keep(at, "info", lambda: _said_of_bounds(made))
         return self._examined[at]
+
+    def examined_as(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
+        """The analysis, with its rows, of a graph that is to be a state under another path."""
+        made = _onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
+        made.rows()
+        return made.with_info(replace(made.info, model=replace(made.info.model, source=path)))
 
     def analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Totals and every layer of the model at a place of the history."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from explorer.base.errors import Misuse
@@ -28,6 +28,7 @@ class Prover:
         before: Model,
         after: Model,
         plan: Plan | None,
+        meanwhile: Callable[[], None] | None = None,
         *,
         state: int | None = None,
         dims: Dims | None = None,
@@ -37,7 +38,7 @@ class Prover:
     ) -> Verification:
         """Evidence that both compute the same; `plan` says what was tiled between them.
 
-        `state` is the first of them; None for the current one.
+        `meanwhile` as for `verify`; `state` is the first of them; None for the current one.
         """
         bound = self._models.options["dims"]
         if plan is not None:  # the sizes that it leaves open are tried at several
@@ -46,6 +47,7 @@ class Prover:
             before,
             after,
             plan=plan,
+            meanwhile=meanwhile,
             torch_run=self._torch_run(self._models.at(state), on_progress),
             **self._inputs(before, bound, dims, input),
             on_progress=on_progress,

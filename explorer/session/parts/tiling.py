@@ -7,12 +7,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.convert.job import module_of
+from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
@@ -33,8 +35,8 @@ from explorer.facts.settings import Settings
 from explorer.host import output_files
 from explorer.session.parts.models import Cancel, Models, OnProgress
 
-Prove = Callable[[Model, Model, Plan], Verification]
-"""The original, the tiled graph, what was tiled."""
+Prove = Callable[[Model, Model, Plan, Callable[[], None]], Verification]
+"""The original, the tiled graph, what was tiled; what is done meanwhile."""
 
 
 class Tiler:
@@ -109,11 +111,13 @@ class Tiler:
         tiled = tile(found.bound, _without_origins(plan), sites)
         target = output or models.unused_name()
         evidence: Verification | None = None
+        seen: list[AnalysisResult] = []
         ours = overwrite or output is None
         with output_files.atomic_write(target, overwrite=ours) as temporary:
             writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
             if prove is not None:
-                evidence = prove(found.whole, validate(reader.read(temporary)), plan)
+                made = validate(reader.read(temporary))
+                evidence = prove(found.whole, made, plan, partial(self._look, made, target, cancel, seen))
                 evidence = replace(evidence, before=models.label(models.current), after=target)
                 if not evidence.passed:
                     raise output_files.Discard
@@ -129,9 +133,15 @@ class Tiler:
                 saved=output or "",
                 spec=spec,
                 dims=dict(models.options["dims"]),
-            )
+            ),
+            examined=seen[0] if seen else None,
         )
         return TileResult(plan, target, evidence, time.perf_counter() - started, command)
+
+    def _look(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
+        """Analyses a result for whoever asks next, while its proof waits for the runtime."""
+        if not self._models.options["observe"]:  # which is another run of it
+            seen.append(self._models.examined_as(made, target, cancel))
 
     @contextlib.contextmanager
     def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,6 +145,13 @@ def test_blas_has_its_share_of_the_threads_and_gets_all_of_them_back() -> None:
         2,
         2,
     ]
+
+
+@pytest.mark.usefixtures("four")
+def test_who_waits_for_the_lock_waits_less_while_works_run_and_as_before_behind_them() -> None:
+    usual = sys.getswitchinterval()
+    assert all(one < usual for one in side_by_side([lambda share: sys.getswitchinterval()] * 2, [1, 1], 2))
+    assert sys.getswitchinterval() == usual
 
 
 def test_who_wants_fewer_threads_says_so_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
