@@ -14,7 +14,19 @@ from explorer.base.errors import Misuse, nearest
 __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
-    *("tutorial", "tasks", "counting", "filter", "overlay", "profile", "tiling", "proof", "cost", "quantize"),
+    *(
+        "tutorial",
+        "tasks",
+        "counting",
+        "filter",
+        "overlay",
+        "profile",
+        "split",
+        "tiling",
+        "proof",
+        "cost",
+        "quantize",
+    ),
     "number_formats",
     *(
         "formats",

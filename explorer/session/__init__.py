@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from explorer.session.kept.analysis_cache import cache_usage, clear_cache
     from explorer.session.machine import measure_machine
     from explorer.session.session import Session
+    from explorer.session.split.pipeline import run_pipeline
 
 _HOMES = {
     "Session": "session",
@@ -31,6 +32,7 @@ _HOMES = {
     "clear_cache": "kept.analysis_cache",
     "list_models": "headers",
     "measure_machine": "machine",
+    "run_pipeline": "split.pipeline",
 }
 __all__ = [
     "Session",
@@ -42,6 +44,7 @@ __all__ = [
     "evaluate_files",
     "list_models",
     "measure_machine",
+    "run_pipeline",
     "sweep_files",
     "sweep_formats",
     "tree_diff_files",

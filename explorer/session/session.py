@@ -24,6 +24,7 @@ from explorer.session.methods.profile import ProfileMethods
 from explorer.session.methods.proofs import ProofMethods
 from explorer.session.methods.quantize import QuantizeMethods
 from explorer.session.methods.sizes import SizeMethods
+from explorer.session.methods.split import SplitMethods
 from explorer.session.methods.states import StateMethods
 from explorer.session.methods.tiling import TilingMethods
 from explorer.session.methods.values import ValueMethods
@@ -49,6 +50,7 @@ class Session(
     TilingMethods,
     QuantizeMethods,
     ProfileMethods,
+    SplitMethods,
     ProofMethods,
     ExportMethods,
 ):

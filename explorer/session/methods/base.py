@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from explorer.session.parts.values import ModelValues
     from explorer.session.profile.profiles import Profiler
     from explorer.session.sizes.over_sizes import OverSizes
+    from explorer.session.split.splitter import Splitter
 
 
 class SessionParts:
@@ -104,6 +105,12 @@ class SessionParts:
         from explorer.session.profile.profiles import Profiler  # onnxruntime
 
         return Profiler(self._models)
+
+    @cached_property
+    def _splitter(self) -> Splitter:
+        from explorer.session.split.splitter import Splitter  # onnxruntime
+
+        return Splitter(self._models)
 
     @cached_property
     def _prover(self) -> Prover:

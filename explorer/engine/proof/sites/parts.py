@@ -62,11 +62,11 @@ def part_session(
         outputs=tuple(Value(n, None, None) for n in outputs),
         initializers={n: initializers[n] for n in read if n in initializers},
     )
-    part = replace(model, graph=graph, functions=_called(model, nodes), metadata={}, extra=())
+    part = replace(model, graph=graph, functions=functions_called(model, nodes), metadata={}, extra=())
     return RuntimeSession(part, what=what, optimise=False, threads=threads, sparing=sparing)
 
 
-def _called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
+def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
     """The functions that nodes call, and those that these call: a session checks all that it is given."""
     found: set[tuple[str, str, str]] = set()
     pending = list(nodes)

@@ -1,0 +1,85 @@
+"""Costs of all stages that begin at a unit: MACs, parameters, memory, a training step, time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.split.partition import Array, Row
+from explorer.engine.split.units import GraphUnits
+from explorer.facts import Layer
+
+
+def of_units(units: GraphUnits, layers: Sequence[Layer], figure: Callable[[int], float | None]) -> Array:
+    """A figure of rows by unit: of a call or a body that of all rows in it; what is not known is none."""
+    found = np.zeros(len(units.rows))
+    taken: set[int] = set()
+    for unit, row in enumerate(units.rows):
+        if row is None or row in taken:  # a row that several nodes are is the first's
+            continue
+        taken.add(row)
+        inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
+        found[unit] = sum(figure(at) or 0 for at in inside if not layers[at].group)
+    return found
+
+
+def additive(each: Array) -> Row:
+    """Cost of stages whose units' costs add up."""
+    until = np.concatenate(([0.0], np.cumsum(each)))
+    return lambda _, start: until[start + 1 :] - until[start]
+
+
+def stored(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
+    """Size of what a stage stores, each tensor once in it, however many of its units read it."""
+    uses: list[tuple[int, int, int]] = []
+    before: dict[str, int] = {}
+    for unit, names in enumerate(units.stored):
+        for name in names:
+            uses.append((unit, before.get(name, -1), sizes.get(name, 0)))
+            before[name] = unit
+    unit, last, size = np.array(uses or [(0, 0, 0)], dtype=np.int64).T
+    count = len(units.positions)
+
+    def row(_: int, start: int) -> Array:
+        first = int(np.searchsorted(unit, start))
+        new = last[first:] < start
+        weights = np.where(new, size[first:], 0)
+        return np.cumsum(np.bincount(unit[first:] - start, weights, count - start))
+
+    return row
+
+
+def largest(each: Array) -> Row:
+    """The largest of a stage's units."""
+    return lambda _, start: np.maximum.accumulate(each[start:])
+
+
+def alive(units: GraphUnits) -> Array:
+    """Bytes of activations alive at each unit, what only passes by included; unknown ones left out."""
+    change = np.zeros(len(units.positions) + 1)
+    for value in units.values:
+        change[max(value.born, 0)] += value.size or 0
+        change[value.dies + 1] -= value.size or 0
+    return np.cumsum(change[:-1])
+
+
+def both(one: Row, other: Row) -> Row:
+    """The sum of two costs."""
+    return lambda kind, start: one(kind, start) + other(kind, start)
+
+
+def times(one: Row, factors: Sequence[float]) -> Row:
+    """A cost as often as the kind of the stage says."""
+    return lambda kind, start: one(kind, start) * factors[kind]
+
+
+def of_kind(rows: Sequence[Row]) -> Row:
+    """The cost that goes with the kind of the stage."""
+    return lambda kind, start: rows[kind](kind, start)
+
+
+def limited(cost: Row, memory: Row, most: float) -> Row:
+    """A cost that is infinite where the stage takes more memory than there is."""
+    return lambda kind, start: np.where(memory(kind, start) <= most, cost(kind, start), np.inf)

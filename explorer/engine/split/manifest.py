@@ -1,0 +1,143 @@
+"""stages.json, the manifest of a folder of stages: each file, what it reads and hands on, its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.graph.model import Model, Value
+from explorer.facts.split.split import Stage
+from explorer.host import input_files
+
+NAME = "stages.json"
+
+
+class ManifestTensor(Struct, frozen=True):
+    """A value that goes in or out: its name, element type and shape (a name where a size is open)."""
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+
+class ManifestStage(Struct, frozen=True):
+    """A stage: see `facts.split.Stage`."""
+
+    file: str
+    inputs: tuple[ManifestTensor, ...]
+    outputs: tuple[ManifestTensor, ...]
+    layers: int
+    params: int
+    macs: int | None
+    weight_bytes: int
+    sha256: str
+    data_sha256: str = ""
+
+
+class ManifestCut(Struct, frozen=True):
+    """A cut: bytes over it, and the names of what crosses."""
+
+    bytes: int
+    tensors: tuple[str, ...]
+
+
+class Manifest(Struct, frozen=True):
+    """What stages.json holds.
+
+    Attributes:
+        model: What was split.
+        inputs, outputs: Of the whole.
+    """
+
+    model: str
+    by: str
+    inputs: tuple[ManifestTensor, ...]
+    outputs: tuple[ManifestTensor, ...]
+    stages: tuple[ManifestStage, ...]
+    cuts: tuple[ManifestCut, ...]
+    balance: float
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """The file."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def read(folder: str) -> Manifest:
+    """The manifest of a folder, whose files are there and have not changed.
+
+    Raises:
+        Misuse: There is no such folder, or no manifest in it.
+        BadModel: It is broken, or a stage's file is missing, outside the folder, or another than was written.
+    """
+    path = os.path.join(folder, NAME)
+    if not os.path.isdir(folder) or not os.path.isfile(path):
+        raise Misuse(
+            f"there is no {NAME}", where=folder, hint="explorer split MODEL -n 2 -o FOLDER writes one"
+        )
+    try:
+        found = msgspec.json.decode(input_files.content(path), type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadModel(f"is no manifest of stages: {error}", where=path) from None
+    if not found.stages:
+        raise BadModel("names no stages", where=path)
+    for stage in found.stages:
+        if os.path.basename(stage.file) != stage.file or stage.file in ("", ".", ".."):
+            raise BadModel(f"names a file outside its folder: '{stage.file}'", where=path)
+        for name, digest in ((stage.file, stage.sha256), (stage.file + ".data", stage.data_sha256)):
+            if digest:
+                _check(os.path.join(folder, name), digest)
+    _check_wiring(found, path)
+    return found
+
+
+def _check(path: str, digest: str) -> None:
+    if not os.path.isfile(path):
+        raise BadModel("a stage is missing", where=path, hint="split the model again")
+    if sha256(path) != digest:
+        raise BadModel(
+            "this stage is not what was written: its digest differs", where=path, hint="split again"
+        )
+
+
+def _check_wiring(found: Manifest, path: str) -> None:
+    known = {one.name for one in found.inputs}
+    for stage in found.stages:
+        missing = [one.name for one in stage.inputs if one.name not in known]
+        if missing:
+            raise BadModel(f"nothing before {stage.file} makes '{missing[0]}'", where=path)
+        known |= {one.name for one in stage.outputs}
+    missing = [one.name for one in found.outputs if one.name not in known]
+    if missing:
+        raise BadModel(f"no stage makes '{missing[0]}'", where=path)
+
+
+def sha256(path: str) -> str:
+    """Digest of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
+    """Inputs or outputs, with the names of open sizes."""
+    return tuple([ManifestTensor(value.name, value.dtype, value.shape) for value in values])
+
+
+def stage(fact: Stage, model: Model) -> ManifestStage:
+    """A stage as the manifest has it."""
+    return ManifestStage(
+        file=fact.file,
+        inputs=declared(model.graph.feeds),
+        outputs=declared(model.graph.outputs),
+        layers=fact.layers,
+        params=fact.params,
+        macs=fact.macs,
+        weight_bytes=fact.weight_bytes,
+        sha256=fact.sha256,
+        data_sha256=fact.data_sha256,
+    )

@@ -1,0 +1,287 @@
+"""Pipeline run: stages of a folder as processes, micro-batches through them, held against the forecast.
+
+Each stage is timed first while the others wait, one micro-batch at a time; from these times the forecast is
+made. Then all micro-batches go in as fast as the first stage takes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from statistics import median
+from typing import Any
+
+from explorer.base.errors import BadModel, EngineDied
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.split.manifest import Manifest
+from explorer.engine.split.schedule import forecast
+from explorer.facts.split.run import PipelineRun, StageRun
+from explorer.facts.split.schedule import ScheduledWork
+from explorer.host import child, processor, scratch
+
+_LOOK = 0.05
+"""Seconds between two looks at who still lives, and at whether the user stopped it."""
+_ALONE = 7
+"""Micro-batches that go through alone; the first two are not counted."""
+_WARM = 2
+_SHOWN = 4096
+"""Works that are told."""
+
+Feeds = Mapping[str, Array]
+
+
+def run(
+    folder: str,
+    manifest: Manifest,
+    feeds: Sequence[Feeds],
+    count: int,
+    *,
+    keep: bool = False,
+    threads: int = 1,
+    texts: tuple[str, ...] = (),
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> tuple[PipelineRun, list[dict[str, Array]]]:
+    """Runs micro-batches through the stages.
+
+    Args:
+        folder: With the files of the stages.
+        manifest: Of it.
+        feeds: Inputs of micro-batches; where there are fewer than `count`, again from the first.
+        count: How many go through.
+        keep: Whether what comes out is wanted.
+        threads: Of each stage's operators.
+        texts: What the inputs are, in words.
+        on_progress: Told how many micro-batches came out.
+        cancel: Asked many times a second; True stops, and no process is left.
+
+    Returns:
+        What ran, and the outputs of each micro-batch where they are wanted.
+
+    Raises:
+        BadModel: A stage cannot be loaded or run; which one is said.
+        EngineDied: A stage's process ended.
+        Cancelled: `cancel` said so.
+    """
+    with _stages(folder, manifest, threads, keep) as line:
+        report(on_progress, cancel, "loading the stages")
+        line.until_ready(cancel)
+        alone: list[list[tuple[float, float]]] = []
+        for at in range(_ALONE):
+            report(on_progress, cancel, "timing the stages", at, _ALONE)
+            line.came.clear()
+            line.send(at, feeds[at % len(feeds)])
+            line.until([at], cancel)
+            alone.append([line.ran[stage, at] for stage in range(len(line.stages))])
+        took = [median(run[at][1] - run[at][0] for run in alone[_WARM:]) for at in range(len(line.stages))]
+        links = [
+            max(0.0, median(run[at + 1][0] - run[at][1] for run in alone[_WARM:]))
+            for at in range(len(line.stages) - 1)
+        ]
+        latency = median(run[-1][1] - run[0][0] for run in alone[_WARM:])
+        line.came.clear()
+        numbers = range(_ALONE, _ALONE + count)
+        threading.Thread(target=line.send_all, args=(feeds, numbers), daemon=True).start()
+        line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))
+        works = line.works(_ALONE)
+        outputs = [line.came[at] for at in numbers] if keep else []
+        pids = [one.process.pid for one in line.stages]
+    predicted = forecast(took, links, count, "1f1b")
+    seconds = max(one.end for one in works)
+    throughput = count / seconds
+    stages = [
+        StageRun(
+            file=stage.file,
+            seconds=took[at],
+            link_seconds=links[at] if at < len(links) else 0.0,
+            busy=sum(one.end - one.start for one in works if one.stage == at) / seconds,
+            pid=pids[at],
+        )
+        for at, stage in enumerate(manifest.stages)
+    ]
+    notes = []
+    there = len(processor.processors())
+    if len(took) * threads > there:
+        notes.append(
+            f"{len(took) * threads:,} threads share {there:,} processors: the stages wait for each other, and"
+            " the forecast knows nothing of that"
+        )
+    return (
+        PipelineRun(
+            stages=tuple(stages),
+            micro_batches=count,
+            predicted=predicted,
+            throughput=throughput,
+            seconds=seconds,
+            latency=latency,
+            error=predicted.throughput / throughput - 1,
+            threads=threads,
+            inputs=texts,
+            works=tuple(works[:_SHOWN]),
+            notes=tuple(notes),
+        ),
+        outputs,
+    )
+
+
+class _Stage:
+    """A process, what it tells, and what is held open for as long as it is to live."""
+
+    def __init__(self, process: subprocess.Popen[bytes], told: Connection, living: int, file: str) -> None:
+        self.process, self.told, self.living, self.file = process, told, living, file
+        self.ready = False
+
+
+class _Line:
+    """Stages in a row.
+
+    Attributes:
+        ran: Beginning and end of a stage's run, by stage and micro-batch.
+        came: What came out, by micro-batch.
+    """
+
+    def __init__(self, stages: Sequence[_Stage], first: Connection, last: Connection) -> None:
+        self.stages, self._first, self._last = list(stages), first, last
+        self.ran: dict[tuple[int, int], tuple[float, float]] = {}
+        self.came: dict[int, dict[str, Array]] = {}
+
+    def send(self, batch: int, feeds: Feeds) -> None:
+        """Gives the first stage a micro-batch; that it died shows where its answer is waited for."""
+        with contextlib.suppress(OSError):
+            self._first.send((batch, dict(feeds)))
+
+    def send_all(self, feeds: Sequence[Feeds], numbers: Iterable[int]) -> None:
+        """All of them, as fast as they are taken."""
+        for at, number in enumerate(numbers):
+            self.send(number, feeds[at % len(feeds)])
+
+    def until_ready(self, cancel: Cancel) -> None:
+        """Waits until all stages have loaded."""
+        while not all(one.ready for one in self.stages):
+            self._look(cancel)
+
+    def until(
+        self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Waits until these came out, and every stage has told of its run of them."""
+        told = -1
+        ends = len(numbers) * (1 + len(self.stages))
+        before = len(self.ran)
+        while len(self.came) + len(self.ran) - before < ends:
+            self._look(cancel)
+            if len(self.came) != told:
+                told = len(self.came)
+                tell(told)
+
+    def _look(self, cancel: Cancel) -> None:
+        """Takes in what there is.
+
+        Raises:
+            BadModel, EngineDied: A stage failed, or its process ended.
+        """
+        stop_if(cancel)
+        ready = wait([self._last, *(one.told for one in self.stages)], _LOOK)
+        for at, stage in enumerate(self.stages):
+            if stage.told in ready:
+                try:
+                    kind, what = stage.told.recv()
+                except (EOFError, OSError):
+                    self._died(at)
+                if kind == "failed":
+                    raise BadModel(f"stage {at + 1} failed: {what}", where=stage.file)
+                if kind == "ready":
+                    stage.ready = True
+                else:
+                    batch, began, ended = what
+                    self.ran[at, batch] = began, ended
+        if self._last in ready:
+            try:
+                batch, values = self._last.recv()
+                self.came[batch] = values
+            except (EOFError, OSError):
+                self._died(len(self.stages) - 1)
+
+    def _died(self, at: int) -> None:
+        """Names the first process that ended: those behind it end for want of work."""
+        time.sleep(_LOOK)
+        ended = [place for place, one in enumerate(self.stages) if one.process.poll() is not None]
+        at = next((place for place in ended if self.stages[place].process.returncode), at)
+        code = self.stages[at].process.returncode
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        raise EngineDied(
+            f"the process of stage {at + 1} ended ({how})",
+            where=self.stages[at].file,
+            hint="the other stages were stopped; for want of memory?",
+        )
+
+    def works(self, first: int) -> list[ScheduledWork]:
+        """Who worked when, from the first begun."""
+        mine = {key: value for key, value in self.ran.items() if key[1] >= first}
+        start = min(began for began, _ in mine.values())
+        found = [
+            ScheduledWork(stage, batch - first, "forward", began - start, ended - start)
+            for (stage, batch), (began, ended) in mine.items()
+        ]
+        return sorted(found, key=lambda one: (one.start, one.stage))
+
+
+@contextlib.contextmanager
+def _stages(folder: str, manifest: Manifest, threads: int, outputs: bool) -> Iterator[_Line]:
+    """A process for each stage, with pipes between them; none of them outlives the block."""
+    stages: list[_Stage] = []
+    ends: list[int] = []
+    pipes: list[Connection] = []
+    with scratch.folder() as place, open(os.path.join(place, "log"), "w+b") as log:
+        try:
+            before, first = os.pipe()
+            ends += [before, first]
+            for at, stage in enumerate(manifest.stages):
+                after, handed = os.pipe()
+                ends += [after, handed]
+                later = {one.name for other in manifest.stages[at + 1 :] for one in other.inputs}
+                keep = sorted(later | ({one.name for one in manifest.outputs} if outputs else set()))
+                how = {"path": os.path.join(folder, stage.file), "threads": threads, "keep": keep}
+                stages.append(_started(stage.file, before, handed, how, place, log))
+                for end in (before, handed):
+                    os.close(end)
+                    ends.remove(end)
+                before = after
+            ends.clear()
+            pipes += [Connection(before, writable=False), Connection(first, readable=False)]
+            yield _Line(stages, pipes[1], pipes[0])
+        finally:
+            for one in stages:  # before the pipes: whoever still writes into one is told
+                one.process.kill()
+                one.process.wait()
+                one.told.close()
+                os.close(one.living)
+            for end in ends:
+                os.close(end)
+            for pipe in pipes:
+                pipe.close()
+
+
+def _started(file: str, given: int, handed: int, how: Mapping[str, Any], place: str, log: Any) -> _Stage:
+    answers, told = os.pipe()
+    alive, living = os.pipe()
+    words = (*map(str, (given, handed, told, alive)), json.dumps(how))
+    try:
+        process = subprocess.Popen(
+            child.command("explorer.engine.split.stage_process", *words),
+            pass_fds=(given, handed, told, alive),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"OMP_NUM_THREADS": str(how["threads"]), **os.environ, "TMPDIR": place},
+        )
+    finally:
+        os.close(told)
+        os.close(alive)
+    return _Stage(process, Connection(answers, writable=False), living, file)

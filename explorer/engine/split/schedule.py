@@ -1,0 +1,115 @@
+"""Schedule of a pipeline: GPipe and 1F1B, laid out by the times of stages and links.
+
+A stage begins a work when it has ended the one before and what it needs has arrived. GPipe runs all forward
+passes and then all backward ones (Huang et al., 2019). 1F1B begins with as many forward passes as stages lie
+behind, then alternates one backward with one forward, and so holds fewer activations (Narayanan et al.,
+PipeDream, 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from explorer.facts.split.schedule import PipelineForecast, ScheduledWork, Work
+
+Schedule = Literal["gpipe", "1f1b"]
+
+BACKWARD = 2.0
+"""Time of a backward pass over that of the forward pass: a gradient for inputs and one for weights."""
+
+_SHOWN = 4096
+"""Works that are listed."""
+
+
+def in_flight(stage: int, stages: int, micro_batches: int, schedule: Schedule) -> int:
+    """Micro-batches whose activations a stage (from 0) keeps at once."""
+    return micro_batches if schedule == "gpipe" else min(stages - stage, micro_batches)
+
+
+def forecast(
+    seconds: Sequence[float], links: Sequence[float], micro_batches: int, schedule: Schedule
+) -> PipelineForecast:
+    """What a pipeline does.
+
+    Args:
+        seconds: Of each stage, forward.
+        links: Of each link, one less.
+        micro_batches: That go through it.
+        schedule: Of a training step.
+    """
+    works = laid_out(seconds, links, [_forwards(micro_batches)] * len(seconds))
+    steps = laid_out(
+        seconds, links, [[*order] for order in _orders(len(seconds), micro_batches, schedule)], BACKWARD
+    )
+    ended = max(one.end for one in works)
+    trained = max(one.end for one in steps)
+    busy = micro_batches * sum(seconds)
+    whole = len(seconds) * ended
+    return PipelineForecast(
+        micro_batches,
+        sum(seconds) + sum(links),
+        max((*seconds, *links)),
+        micro_batches / ended if ended else 0.0,
+        1 - busy / whole if whole else 0.0,
+        ended,
+        schedule,
+        trained,
+        1 - busy * (1 + BACKWARD) / (len(seconds) * trained) if trained else 0.0,
+        tuple(works[:_SHOWN]),
+        tuple(steps[:_SHOWN]),
+    )
+
+
+def _forwards(micro_batches: int) -> list[tuple[Work, int]]:
+    return [("forward", at) for at in range(micro_batches)]
+
+
+def _orders(stages: int, micro_batches: int, schedule: Schedule) -> Iterator[Iterator[tuple[Work, int]]]:
+    """What each stage does, in order."""
+    for stage in range(stages):
+        yield _order(in_flight(stage, stages, micro_batches, schedule), micro_batches)
+
+
+def _order(ahead: int, micro_batches: int) -> Iterator[tuple[Work, int]]:
+    for at in range(micro_batches + ahead):
+        # the last forward pass that may begin is followed by a backward one
+        if at < micro_batches:
+            yield "forward", at
+        if at >= ahead - 1 and at - ahead + 1 < micro_batches:
+            yield "backward", at - ahead + 1
+
+
+def laid_out(
+    seconds: Sequence[float],
+    links: Sequence[float],
+    orders: Sequence[Sequence[tuple[Work, int]]],
+    backward: float = 0.0,
+) -> list[ScheduledWork]:
+    """Who works when, in the order of the beginnings."""
+    stages = len(seconds)
+    ends: dict[tuple[Work, int, int], float] = {}
+    free, begun = [0.0] * stages, [0] * stages
+    found: list[ScheduledWork] = []
+    waiting = True
+    while waiting:
+        waiting = False
+        for stage in range(stages):
+            while begun[stage] < len(orders[stage]):
+                work, batch = orders[stage][begun[stage]]
+                if work == "forward":
+                    before = 0.0 if stage == 0 else ends.get((work, stage - 1, batch))
+                    link = 0.0 if stage == 0 else links[stage - 1]
+                elif stage == stages - 1:
+                    before, link = ends.get(("forward", stage, batch)), 0.0
+                else:
+                    before, link = ends.get((work, stage + 1, batch)), links[stage]
+                if before is None:
+                    break
+                start = max(free[stage], before + link)
+                end = start + seconds[stage] * (1.0 if work == "forward" else backward)
+                ends[work, stage, batch] = free[stage] = end
+                begun[stage] += 1
+                waiting = True
+                found.append(ScheduledWork(stage, batch, work, start, end))
+    return sorted(found, key=lambda one: (one.start, one.stage))

@@ -1,0 +1,348 @@
+"""Search for the cuts of a graph: what a stage costs, where a cut may lie, how many stages there are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import Misuse, nearest
+from explorer.base.units import bytes_text, many_text
+from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.graph.model import Model
+from explorer.engine.models.opened import dims_of
+from explorer.engine.progress import Cancel
+from explorer.engine.shapes import infer
+from explorer.engine.split import costs
+from explorer.engine.split.partition import Array, Cuts, Row, best_cuts
+from explorer.engine.split.schedule import in_flight
+from explorer.engine.split.units import GraphUnits, crossing, graph_units
+from explorer.facts import Layer
+from explorer.facts.profile.profile import Profile
+from explorer.facts.roofline import Machine
+from explorer.facts.split.split import SplitSpec
+from explorer.facts.training import Training
+
+_MOST_STAGES = 1024
+_MOST_TRIED = 64
+"""Numbers of stages of a training step that are tried for a memory."""
+
+InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+
+
+class SplitSubject(Struct, frozen=True):
+    """A model that is to be cut, and what is known of it.
+
+    Attributes:
+        model: The graph.
+        layers: Its rows, at the sizes that are bound.
+        dims, shapes: These sizes.
+        machines: One for all stages, or one for each; empty where none is named.
+        profile: What was measured of the same rows.
+        training: A training step of them, where that is balanced.
+    """
+
+    model: Model
+    layers: Sequence[Layer]
+    dims: Mapping[str, int]
+    shapes: InputShapes
+    machines: tuple[Machine, ...] = ()
+    profile: Profile | None = None
+    training: Training | None = None
+
+
+class StageSearch:
+    """The units of a model, what stages of them cost, and the cuts."""
+
+    def __init__(self, subject: SplitSubject, spec: SplitSpec, cancel: Cancel) -> None:
+        self.subject, self.spec, self.cancel = subject, spec, cancel
+        model = subject.model
+        dims, shapes = dims_of(model, subject.dims), dict(subject.shapes)
+        self.types = infer(model, dims, shapes).values
+        self.units: GraphUnits = graph_units(model, subject.layers, self.types)
+        self.count = len(self.units.positions)
+        if self.count < 2:
+            raise Misuse("there is nothing to cut: fewer than two operators", where="split")
+        self.crossing, self.known = crossing(self.units)
+        self.sizes = {name: tensor.nbytes for name, tensor in model.graph.initializers.items()}
+        self.memory = costs.both(costs.stored(self.units, self.sizes), costs.largest(costs.alive(self.units)))
+        self.seconds = self._seconds()
+        if len(subject.machines) > 1 and not spec.cuts and spec.stages != len(subject.machines):
+            raise Misuse(
+                f"{len(subject.machines):,} machines are not one for each stage",
+                where="--machine",
+                hint="name one for all, or as many as -n says",
+            )
+
+    # what is known
+
+    def _seconds(self) -> list[Array]:
+        """Time of each unit: measured, else the least on each machine; empty where nothing says it."""
+        layers = self.subject.layers
+        if self.subject.machines:
+            return [
+                costs.of_units(self.units, layers, partial(_least, layers, one))
+                for one in self.subject.machines
+            ]
+        if self.subject.profile is None:
+            return []
+        took = {
+            one.layer: one.seconds.median for one in self.subject.profile.layers if one.seconds is not None
+        }
+        found = np.zeros(self.count)
+        taken: set[int] = set()
+        for unit, row in enumerate(self.units.rows):
+            if row is not None and row not in taken:
+                taken.add(row)
+                inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
+                found[unit] = sum(took.get(at, 0.0) for at in inside)
+        return [found]
+
+    def kinds(self, stages: int) -> list[int]:
+        """Kind of each stage, as its cost is told apart by."""
+        if self.spec.by == "training" or len(self.subject.machines) > 1:
+            return list(range(stages))
+        return [0] * stages
+
+    def cost(self, stages: int) -> Row:
+        """What is balanced."""
+        layers, by = self.subject.layers, self.spec.by
+        if by == "macs":
+            self._check_known("MACs", lambda layer: layer.macs is not None)
+            return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
+        if by == "params":
+            return costs.stored(self.units, self._parameters())
+        if by == "memory":
+            return self.memory
+        if by == "training":
+            return self._training(stages)
+        if not self.seconds:
+            raise Misuse(
+                "nothing says how long a layer takes",
+                where="--by time",
+                hint="name a machine: --machine NAME, or time the model first: explorer profile",
+            )
+        return costs.of_kind(
+            [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)
+        )
+
+    def _parameters(self) -> dict[str, int]:
+        """Elements of the parameters."""
+        counted = {tensor.name for layer in self.subject.layers for tensor in layer.weights}
+        stored = self.subject.model.graph.initializers
+        return {name: tensor.elements for name, tensor in stored.items() if name in counted}
+
+    def _training(self, stages: int) -> Row:
+        """Memory of a training step: of the layers, and of activations as often as they are in flight."""
+        held, kept = self._trained()
+        flights = self.flights(stages)
+        return costs.both(
+            costs.additive(held), costs.times(costs.additive(kept), [float(one) for one in flights])
+        )
+
+    def _trained(self) -> tuple[Array, Array]:
+        """Bytes of parameters, gradients and optimizer by unit, and of the activations of one micro-batch."""
+        fact = self.subject.training
+        assert fact is not None
+        rows = {one.layer: one for one in fact.layers}
+        unknown = next((one.path for one in fact.layers if one.activation_bytes is None), None)
+        if unknown is not None:
+            raise Misuse(f"how much {unknown} puts out is not known", where="--by training", hint=self.hint())
+
+        def held(at: int) -> int:
+            one = rows.get(at)
+            return 0 if one is None else one.param_bytes + one.gradient_bytes + one.optimizer_bytes
+
+        def kept(at: int) -> int:
+            return (rows[at].activation_bytes or 0) if at in rows else 0
+
+        layers = self.subject.layers
+        return costs.of_units(self.units, layers, held), costs.of_units(self.units, layers, kept)
+
+    def flights(self, stages: int) -> list[int]:
+        """Micro-batches whose activations each stage keeps at once."""
+        spec = self.spec
+        return [in_flight(at, stages, spec.micro_batches, spec.schedule) for at in range(stages)]
+
+    def _check_known(self, what: str, known: Callable[[Layer], bool]) -> None:
+        layers = self.subject.layers
+        missing = next((one for one in layers if not one.group and one.counted and not known(one)), None)
+        if missing is not None:
+            raise Misuse(f"the {what} of {missing.path} are not known", where="split", hint=self.hint())
+
+    def hint(self) -> str:
+        """What makes sizes known."""
+        values = self.subject.model.graph.feeds
+        free = dict.fromkeys(d for v in values for d in v.shape or () if isinstance(d, str))
+        free = dict.fromkeys(d for d in free if d not in self.subject.dims)
+        return (
+            f"bind a size: {' '.join(f'--dim {name}=1' for name in free)}"
+            if free
+            else "balance something else"
+        )
+
+    # where it may be cut
+
+    def allowed(self) -> list[int]:
+        """Units before which a cut may lie.
+
+        Raises:
+            Misuse: There are none.
+        """
+        places = [at for at in range(1, self.count) if self.known[at]]
+        if not places:
+            raise Misuse("no size of what crosses a cut is known", where="split", hint=self.hint())
+        if not self.spec.at:
+            return places
+        modules = [self._module(row) for row in self.units.rows]
+        if not any(modules):
+            paths = [layer.path for layer in self.subject.layers if layer.group]
+            hint = nearest(self.spec.at[0], paths) or "groups are listed by explorer layers"
+            raise Misuse(f"no module is called '{self.spec.at[0]}'", where="--at", hint=hint)
+        return [at for at in places if modules[at] != modules[at - 1]]
+
+    def _module(self, row: int | None) -> str:
+        """The outermost module around a row that the patterns mean; '' for none."""
+        found = ""
+        while row is not None:
+            layer = self.subject.layers[row]
+            names = (layer.path, layer.path.lstrip("/"), layer.name)
+            if any(fnmatchcase(name, glob) for glob in self.spec.at for name in names):
+                found = layer.path
+            row = layer.parent
+        return found
+
+    def cuts(self) -> Cuts:
+        """The best cuts, or those that were given.
+
+        Raises:
+            Misuse: There are none.
+        """
+        if self.spec.cuts:
+            return self._given()
+        allowed = self.allowed()
+        stages = self.spec.stages
+        if stages is None:
+            stages = self._fewest(allowed)
+        if not 1 < stages <= _MOST_STAGES:
+            raise Misuse(
+                f"{stages:,} stages are no split",
+                where="-n",
+                hint=f"2 to {min(_MOST_STAGES, len(allowed) + 1):,}",
+            )
+        if stages > len(allowed) + 1:
+            raise Misuse(
+                f"there are {many_text(len(allowed), 'place')} for {stages - 1:,} cuts",
+                where="-n",
+                hint="fewer stages",
+            )
+        found = self.best(stages, allowed)
+        if found is None:
+            raise Misuse(
+                f"no {stages:,} stages of {bytes_text(self.spec.stage_memory or 0)} hold the model",
+                where="--stage-memory",
+                hint="more stages, or more memory",
+            )
+        return found
+
+    def best(self, stages: int, allowed: Sequence[int]) -> Cuts | None:
+        """The best cuts at some places; None where no stages hold the model."""
+        cost, limit = self.cost(stages), self.spec.stage_memory
+        if limit is not None:
+            memory = self._training(stages) if self.spec.by == "training" else self.memory
+            cost = costs.limited(cost, memory, limit)
+        link, rate = None, self.spec.links
+        if rate is not None and self.spec.by == "time":
+
+            def link(crossed: int) -> float:
+                return crossed / rate
+
+        return best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
+
+    def _fewest(self, allowed: Sequence[int]) -> int:
+        """The least number of stages that the memory allows: each takes as much as it can hold."""
+        limit = self.spec.stage_memory
+        if limit is None:
+            raise Misuse("into how many stages is not said", where="split", hint="-n 4, or --stage-memory 2G")
+        if self.spec.by == "training":  # what is in flight depends on the number
+            for stages in range(2, min(len(allowed) + 1, _MOST_TRIED) + 1):
+                if self.best(stages, allowed) is not None:
+                    return stages
+            self._too_large(limit)
+        places = np.array([*allowed, self.count])
+        start, stages = 0, 0
+        while start < self.count:
+            row = self.memory(0, start)
+            ends = places[places > start]
+            reach = int(np.searchsorted(row[ends - start - 1], limit, "right"))
+            if not reach:
+                self._too_large(limit, start)
+            start, stages = int(ends[reach - 1]), stages + 1
+        return max(stages, 2)
+
+    def _too_large(self, limit: int, start: int | None = None) -> None:
+        where = "a layer" if start is None else self.path(start) or "a layer"
+        raise Misuse(
+            f"{where} alone takes more than {bytes_text(limit)}", where="--stage-memory", hint="more memory"
+        )
+
+    def _given(self) -> Cuts:
+        """Cuts before layers that were named."""
+        paths = {layer.path: layer.id for layer in self.subject.layers}
+        names: dict[str, int] = {}
+        for layer in self.subject.layers:
+            names.setdefault(layer.name, layer.id)
+        places = []
+        for name in self.spec.cuts:
+            row = paths.get(name, paths.get(f"/{name}", names.get(name)))
+            if row is None:
+                raise Misuse(f"no layer is called '{name}'", where="--cuts", hint=nearest(name, list(paths)))
+            inside = range(row, end_of(self.subject.layers, row))
+            unit = next((at for at, one in enumerate(self.units.rows) if one in inside), None)
+            if unit is None or unit == 0 or unit in places:
+                raise Misuse(
+                    f"no stage can begin with '{name}'", where="--cuts", hint="name layers behind the first"
+                )
+            if not self.known[unit]:
+                raise Misuse(
+                    f"what crosses the cut before '{name}' is not known", where="--cuts", hint=self.hint()
+                )
+            places.append(unit)
+        places.sort()
+        if self.spec.stages is not None and self.spec.stages != len(places) + 1:
+            raise Misuse(
+                f"{len(places):,} cuts make {len(places) + 1:,} stages", where="-n", hint="leave it out"
+            )
+        stages = len(places) + 1
+        each = self.each(places, self.cost(stages), self.kinds(stages))
+        return Cuts(tuple(places), max(each), sum(self.crossing[at] for at in places))
+
+    def each(self, places: Sequence[int], cost: Row, kinds: Sequence[int]) -> list[float]:
+        """Cost of each stage."""
+        ends = [0, *places, self.count]
+        spans = zip(kinds, itertools.pairwise(ends), strict=True)
+        return [float(cost(kind, first)[last - first - 1]) for kind, (first, last) in spans]
+
+    def took(self, places: Sequence[int], stages: int) -> list[float]:
+        """Seconds of each stage; empty where nothing says them."""
+        if not self.seconds:
+            return []
+        rows = [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)
+        return self.each(places, costs.of_kind(rows), range(stages))
+
+    def path(self, unit: int) -> str:
+        """What a unit's layer is called."""
+        row = self.units.rows[unit]
+        if row is not None:
+            return self.subject.layers[row].path
+        return self.subject.model.graph.nodes[self.units.positions[unit]].label
+
+
+def _least(layers: Sequence[Layer], machine: Machine, at: int) -> float | None:
+    moved, macs = bytes_moved(layers[at]), layers[at].macs
+    return None if macs is None or moved is None else least_seconds(macs, moved, machine)

@@ -1,0 +1,156 @@
+"""Stages as models of their own, and the stages that were read back as one model again.
+
+A value keeps its name in every stage, so that the names say what is handed on; open sizes stay open.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value
+from explorer.engine.proof.sites.parts import functions_called
+from explorer.engine.split.units import GraphUnits
+from explorer.facts import Dim, TensorInfo
+
+
+def stage_models(
+    model: Model, units: GraphUnits, places: Sequence[int], types: Mapping[str, TensorInfo]
+) -> list[Model]:
+    """The stages between cuts.
+
+    Args:
+        model: The whole.
+        units: Its units.
+        places: Number of units before each cut.
+        types: Of its values with their open sizes.
+
+    Raises:
+        Misuse: The type of a value that crosses a cut is not known.
+    """
+    ends = [0, *places, len(units.positions)]
+    born = {value.name: value.born for value in units.values}
+    dies = {value.name: value.dies for value in units.values}
+    rest = _unmade(model, units)
+    return [
+        _stage(model, units, range(first, last), born, dies, types, rest if last == ends[-1] else ())
+        for first, last in itertools.pairwise(ends)
+    ]
+
+
+def _unmade(model: Model, units: GraphUnits) -> tuple[str, ...]:
+    """Outputs of the graph that no unit makes: an input or a constant that is handed out."""
+    made = {name for at in units.positions for name in model.graph.nodes[at].outputs}
+    return tuple([value.name for value in model.graph.outputs if value.name not in made])
+
+
+def _stage(
+    model: Model,
+    units: GraphUnits,
+    mine: range,
+    born: Mapping[str, int],
+    dies: Mapping[str, int],
+    types: Mapping[str, TensorInfo],
+    rest: Sequence[str],
+) -> Model:
+    graph = model.graph
+    wiring = Wiring.of(graph) if rest else None
+    places = {units.positions[unit] for unit in mine} | {at for unit in mine for at in units.constants[unit]}
+    if wiring is not None:
+        places.update(wiring.positions(rest))
+    nodes = [graph.nodes[at] for at in sorted(places)]
+    read = {name for node in nodes for name in reads(node)} | set(rest)
+    feeds = {value.name: value for value in graph.feeds}
+    given = sorted(
+        (name for name in read if name in feeds or (name in born and born[name] not in mine)),
+        key=lambda name: (born.get(name, -1), name),
+    )
+    outputs = {value.name: value for value in graph.outputs}
+    made = [name for unit in mine for name in graph.nodes[units.positions[unit]].outputs if name]
+    handed = [name for name in made if name in outputs or dies.get(name, -1) >= mine.stop]
+    stored = {name: tensor for name, tensor in graph.initializers.items() if name in read}
+    known = set(made) | set(given)
+    part = Graph(
+        name=graph.name,
+        nodes=tuple(nodes),
+        inputs=(
+            *(feeds.get(name) or _value(name, types) for name in given),
+            *(value for value in graph.inputs if value.name in stored),
+        ),
+        outputs=tuple([outputs.get(name) or _value(name, types) for name in (*handed, *rest)]),
+        initializers=stored,
+        values=tuple([value for value in graph.values if value.name in known and value.name not in handed]),
+    )
+    return replace(model, graph=part, functions=functions_called(model, nodes), extra=())
+
+
+def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
+    """A value that crosses a cut, as an input or an output declares it."""
+    info = types.get(name)
+    if info is None or info.dtype is None:
+        raise Misuse(
+            f"the type of '{name}', which crosses a cut, is not known",
+            where="split",
+            hint="cut elsewhere: --cuts LAYER,... or --at MODULE",
+        )
+    shape = info.shape
+    return Value(name, info.dtype, None if shape is None else tuple([_dim(size) for size in shape]))
+
+
+def _dim(size: Dim) -> Dim:
+    """A size as it is declared: a number, a name, or open where it is reckoned from others."""
+    return size if isinstance(size, int) or (size is not None and size.isidentifier()) else None
+
+
+def joined(whole: Model, stages: Sequence[Model]) -> Model:
+    """The stages as one model again, with the inputs and outputs of the whole.
+
+    Raises:
+        BadModel: Two stages make the same value in other ways, or hold other numbers under one name.
+    """
+    nodes: list[Node] = []
+    makers: dict[str, tuple[int, Node]] = {}
+    stored: dict[str, Tensor] = {}
+    functions: dict[tuple[str, str, str], Function] = {}
+    for at, stage in enumerate(stages):
+        fed = {value.name for value in stage.graph.feeds}
+        free = _constants(stage, fed)
+        for name, tensor in stage.graph.initializers.items():
+            if name in stored and not _same(stored[name], tensor):
+                raise BadModel(f"two stages hold other numbers as '{name}'")
+            stored.setdefault(name, tensor)
+        for place, node in enumerate(stage.graph.nodes):
+            key = next((name for name in node.outputs if name), "")
+            if key in makers:
+                if makers[key][0] < at and place in free and makers[key][1].key == node.key:
+                    continue  # a constant, which each stage has that reads it
+                raise BadModel(f"'{node.label}' is in two stages")
+            makers[key] = at, node
+            nodes.append(node)
+        functions.update(stage.functions)
+    graph = replace(whole.graph, nodes=tuple(nodes), initializers=stored, values=(), extra=())
+    return replace(stages[0], graph=graph, functions=functions)
+
+
+def _constants(stage: Model, fed: Iterable[str]) -> set[int]:
+    """Places of the nodes that depend on no input."""
+    live = set(fed)
+    found = set()
+    for at, node in enumerate(stage.graph.nodes):
+        if live.isdisjoint(reads(node)):
+            found.add(at)
+        else:
+            live.update(node.outputs)
+    return found
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if one.payload is None or other.payload is None:
+        return one.payload is other.payload
+    return one.payload.view() == other.payload.view()

@@ -1,0 +1,142 @@
+"""Units of a graph that is to be cut: its nodes in the file's order, what they store, and what crosses a cut.
+
+What does not depend on an input (constants, a stored weight behind its DequantizeLinear) is no unit: each
+stage has its own copy of what it reads of it. All other nodes are in one stage each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.model import Model
+from explorer.engine.graph.random_operators import draws
+from explorer.engine.profile.rows import NodeRows
+from explorer.facts import Layer, TensorInfo
+from explorer.settings.columns import tensor_bytes
+
+
+class CrossingValue(Struct, frozen=True):
+    """A value that units make or read, alive from the first to the last of them.
+
+    Attributes:
+        name: Its name.
+        born: Unit that makes it; -1 for an input of the graph.
+        dies: Last unit that reads it.
+        info: Type and shape at the sizes that are bound.
+        size: Bytes; None where they are not known.
+    """
+
+    name: str
+    born: int
+    dies: int
+    info: TensorInfo
+    size: int | None
+
+
+class GraphUnits(Struct, frozen=True):
+    """A graph as a sequence.
+
+    Attributes:
+        positions: Of each unit its place among the graph's nodes.
+        rows: Of each unit its row in the layer tree; None for none.
+        stored: Of each unit the stored tensors that it reads, also through constants.
+        constants: Of each unit the places of the nodes without inputs that it needs, ascending.
+        values: What is alive over more than one unit.
+    """
+
+    positions: tuple[int, ...]
+    rows: tuple[int | None, ...]
+    stored: tuple[tuple[str, ...], ...]
+    constants: tuple[tuple[int, ...], ...]
+    values: tuple[CrossingValue, ...]
+
+
+def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, TensorInfo]) -> GraphUnits:
+    """The units of a graph.
+
+    Args:
+        model: The model.
+        layers: Its rows.
+        types: Of its values, by name, at the sizes that are bound.
+    """
+    nodes, initializers = model.graph.nodes, model.graph.initializers
+    feeds = [value.name for value in model.graph.feeds]
+    live = set(feeds)
+    positions: list[int] = []
+    for at, node in enumerate(nodes):
+        if not live.isdisjoint(reads(node)) or draws(model, (node,)):
+            positions.append(at)
+            live.update(name for name in node.outputs if name)
+    chosen = set(positions)
+    wiring = Wiring.of(model.graph)
+    place = {name: at for at, node in enumerate(nodes) for name in node.outputs if name}
+    behind: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+
+    def constant(name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Nodes and stored tensors that a value without inputs comes from."""
+        if name not in behind:
+            here = wiring.positions([name])
+            read = {one for at in here for one in reads(nodes[at])} | {name}
+            behind[name] = tuple(here), tuple(sorted(one for one in read if one in initializers))
+        return behind[name]
+
+    stored: list[tuple[str, ...]] = []
+    constants: list[tuple[int, ...]] = []
+    born = dict.fromkeys(feeds, -1)
+    dies: dict[str, int] = {}
+    for unit, at in enumerate(positions):
+        mine: dict[str, None] = {}
+        made: set[int] = set()
+        for name in reads(nodes[at]):
+            if name in live:
+                dies[name] = unit
+            elif name in initializers:
+                mine[name] = None
+            elif name in place and place[name] not in chosen:
+                before, kept = constant(name)
+                made.update(before)
+                mine.update(dict.fromkeys(kept))
+        stored.append(tuple(mine))
+        constants.append(tuple(sorted(made)))
+        born.update(dict.fromkeys((name for name in nodes[at].outputs if name), unit))
+    values = []
+    for name, last in dies.items():
+        info = types.get(name) or TensorInfo(name, None, None, "unknown")
+        values.append(CrossingValue(name, born[name], last, info, tensor_bytes((info,))))
+    found = NodeRows(layers, model.functions).of(nodes, None)
+    return GraphUnits(
+        tuple(positions),
+        tuple([found[at] for at in positions]),
+        tuple(stored),
+        tuple(constants),
+        tuple(values),
+    )
+
+
+def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
+    """Bytes alive before each unit, and whether all of them are known, so that it can be cut there."""
+    count = len(units.positions)
+    change, unknown = [0] * (count + 1), [0] * (count + 1)
+    for value in units.values:
+        first, behind = max(value.born + 1, 0), value.dies + 1
+        if first >= behind:
+            continue
+        change[first] += value.size or 0
+        change[behind] -= value.size or 0
+        unknown[first] += value.size is None
+        unknown[behind] -= value.size is None
+    sizes, known = [], []
+    here = missing = 0
+    for at in range(count):
+        here, missing = here + change[at], missing + unknown[at]
+        sizes.append(here)
+        known.append(not missing)
+    return sizes, known
+
+
+def across(units: GraphUnits, before: int) -> list[CrossingValue]:
+    """What is alive over the cut before a unit."""
+    return [value for value in units.values if value.born < before <= value.dies]

@@ -1,0 +1,164 @@
+"""Facts about a split: the stages of a model, what crosses between them, and how well they are balanced."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from explorer.facts import OutputEvidence, TensorInfo, Verification
+from explorer.facts.split.schedule import PipelineForecast
+
+SplitBy = Literal["macs", "params", "memory", "training", "time"]
+"""What is balanced: the largest of a stage is made as small as it can be."""
+
+BALANCED: tuple[SplitBy, ...] = ("macs", "params", "memory", "training", "time")
+
+
+class SplitSpec(Struct, frozen=True):
+    """How a model is to be cut.
+
+    Attributes:
+        stages: How many; None where `stage_memory` or `cuts` say it.
+        by: What is balanced.
+        stage_memory: Most bytes of weights and activations (of a training step where `by` is 'training') in
+            one stage.
+        at: Patterns of modules: cuts lie where one of these ends or begins. Empty: anywhere.
+        cuts: Layers that begin a stage, in place of the search.
+        links: Bytes per second between neighbouring stages; None where nothing is known of them.
+        micro_batches: How many go through the pipeline; each is a run at the sizes that are bound.
+        schedule: In which order a stage of a training step works.
+        optimizer: Of a training step.
+    """
+
+    stages: int | None = None
+    by: SplitBy = "macs"
+    stage_memory: int | None = None
+    at: tuple[str, ...] = ()
+    cuts: tuple[str, ...] = ()
+    links: float | None = None
+    micro_batches: int = 8
+    schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+
+
+class StageTraining(Struct, frozen=True):
+    """Memory of one stage in a training step, in bytes.
+
+    Attributes:
+        parameters, gradients, optimizer: Of its layers.
+        activations: Of one micro-batch, kept until its backward pass.
+        in_flight: Micro-batches whose activations are kept at once.
+        total: All of it.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    in_flight: int
+    total: int
+
+
+class Stage(Struct, frozen=True):
+    """One part of a model.
+
+    Attributes:
+        file: Beside the manifest; '' where nothing is written.
+        inputs, outputs: What it reads and hands on or out.
+        first, last: Paths of its first and last layer.
+        layers: How many operators.
+        weight_bytes: As stored; what several stages use is in each of them.
+        macs, activation_bytes: At the sizes that are bound; None where they are not known.
+        cost: What was balanced, in its unit.
+        seconds: Least or measured time of one run; None where nothing says it.
+        sha256, data_sha256: Of the file, and of its weights beside it where they are.
+    """
+
+    file: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    first: str
+    last: str
+    layers: int
+    params: int
+    macs: int | None
+    weight_bytes: int
+    activation_bytes: int | None
+    cost: float
+    seconds: float | None = None
+    training: StageTraining | None = None
+    sha256: str = ""
+    data_sha256: str = ""
+
+
+class StageCut(Struct, frozen=True):
+    """What lies between two neighbouring stages.
+
+    Attributes:
+        bytes: Of all that was made before it and is read behind it, branches and skips too.
+        tensors: These.
+        before: Path of the layer that the next stage begins with.
+        seconds: On the link; None where its rate is not known.
+    """
+
+    bytes: int
+    tensors: tuple[TensorInfo, ...]
+    before: str
+    seconds: float | None = None
+
+
+class StageCount(Struct, frozen=True):
+    """What another number of stages would give.
+
+    Attributes:
+        stages: How many.
+        cost: Largest of a stage.
+        balance: Mean of the stages over the largest.
+        cut_bytes: Over all cuts.
+        period: Seconds between two results; None where no time is known.
+    """
+
+    stages: int
+    cost: float
+    balance: float
+    cut_bytes: int
+    period: float | None = None
+
+
+class Split(Struct, frozen=True):
+    """A model in stages.
+
+    Attributes:
+        by: What was balanced.
+        unit: Of `Stage.cost`: 'MACs', 'parameters', 'bytes' or 's'.
+        stages: In their order.
+        cuts: Between them.
+        balance: Mean cost of the stages over the largest, at most 1.
+        shared: Stored tensors that several stages have, by name.
+        forecast: What the pipeline does; None where no time is known.
+        counts: Fewer and more stages, beside this one.
+        machines: Of the stages.
+        output: Folder that was written; '' for none.
+        verification: The stages against the whole; None where nothing was written.
+        exact: Whether the stages, run one after the other, gave the whole's outputs bit for bit; None where
+            they were not run.
+        outputs: The same with the runtime's own optimisation, within rounding.
+        notes: What else to know, in words.
+    """
+
+    by: SplitBy
+    unit: str
+    stages: tuple[Stage, ...]
+    cuts: tuple[StageCut, ...]
+    balance: float
+    shared: tuple[str, ...] = ()
+    forecast: PipelineForecast | None = None
+    counts: tuple[StageCount, ...] = ()
+    machines: tuple[str, ...] = ()
+    output: str = ""
+    verification: Verification | None = None
+    exact: bool | None = None
+    outputs: tuple[OutputEvidence, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0

@@ -1,0 +1,1 @@
+"""Words of the verbs that take models apart."""

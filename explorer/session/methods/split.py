@@ -1,0 +1,62 @@
+"""A session's models in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from explorer.session.methods.base import SessionParts
+from explorer.session.parts.models import Cancel, OnProgress
+
+if TYPE_CHECKING:
+    from explorer.facts.roofline import Machine
+    from explorer.facts.split.split import Split, SplitSpec
+
+
+class SplitMethods(SessionParts):
+    """Stages of a pipeline."""
+
+    def split(
+        self,
+        spec: SplitSpec,
+        *,
+        machines: Sequence[Machine] = (),
+        output: str | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        seed: int = 0,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Split:
+        """Cuts a model into stages of a pipeline: the largest as small as can be, then the fewest bytes over
+        the cuts; exact for the order of the file.
+
+        Args:
+            spec: How many, what is balanced, where it may be cut.
+            machines: One for all stages or one for each, for their times (see `explorer.settings.machines`).
+            output: A folder for the stages and stages.json; None writes nothing.
+            overwrite: Whether stages in it may be replaced.
+            verify: Prove the stages before they get their names. What fails is not kept: then `Split.output`
+                is empty.
+            seed: Of the random inputs on which they run.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: There are no such stages, a size is not known, or the folder cannot be written.
+            BadModel: onnxruntime cannot run the model or a stage.
+            Cancelled: `cancel` said so.
+        """
+        return self._splitter.split(
+            spec,
+            machines,
+            output,
+            overwrite=overwrite,
+            verify=verify,
+            seed=seed,
+            index=index,
+            on_progress=on_progress,
+            cancel=cancel,
+        )

@@ -1,0 +1,1 @@
+"""Models of a session in parts: what they are cut into, written, and proved."""

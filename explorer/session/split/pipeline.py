@@ -1,0 +1,141 @@
+"""Running a folder of stages as a pipeline of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model, Value
+from explorer.engine.models.opened import dims_of
+from explorer.engine.runtime.input_files import InputSpec, read_input
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.random_inputs import draw, given_inputs, plan_inputs
+from explorer.engine.split import manifest, pipeline
+from explorer.engine.split.manifest import Manifest, ManifestTensor
+from explorer.engine.split.stage_models import joined
+from explorer.facts.split.run import PipelineRun
+from explorer.host import output_files, processor
+from explorer.session.parts.models import Cancel, OnProgress
+
+_MOST = 100_000
+_DRAWN = 16
+"""Random micro-batches that differ; the next ones are these again."""
+
+
+def run_pipeline(
+    folder: str,
+    *,
+    input: str | None = None,
+    batch: int | None = None,
+    micro_batches: int = 16,
+    dims: Mapping[str, int] | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    output: str | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> PipelineRun:
+    """Runs the stages that `Session.split` wrote, a process each, with micro-batches through them.
+
+    Args:
+        folder: With stages.json.
+        input: A .npz or .npy file, cut along the first axis into micro-batches; None: random inputs.
+        batch: Samples of a micro-batch, where the first size is open.
+        micro_batches: How many random ones, sixteen of them different.
+        dims: Sizes of open dimensions.
+        threads: Of each stage's operators.
+        seed: Of the first micro-batch.
+        output: A .npz file for what comes out, micro-batches one behind the other.
+        overwrite: Whether it may be replaced.
+        on_progress: Told how many came out.
+        cancel: Asked many times a second; True stops, and no process is left.
+
+    Raises:
+        Misuse: There is no such folder, an input does not fit, or a number is out of range.
+        BadModel: A stage's file is missing or changed, or a stage cannot run; which is said.
+        EngineDied: A stage's process ended; the others are stopped.
+        Cancelled: `cancel` said so.
+    """
+    if not 1 <= micro_batches <= _MOST:
+        raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MOST:,}")
+    there = len(processor.processors())
+    if not 1 <= threads <= there:
+        raise Misuse(f"there are {there:,} processors", where="--threads", hint=f"1 to {there:,}")
+    if output is not None:
+        if not output.endswith(".npz"):
+            raise Misuse("the ending says the format", where=output, hint="use .npz")
+        read = [input] if input is not None else []
+        output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
+    found = manifest.read(folder)
+    feeds, texts = _feeds(folder, found, input, batch, micro_batches, dict(dims or {}), seed)
+    count = len(feeds) if input is not None else micro_batches
+    told, outputs = pipeline.run(
+        folder,
+        found,
+        feeds,
+        count,
+        keep=output is not None,
+        threads=threads,
+        texts=texts,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+    if output is None:
+        return told
+    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+        arrays: dict[str, Any] = {
+            one.name: _stacked([out[one.name] for out in outputs]) for one in found.outputs
+        }
+        np.savez(temporary, **arrays)
+    return replace(told, output=output)
+
+
+def _feeds(
+    folder: str,
+    found: Manifest,
+    input: str | None,
+    batch: int | None,
+    micro_batches: int,
+    dims: dict[str, int],
+    seed: int,
+) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
+    """Inputs of each micro-batch, and what they are in words."""
+    whole = _whole(folder, found)
+    known = dims_of(whole, dims)
+    if unknown := [name for name in dims if name not in known]:
+        raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
+    if input is None:
+        first = {value.shape[0] for value in whole.graph.feeds if value.shape}
+        if batch is not None:
+            known |= {name: batch for name in first if isinstance(name, str)}
+        drawn = plan_inputs(whole, known)
+        made = [draw(drawn, seed + at) for at in range(min(micro_batches, _DRAWN))]
+        return made, tuple([one.text() for one in drawn])
+    specs = [InputSpec(value.name, value.dtype, value.shape) for value in whole.graph.feeds]
+    parts = read_input(input).samples(specs, batch)
+    each = [given_inputs(whole, part) for part in parts]
+    return [draw(one, seed) for one in each], tuple([one.text() for one in each[0]])
+
+
+def _whole(folder: str, found: Manifest) -> Model:
+    """The stages as one graph, of which only the inputs and what reads them are asked."""
+    stages = [validate(reader.read(os.path.join(folder, one.file))) for one in found.stages]
+
+    def values(tensors: Sequence[ManifestTensor]) -> tuple[Value, ...]:
+        return tuple([Value(one.name, one.dtype, one.shape) for one in tensors])
+
+    graph = replace(stages[0].graph, inputs=values(found.inputs), outputs=values(found.outputs))
+    return joined(replace(stages[0], graph=graph), stages)
+
+
+def _stacked(parts: Sequence[Array]) -> Array:
+    """What came out, micro-batches one behind the other; side by side where a result has no axis."""
+    return np.concatenate(parts) if parts[0].ndim else np.stack(parts)

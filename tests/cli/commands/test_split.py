@@ -1,0 +1,256 @@
+"""`explorer split`: stages that are told, written and proved; one line for what cannot be cut."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from msgspec.structs import replace
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer.cli.main import main
+from explorer.engine.graph.model import Inline, Model
+from explorer.engine.split import split as engine
+
+SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
+LENET = str(SAMPLES / "lenet.onnx")
+BERT = [str(SAMPLES / "bert_tiny.onnx"), "--dim", "batch=2", "--dim", "sequence=5"]
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["split", *words]) == code
+    out, err = capsys.readouterr()
+    return out if code < 2 else err
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said(capsys, *words, "--json"))
+    return found
+
+
+def run(path: Path, feeds: dict[str, Any]) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    given = {one.name: feeds[one.name] for one in session.get_inputs()}
+    return dict(zip(names, session.run(names, given), strict=True))
+
+
+@pytest.fixture
+def skipping(tmp_path: Path) -> Path:
+    """A skip over everything, a weight that two layers share, a Constant, an If that reads from outside, an
+    output on the way.
+    """
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.standard_normal((8, 8)).astype(np.float32), "w")
+    one = numpy_helper.from_array(np.ones(1, np.float32))
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("Mul", ["b", scale], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8])],
+        )
+        for name, scale in (("yes", "b"), ("no", "two"))
+    }
+    nodes = [
+        helper.make_node("Constant", [], ["two"], value=one),
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Add", ["a", "two"], ["b"], name="add"),
+        helper.make_node("ReduceSum", ["b"], ["sum"], name="sum", keepdims=0),
+        helper.make_node("Cast", ["sum"], ["sign"], name="sign", to=TensorProto.BOOL),
+        helper.make_node(
+            "If", ["sign"], ["c"], name="if", then_branch=branches["yes"], else_branch=branches["no"]
+        ),
+        helper.make_node("MatMul", ["c", "w"], ["d"], name="second"),
+        helper.make_node("Add", ["d", "two"], ["e"], name="more"),
+        helper.make_node("Add", ["e", "a"], ["f"], name="skip"),
+        helper.make_node("Add", ["f", "x"], ["y"], name="last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in ("y", "b")],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    path = tmp_path / "skipping.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_the_text_has_stages_cuts_and_other_numbers_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, LENET, "-n", "3")
+    for head in ("Balance", "Over the cuts", "before", "of largest", "asked for", "least cost"):
+        assert head in text
+    assert "written" not in text
+
+
+def test_what_is_balanced_is_as_even_as_the_order_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["layers", LENET, "--json"]) == 0
+    layers = json.loads(capsys.readouterr().out)["layers"]
+    macs = [one["macs"] for one in layers if not one["group"]]
+    fact = told(capsys, LENET, "-n", "2")
+    assert max(one["cost"] for one in fact["stages"]) == min(
+        max(sum(macs[:at]), sum(macs[at:])) for at in range(1, len(macs))
+    )
+    assert sum(one["macs"] for one in fact["stages"]) == sum(macs)
+    assert fact["balance"] == pytest.approx(sum(macs) / 2 / max(one["cost"] for one in fact["stages"]))
+
+
+def test_stages_run_by_themselves_to_the_numbers_of_the_whole(
+    capsys: pytest.CaptureFixture[str], skipping: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stages"
+    fact = told(capsys, str(skipping), "-n", "4", "--by", "params", "--dim", "n=3", "-o", str(folder))
+    assert fact["exact"] is True
+    assert fact["verification"]["verdict_kind"] == "equal"
+    assert fact["shared"] == []  # fewer than a kilobyte are not listed
+    manifest = json.loads((folder / "stages.json").read_text())
+    feeds: dict[str, Any] = {"x": np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32)}
+    whole = run(skipping, feeds)
+    for one in manifest["stages"]:
+        path = folder / one["file"]
+        onnx.checker.check_model(onnx.load(path), full_check=True)
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == one["sha256"]
+        assert {tensor["name"] for tensor in one["inputs"]} <= feeds.keys()
+        assert one["inputs"][0]["shape"][0] in ("n", None)  # the batch stays open
+        feeds |= run(path, feeds)
+    for name in ("y", "b"):
+        np.testing.assert_array_equal(feeds[name], whole[name])
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(f"stage{at}.onnx" for at in range(1, 5)),
+        "stages.json",
+    ]
+
+
+def test_a_cut_counts_every_branch_and_skip_that_crosses_it(
+    capsys: pytest.CaptureFixture[str], skipping: Path
+) -> None:
+    fact = told(capsys, str(skipping), "--cuts", "second,last", "--dim", "n=3")
+    crossed = [{one["name"] for one in cut["tensors"]} for cut in fact["cuts"]]
+    assert crossed == [{"x", "a", "c"}, {"x", "f"}]
+    assert [one["bytes"] for one in fact["cuts"]] == [3 * 3 * 8 * 4, 2 * 3 * 8 * 4]
+
+
+def test_a_stage_with_another_weight_is_found_and_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = engine.stage_models
+
+    def wrong(*given: Any) -> list[Model]:
+        stages = made(*given)
+        graph = stages[-1].graph
+        name = next(iter(graph.initializers))
+        tensor = graph.initializers[name]
+        data = bytearray(tensor.payload.view())  # type: ignore[union-attr]
+        data[-1] ^= 1
+        other = replace(tensor, payload=Inline(bytes(data)), record=None)
+        graph = replace(graph, initializers={**graph.initializers, name: other})
+        return [*stages[:-1], replace(stages[-1], graph=graph)]
+
+    monkeypatch.setattr(engine, "stage_models", wrong)
+    text = said(capsys, LENET, "-n", "2", "-o", str(tmp_path / "s"), code=1)
+    assert "OTHER OUTPUTS" in text
+    assert "nothing was written" in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_open_batch_stays_open_in_every_stage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fact = told(capsys, *BERT, "-n", "3", "-o", str(tmp_path / "s"))
+    assert [one["exact"] for one in (fact,)] == [True]
+    feeds: dict[str, Any] = {
+        "input_ids": np.arange(28).reshape(4, 7),
+        "attention_mask": np.ones((4, 7), np.int64),
+        "token_type_ids": np.zeros((4, 7), np.int64),
+    }
+    whole = run(Path(BERT[0]), feeds)
+    for at in (1, 2, 3):
+        feeds |= run(tmp_path / "s" / f"stage{at}.onnx", feeds)
+    np.testing.assert_allclose(feeds["pooler_output"], whole["pooler_output"], atol=1e-5)
+
+
+def test_as_few_stages_as_the_memory_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    fact = told(capsys, LENET, "--stage-memory", "260K")
+    assert len(fact["stages"]) == 2
+    told_ = told(capsys, LENET, "--stage-memory", "260K", "--by", "memory")
+    assert all(one["cost"] <= 260 * 1024 for one in told_["stages"])
+    assert "alone takes more than" in said(capsys, LENET, "--stage-memory", "100K", code=2)
+
+
+def test_machines_of_other_speeds_get_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [LENET, "-n", "2", "--by", "time", "--links", "1GB/s"]
+    even = told(capsys, *words, "--machine", "h100")
+    assert even["forecast"]["period"] >= max(one["seconds"] for one in even["stages"])
+    assert even["cuts"][0]["seconds"] == pytest.approx(even["cuts"][0]["bytes"] / 1e9)
+    both = told(capsys, *words, "--machine", "h100,pi5")
+    assert [one["seconds"] for one in both["stages"]] != [one["seconds"] for one in even["stages"]]
+    assert both["machines"] == ["h100", "pi5"]
+
+
+def test_training_memory_counts_what_is_in_flight(capsys: pytest.CaptureFixture[str]) -> None:
+    fact = told(capsys, LENET, "-n", "3", "--by", "training", "--optimizer", "adam")
+    for at, one in enumerate(fact["stages"]):
+        part = one["training"]
+        assert part["in_flight"] == 3 - at
+        held = part["parameters"] + part["gradients"] + part["optimizer"]
+        assert part["total"] == held + part["activations"] * part["in_flight"] == one["cost"]
+        assert part["optimizer"] == 2 * part["gradients"]
+
+
+def test_only_between_modules(capsys: pytest.CaptureFixture[str]) -> None:
+    fact = told(capsys, *BERT, "-n", "2", "--at", "*layer.?")
+    before, after = fact["stages"][0]["last"], fact["stages"][1]["first"]
+    assert before.split("/")[:3] != after.split("/")[:3]
+
+
+def test_csv_has_a_row_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(said(capsys, LENET, "-n", "3", "--csv"))))
+    assert [row["first"] for row in rows] == ["/conv1/Conv", "/conv2/Conv", "/fc1/Gemm"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "into how many stages is not said"),
+        (["-n", "13"], "there are 11 places for 12 cuts"),
+        (["-n", "2", "--at", "conv9"], "no module is called 'conv9'"),
+        (["--cuts", "fc9"], "no layer is called 'fc9'"),
+        (["--cuts", "conv1"], "no stage can begin with 'conv1'"),
+        (["-n", "2", "--by", "time"], "nothing says how long a layer takes"),
+        (["-n", "3", "--machine", "h100,a100"], "2 machines are not one for each stage"),
+        (["-n", "2", "--machine", "nosuch"], "no machine is called 'nosuch'"),
+        (["-n", "2", "--links", "fast"], "'fast' is not a rate"),
+        (["-n", "2", "-o", "no/such/folder"], "there is no such folder"),
+        (["-n", "2", "-o", LENET], "is no folder"),
+    ],
+)
+def test_what_cannot_be_cut_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
+    text = said(capsys, LENET, *words, code=2)
+    assert line in text
+    assert len(text.splitlines()) == 1
+
+
+def test_a_size_that_is_not_known_says_what_to_bind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--dim batch=1 --dim sequence=1" in said(capsys, BERT[0], "-n", "2", code=2)
+
+
+def test_stages_that_are_there_stay_without_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    said(capsys, LENET, "-n", "2", "-o", str(folder))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "exists" in said(capsys, LENET, "-n", "3", "-o", str(folder), code=2)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    said(capsys, LENET, "-n", "3", "-o", str(folder), "--force")
+    assert (folder / "stage3.onnx").exists()
