@@ -182,7 +182,7 @@ def _layer_time(
         _share(median, whole),
         macs / forward if macs and forward else None,
         moved / forward if moved and forward else None,
-        None if model is None else model.seconds(layer),
+        None if model is None else model.seconds(layer, samples.ops, [layers[at] for at in inside]),
         None if machine is None or macs is None or moved is None else least_seconds(macs, moved, machine),
         "",
         tuple([layers[at].path for at in inside]),

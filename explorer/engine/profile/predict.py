@@ -3,23 +3,31 @@
 A matmul or a convolution runs at the rate of those measured ones that are like it: the mean of the logarithms
 of their rates, weighed by the inverse fourth power of the distance between the logarithms of M, K and N
 (Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968), and takes at least
-the time in which its weights come from memory and its activations are moved. Others move their bytes as fast
-as the measured kernel of their kind. Nothing is learned from the model whose time is predicted.
+the time in which its weights come from memory and its activations are moved. Like it are those of its family:
+depthwise, of few channels, with weights that no cache holds. What the runtime takes into it, an activation,
+has its time beside. Others move their bytes as fast as the measured kernel of their kind. Nothing is learned
+from the model whose time is predicted.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.engine.profile.measure.kernels import OF_RUNTIME
+from explorer.engine.profile.measure.probes import COLD, FUSED, GROUPED, PRODUCTS, conv_family
 from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
+from explorer.settings.columns import tensor_bytes
 
 _LIKE: Mapping[str, Sequence[str]] = {
     "Sigmoid": ("Tanh", "Exp", "HardSigmoid", "HardSwish", "Softplus", "Log", "Pow"),
-    "Erf": ("Gelu", "FastGelu"),
+    "Erf": (),
+    "Gelu": ("FastGelu", "BiasGelu", "QuickGelu"),
+    "SkipLayerNormalization": ("SkipSimplifiedLayerNormalization", "EmbedLayerNormalization"),
     "Softmax": ("LogSoftmax",),
     "LayerNormalization": ("InstanceNormalization", "GroupNormalization", "RMSNormalization"),
     "Transpose": ("Concat", "Slice", "Gather", "Pad", "Split", "Expand", "Resize"),
@@ -29,6 +37,16 @@ _LIKE: Mapping[str, Sequence[str]] = {
 """Measured kernels, and the operators that are timed as they; others as an Add."""
 _KIND = {kind: like for like, kinds in _LIKE.items() for kind in (*kinds, like)}
 _CONV = ("Conv", "ConvTranspose")
+_TAKEN_IN = {
+    "Clip": "Clip",
+    "LeakyRelu": "Clip",
+    "HardSigmoid": "Clip",
+    "Sigmoid": "Sigmoid",
+    "Tanh": "Sigmoid",
+}
+"""Activations that take time within a kernel, by the measured one that they are like; Relu takes none."""
+_NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
+"""Kernels that copy nothing: what they make lies where it lay."""
 
 
 class TimeModel:
@@ -36,22 +54,59 @@ class TimeModel:
 
     Args:
         seen: What was measured of it.
+        weights: Bytes of weights that a run reads: more than the last cache holds come from memory.
 
     Attributes:
         call: Seconds of a run beside its layers.
     """
 
-    def __init__(self, seen: MeasuredMachine) -> None:
+    def __init__(self, seen: MeasuredMachine, weights: int = 0) -> None:
+        self._cold = weights > max((one.bytes for one in seen.caches), default=0)
         self._launch = seen.launch.median
         self.call = seen.call.median
-        self._bandwidth = seen.bandwidth.bytes_per_second
+        self._memory, self._bandwidth = seen.bandwidth, seen.bandwidth.bytes_per_second
         self._kernels: dict[str, list[KernelTime]] = {}
         for one in (*seen.kernels, *seen.probes, seen.bandwidth):
             if one.dtype == "float32":
                 self._kernels.setdefault(one.op, []).append(one)
+        self._activations = {act: self._beside(act) for act in FUSED}
 
-    def seconds(self, layer: Layer) -> float | None:
-        """Predicted seconds of all calls of a layer; None where its work is not known, or not of float32."""
+    def seconds(self, layer: Layer, ops: Iterable[str] = (), inside: Sequence[Layer] = ()) -> float | None:
+        """Predicted seconds of all calls of a layer; None where its work is not known, or not of float32.
+
+        Args:
+            layer: That the kernel is.
+            ops: What the runtime calls its kernels.
+            inside: Layers whose work the kernel does, too.
+        """
+        ops, calls = tuple(ops), max(1, layer.calls)
+        if ops and _NO_WORK.issuperset(ops):
+            return self._launch * calls
+        if not layer.macs and len(ops) == 1 and _KIND.get(ops[0]) in OF_RUNTIME and inside:
+            made = tensor_bytes(layer.outputs)
+            return None if made is None else (self._launch + self._moving(ops[0], 2 * made / calls)) * calls
+        own = self._alone(layer)
+        if own is None:
+            return None
+        if not layer.macs:  # what is done on the way is no more than the longest of it
+            return max(own, *(self._alone(one) or 0.0 for one in inside)) if inside else own
+        if layer.kind not in _CONV:
+            return own
+        taken = [self._activations.get(_TAKEN_IN.get(one.kind, ""), 0.0) for one in inside]
+        return own + sum(taken) * (tensor_bytes(layer.outputs) or 0) / 4
+
+    def _beside(self, activation: str) -> float:
+        """Seconds that an activation within a convolution takes for each number."""
+        without = {one.sizes: one.seconds.median for one in self._kernels.get(GROUPED, ())}
+        found = [
+            (one.seconds.median - without[one.sizes]) / (one.sizes[0] * one.sizes[2])
+            for one in self._kernels.get(f"{GROUPED}, {activation}", ())
+            if one.sizes in without
+        ]
+        return max(0.0, statistics.median(found)) if found else 0.0
+
+    def _alone(self, layer: Layer) -> float | None:
+        """Seconds of all calls of a layer that has a kernel for itself."""
         moved, calls = bytes_moved(layer), max(1, layer.calls)
         if layer.group or layer.macs is None or moved is None:
             return None
@@ -73,21 +128,30 @@ class TimeModel:
         if not sizes or len(sizes) != len(shape or ()):
             return None
         conv = layer.kind in _CONV
-        grouped = conv and layer.attributes.get("group", 1) != 1
         inner = max(1, macs // math.prod(sizes))
         if conv and len(sizes) > 2:
-            at = sizes[1], inner, math.prod(sizes[2:])
+            at = sizes[1], inner, sizes[0] * math.prod(sizes[2:])
         elif layer.weights:  # one factor for all: the other's leading axes are its rows
             at = math.prod(sizes[:-1]), inner, sizes[-1]
         else:
             at = sizes[-2] if len(sizes) > 1 else 1, inner, sizes[-1]
-        op = "Conv, grouped" if grouped else "Conv" if conv else "MatMul"
-        return macs / _rate(self._kernels.get(op, ()), at) if op in self._kernels else None
+        if conv:
+            kernel = math.prod(layer.attributes.get("kernel_shape", (1,)))
+            stride = max(layer.attributes.get("strides", (1,)))
+            op = conv_family(inner, kernel, layer.attributes.get("group", 1), stride)
+        else:
+            op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
+        like = self._kernels.get(op) or self._kernels.get("Conv" if conv else "MatMul")
+        return macs / _rate(like, at) if like else None
 
     def _moving(self, kind: str, moved: float) -> float:
         """Seconds of one call of what multiplies nothing, between the measured sizes on a straight line."""
         points = self._kernels.get(_KIND.get(kind, "Add")) or self._kernels["Add"]
         order = sorted((one.bytes, one.seconds.median / one.bytes) for one in points)
+        # what is larger than was measured comes from memory
+        largest, slow = order[-1]
+        if largest < self._memory.bytes:
+            order.append((self._memory.bytes, max(slow, 1 / self._bandwidth)))
         at = math.log(max(1.0, moved))
         for (low, slow), (high, fast) in itertools.pairwise(order):
             if low <= moved <= high:

@@ -6,10 +6,9 @@ times, so that the call of a run weighs little.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -34,17 +33,50 @@ DTYPES: Mapping[str, tuple[str, str]] = {
 """Types of numbers that may be multiplied: by which operator, and what comes out."""
 
 
+class ConvShape(NamedTuple):
+    """A float32 convolution as layers have them, with a bias.
+
+    Attributes:
+        channels: Of what it reads and of what it makes.
+        side: Rows, and columns, of what it reads.
+        then: An activation that the runtime takes into it; '' for none.
+    """
+
+    channels: tuple[int, int]
+    side: int
+    kernel: int
+    groups: int = 1
+    stride: int = 1
+    batch: int = 1
+    then: str = ""
+
+    @property
+    def inner(self) -> int:
+        """Products that are added for a number that it makes."""
+        return self.channels[0] // self.groups * self.kernel**2
+
+    @property
+    def places(self) -> int:
+        """Positions of what it makes, over the batch."""
+        return self.batch * (self.side // self.stride) ** 2
+
+
 class Kernels(Protocol):
     """What can be timed alone; None of what the runtime has no kernel for."""
 
     def gemm(self, dtype: str, size: int, count: int) -> Run | None:
         """So many matmuls of size x size x size."""
 
-    def matmul(self, m: int, k: int, n: int) -> Run:
-        """A float32 matmul."""
+    def matmul(self, m: int, k: int, n: int, count: int) -> Run:
+        """So many float32 matmuls one after the other, each with weights of its own; several are square."""
 
-    def conv(self, channels: tuple[int, int], side: int, kernel: int, groups: int, count: int) -> Run:
-        """So many float32 convolutions one after the other, to and fro between two numbers of channels."""
+    def products(self, batch: int, m: int, k: int, n: int) -> Run:
+        """So many float32 matmuls of two arrays, neither of them weights."""
+
+    def conv(self, shape: ConvShape, count: int) -> Run:
+        """So many convolutions one after the other, to and fro between two numbers of channels; those with a
+        stride beside each other.
+        """
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
         """An operator on a float32 array of 4 axes."""
@@ -56,7 +88,10 @@ class Kernels(Protocol):
         """So many nodes, one after the other, on one number."""
 
 
-_MORE = {"LayerNormalization": ("scale", "bias")}
+_MORE = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("scale", "bias")}
+_CONTRIBUTED = "com.microsoft"
+OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
+"""Operators that the runtime makes of several of the model's."""
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "Transpose": {"perm": [0, 2, 1, 3]},
     "MaxPool": {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]},
@@ -94,40 +129,65 @@ class RuntimeKernels:
         except Exception:  # onnxruntime's own classes share no base below Exception: it has no such kernel
             return None
 
-    def matmul(self, m: int, k: int, n: int) -> Run:
+    def matmul(self, m: int, k: int, n: int, count: int) -> Run:
         """See `Kernels`."""
         draw = np.random.default_rng(0)
-        x, y = Value("x", "float32", (m, k)), Value("y", "float32", (m, n))
-        weight = _normal(draw, (k, n))
-        graph = Graph("matmul", [Node("MatMul", ["x", "w"], ["y"])], (x,), (y,), {"w": _tensor("w", weight)})
-        return self._run(graph, {"x": _normal(draw, (m, k))})
+        scale = np.float32(k**-0.5)  # values neither grow nor vanish
+        weights = {f"w{at}": _tensor(f"w{at}", _normal(draw, (k, n)) * scale) for at in range(count)}
+        nodes = [Node("MatMul", [f"v{at}", f"w{at}"], [f"v{at + 1}"], f"n{at}") for at in range(count)]
+        x, y = Value("v0", "float32", (m, k)), Value(f"v{count}", "float32", (m, n))
+        return self._run(Graph("matmul", nodes, (x,), (y,), weights), {"v0": _normal(draw, (m, k))})
 
-    def conv(self, channels: tuple[int, int], side: int, kernel: int, groups: int, count: int) -> Run:
+    def products(self, batch: int, m: int, k: int, n: int) -> Run:
+        """See `Kernels`."""
+        draw = np.random.default_rng(0)
+        shapes = {"a": (batch, m, k), "b": (batch, k, n)}
+        inputs = tuple([Value(name, "float32", shape) for name, shape in shapes.items()])
+        y = Value("y", "float32", (batch, m, n))
+        feeds = {name: _normal(draw, shape) for name, shape in shapes.items()}
+        return self._run(Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds)
+
+    def conv(self, shape: ConvShape, count: int) -> Run:
         """See `Kernels`; the runtime lays the channels out anew at the first and the last one alone."""
         draw = np.random.default_rng(0)
-        widths = [channels[at % 2] for at in range(count + 1)]
-        weights = {}
-        for at, (before, after) in enumerate(itertools.pairwise(widths)):
-            fan = before // groups * kernel * kernel
-            array = _normal(draw, (after, before // groups, kernel, kernel))
-            weights[f"w{at}"] = array / np.float32(fan**0.5)  # values neither grow nor vanish
-        settings = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups}
-        nodes = [
-            Node("Conv", [f"v{at}", f"w{at}"], [f"v{at + 1}"], f"n{at}", attributes=settings)
-            for at in range(count)
-        ]
-        shape = (1, widths[0], side, side)
-        first = Value("v0", "float32", shape)
-        last = Value(f"v{count}", "float32", (1, widths[-1], side, side))
-        tensors = {name: _tensor(name, array) for name, array in weights.items()}
-        return self._run(Graph("conv", nodes, (first,), (last,), tensors), {"v0": _normal(draw, shape)})
+        chain = shape.stride == 1
+        widths = [shape.channels[at % 2 if chain else bool(at)] for at in range(count + 1)]
+        tensors, nodes = {**_LIMITS} if shape.then == "Clip" else {}, []
+        settings = {
+            "kernel_shape": [shape.kernel] * 2,
+            "pads": [shape.kernel // 2] * 4,
+            "group": shape.groups,
+            "strides": [shape.stride] * 2,
+        }
+        for at in range(count):
+            before, after = (widths[at], widths[at + 1]) if chain else shape.channels
+            fan = before // shape.groups * shape.kernel**2
+            array = _normal(draw, (after, before // shape.groups, shape.kernel, shape.kernel))
+            array /= np.float32(fan**0.5)  # values neither grow nor vanish
+            tensors[f"w{at}"] = _tensor(f"w{at}", array)
+            tensors[f"b{at}"] = _tensor(f"b{at}", _normal(draw, (after,)))
+            made = f"c{at}" if shape.then else f"v{at + 1}"
+            read = f"v{at}" if chain else "v0"
+            nodes.append(Node("Conv", [read, f"w{at}", f"b{at}"], [made], f"n{at}", attributes=settings))
+            if shape.then:
+                nodes.append(
+                    Node(shape.then, [made, *filter(tensors.get, _LIMITS)], [f"v{at + 1}"], f"a{at}")
+                )
+        size = (shape.batch, widths[0], shape.side, shape.side)
+        first = Value("v0", "float32", size)
+        ends = [count] if chain else range(1, count + 1)
+        side = shape.side // shape.stride
+        last = tuple([Value(f"v{at}", "float32", (shape.batch, widths[at], side, side)) for at in ends])
+        return self._run(Graph("conv", nodes, (first,), last, tensors), {"v0": _normal(draw, size)})
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
         """See `Kernels`."""
         draw = np.random.default_rng(0)
         x, y = Value("x", "float32", shape), Value("y", "float32", None)
         more = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _MORE.get(op, ())}
-        node = Node(op, ["x", *more], ["y"], attributes=_SETTINGS.get(op, {}))
+        read = ["x", "x", *more] if op == "SkipLayerNormalization" else ["x", *more]
+        domain = _CONTRIBUTED if op in OF_RUNTIME else ""
+        node = Node(op, read, ["y"], domain=domain, attributes=_SETTINGS.get(op, {}))
         return self._run(Graph(op, [node], (x,), (y,), more), {"x": _normal(draw, shape)})
 
     def add(self, elements: int) -> Run:
@@ -148,7 +208,7 @@ class RuntimeKernels:
         options.log_severity_level = 4
         options.intra_op_num_threads = self._threads
         options.graph_optimization_level = LEVELS[level]
-        made = skeleton(Model(graph, {"": _OPSET}, _IR), folder=os.getcwd())
+        made = skeleton(Model(graph, {"": _OPSET, _CONTRIBUTED: 1}, _IR), folder=os.getcwd())
         session = onnxruntime.InferenceSession(made, options, providers=[HOST], enable_fallback=0)
         held = [(value.name, _on_host(feeds[value.name], str(value.dtype))) for value in graph.inputs]
         return _bound(session, held, [value.name for value in graph.outputs])
@@ -178,6 +238,13 @@ def _normal(draw: np.random.Generator, shape: Sequence[int]) -> Array:
 
 def _tensor(name: str, array: Array) -> Tensor:
     return Tensor(name, "float32", array.shape, Inline(array.astype(np.float32).tobytes()))
+
+
+_LIMITS = {
+    name: Tensor(name, "float32", (), Inline(np.float32(at).tobytes()))
+    for name, at in (("low", 0), ("high", 6))
+}
+"""Of a Clip."""
 
 
 def _drawn(draw: np.random.Generator, dtype: str, size: int) -> Array:

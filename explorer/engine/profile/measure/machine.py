@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
 def measured(
     threads: int | None = None,
-    time_limit: float = 20.0,
+    time_limit: float = 30.0,
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -111,7 +111,10 @@ def measure(
         if not of_type:
             refused.append(dtype)
     others: list[KernelTime] = []
-    for one in probes.probes(kernels, bench.time):
+    rate = max((one.macs_per_second for one in found if one.dtype == "float32"), default=1.0)
+    for one in probes.probes(
+        kernels, bench.time, lambda macs: macs / rate <= bench.budget(), _streamed(told)
+    ):
         others.append(one)
         if bench.elapsed() > time_limit:
             notes.append("the time was over before all kernels were timed")
@@ -213,6 +216,13 @@ def _peaks(found: Sequence[KernelTime]) -> Iterator[PeakRate]:
 
 def _reached(peak: PeakRate, one: KernelTime) -> bool:
     return (peak.dtype, peak.sizes) == (one.dtype, one.sizes)
+
+
+def _streamed(told: Surroundings) -> int:
+    """Bytes of weights that no cache holds from one run to the next."""
+    last = max((size for _, size, _ in told.caches), default=0)
+    most = _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
+    return min(most // 2, 2 * last or _LEAST)
 
 
 def _array(told: Surroundings) -> tuple[int, list[str]]:
