@@ -13,7 +13,7 @@ def measure_machine(
     name: str = HERE,
     *,
     threads: int | None = None,
-    time_limit: float = 30.0,
+    time_limit: float = 60.0,
     overwrite: bool = False,
     config: str | None = None,
     on_progress: OnProgress = None,

@@ -17,11 +17,18 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.engine.costs.memory.roofline import bytes_moved
-from explorer.engine.profile.measure.kernels import OF_RUNTIME
-from explorer.engine.profile.measure.probes import COLD, FUSED, GROUPED, PRODUCTS, conv_family
 from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
 from explorer.settings.columns import tensor_bytes
+
+GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few channels"
+COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
+FUSED = ("Clip", "Sigmoid")
+"""Activations that take time within a convolution; `Conv, grouped, Clip` is one with it."""
+OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
+"""Operators that the runtime makes of several of the model's."""
+_FEWEST = 8
+"""Channels below which the runtime has a kernel of its own: images."""
 
 _LIKE: Mapping[str, Sequence[str]] = {
     "Sigmoid": ("Tanh", "Exp", "HardSigmoid", "HardSwish", "Softplus", "Log", "Pow"),
@@ -47,6 +54,13 @@ _TAKEN_IN = {
 """Activations that take time within a kernel, by the measured one that they are like; Relu takes none."""
 _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 """Kernels that copy nothing: what they make lies where it lay."""
+
+
+def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "") -> str:
+    """Like which measured convolutions one is; `inner` are the products that are added for a number."""
+    if groups > 1:
+        return f"{GROUPED}, {then}" if then else GROUPED if stride == 1 else STRIDED
+    return FEW if inner < _FEWEST * kernel else "Conv"
 
 
 class TimeModel:

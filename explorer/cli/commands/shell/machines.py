@@ -22,7 +22,7 @@ _MEASURING = (
         " `--save` says",
     ),
     Option("--threads", "threads for operators (default: one a core)", "N", least=1),
-    Option("--time-limit", "seconds for all kernels together (default 30)", "S", "30", least=1),
+    Option("--time-limit", "seconds for all kernels together (default 60)", "S", "60", least=1),
 )
 
 

@@ -16,6 +16,7 @@ import onnxruntime
 
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, dtype_code
+from explorer.engine.profile.predict import OF_RUNTIME
 from explorer.engine.profile.sessions import LEVELS
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.provider_assignment import HOST
@@ -90,8 +91,6 @@ class Kernels(Protocol):
 
 _MORE = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("scale", "bias")}
 _CONTRIBUTED = "com.microsoft"
-OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
-"""Operators that the runtime makes of several of the model's."""
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "Transpose": {"perm": [0, 2, 1, 3]},
     "MaxPool": {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]},

@@ -30,6 +30,8 @@ _TOGETHER = 100_000_000
 """MACs of a run, below which a matmul stands in its graph several times."""
 _RUNS = 12
 """Runs of a matmul that have to fit in its time: without them its median is not sure."""
+_TURNS = 2
+"""How often the probes are timed, from the first to the last: what disturbs one is gone by its next turn."""
 _NODES = 1000
 _BEYOND = 4
 """How many times the last cache an array is that no cache holds (STREAM's rule)."""
@@ -52,7 +54,7 @@ class Surroundings(NamedTuple):
 
 def measured(
     threads: int | None = None,
-    time_limit: float = 30.0,
+    time_limit: float = 60.0,
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -110,15 +112,9 @@ def measure(
         found += of_type
         if not of_type:
             refused.append(dtype)
-    others: list[KernelTime] = []
-    rate = max((one.macs_per_second for one in found if one.dtype == "float32"), default=1.0)
-    for one in probes.probes(
-        kernels, bench.time, lambda macs: macs / rate <= bench.budget(), _streamed(told)
-    ):
-        others.append(one)
-        if bench.elapsed() > time_limit:
-            notes.append("the time was over before all kernels were timed")
-            break
+    others = _probed(kernels, bench, found, _streamed(told))
+    if bench.is_over():
+        notes.append("the time was over before all kernels were timed twice")
     every = [call, launch, added, *(one.seconds for one in (*found, *others))]
     if unsure := sum(not is_settled(one) for one in every):
         notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(every):,}")
@@ -154,11 +150,15 @@ class _Bench:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel
         self._began, self._done = clock(), 0
-        self._all = 3 + len(SIZES) * len(DTYPES) + probes.COUNT
+        self._all = 3 + len(SIZES) * len(DTYPES) + _TURNS * probes.COUNT
 
     def elapsed(self) -> float:
         """Seconds since the start."""
         return self._clock() - self._began
+
+    def is_over(self) -> bool:
+        """Whether there is no more time."""
+        return self.elapsed() > self._limit
 
     def budget(self) -> float:
         """Seconds for the next kernel."""
@@ -201,6 +201,22 @@ def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime
         moved = sum(_WIDTHS[dtype]) * size**2
         op = DTYPES[dtype][0]
         yield KernelTime(op, dtype, (size,) * 3, macs, moved, seconds, macs / taken, moved / taken)
+
+
+def _probed(
+    kernels: Kernels, bench: _Bench, matmuls: Sequence[KernelTime], streamed: int
+) -> Sequence[KernelTime]:
+    """Other kernels, each at its faster turn: other work takes time, and never gives any."""
+    rate = max((one.macs_per_second for one in matmuls if one.dtype == "float32"), default=1.0)
+    found: dict[tuple[str, tuple[int, ...]], KernelTime] = {}
+    for _ in range(_TURNS):
+        for one in probes.probes(kernels, bench.time, lambda macs: macs / rate <= bench.budget(), streamed):
+            known = found.setdefault((one.op, one.sizes), one)
+            if one.seconds.median < known.seconds.median:
+                found[one.op, one.sizes] = one
+            if bench.is_over():
+                return tuple(found.values())
+    return tuple(found.values())
 
 
 def _peaks(found: Sequence[KernelTime]) -> Iterator[PeakRate]:

@@ -9,15 +9,10 @@ import math
 from collections.abc import Callable, Iterator
 
 from explorer.engine.profile.measure.kernels import ConvShape, Kernels, Run
+from explorer.engine.profile.predict import COLD, FUSED, PRODUCTS, conv_family
 from explorer.facts.profile.machine import KernelTime
 from explorer.facts.profile.profile import Spread
 
-GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few channels"
-COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
-FUSED = ("Clip", "Sigmoid")
-"""Activations that take time within a convolution; `Conv, grouped, Clip` is one with it."""
-_FEWEST = 8
-"""Channels below which the runtime has a kernel of its own: images."""
 _MATMULS = ((1, 1024, 1024), (1, 4096, 4096), (16, 1024, 1024), (128, 1024, 1024), (256, 64, 256))
 _STREAMED = ((1, 1024, 1024), (16, 1024, 1024), (128, 1024, 1024), (256, 1024, 1024))
 """M, K, N."""
@@ -60,13 +55,6 @@ _BY_ROW = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3}
 """What works row by row, and the axes of an array that it takes."""
 _ROWS = ((1, 1, 64, 512), (1, 8, 256, 512))
 COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS))) + len(OPS) * len(_SHAPES)
-
-
-def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "") -> str:
-    """Like which measured convolutions one is; `inner` are the products that are added for a number."""
-    if groups > 1:
-        return f"{GROUPED}, {then}" if then else GROUPED if stride == 1 else STRIDED
-    return FEW if inner < _FEWEST * kernel else "Conv"
 
 
 def probes(

@@ -83,7 +83,7 @@ class Machine:
 
     def measured(
         self,
-        limit: float = 30.0,
+        limit: float = 60.0,
         caches: tuple[tuple[int, int, int], ...] = CACHES,
         free: int | None = None,
         cancel: Callable[[], bool] | None = None,
