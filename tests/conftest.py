@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ for _name in list(os.environ):
 os.environ["TERM"] = "xterm-256color"
 # no test has anything of the user's cache, nor of another test's; those of the cache have their own
 os.environ["EXPLORER_NO_CACHE"] = "1"
+# nor does one see the machines that the user has measured
+_no_config = tempfile.TemporaryDirectory(prefix="explorer-tests-")
+os.environ["XDG_CONFIG_HOME"] = _no_config.name
 # where a container says that nothing compiled is kept, every process compiled all tests and the program anew
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
