@@ -30,7 +30,7 @@ from explorer.tui.commands.help import KEYS, help_lines, key_table
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
-from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
+from explorer.tui.dialogs.sweep.screen import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.pages.header import header_lines
 from explorer.tui.pages.verdict import verdict_lines, verdict_tone

@@ -20,8 +20,8 @@ from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
 from explorer.settings import machines
 from explorer.tui.dialogs.states.figures import FigureScreen
-from explorer.tui.dialogs.sweep import SweepDialog
-from explorer.tui.dialogs.sweep_table import SweepScreen
+from explorer.tui.dialogs.sweep.dialog import SweepDialog
+from explorer.tui.dialogs.sweep.screen import SweepScreen
 from explorer.tui.pages.sweep import (
     AXES,
     ParetoPlot,

@@ -19,7 +19,7 @@ from explorer.tui.dialogs.quantize.screen import QUANTIZE_KEYS
 from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.figures import FIGURE_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
-from explorer.tui.dialogs.sweep_table import SWEEP_KEYS
+from explorer.tui.dialogs.sweep.screen import SWEEP_KEYS
 from explorer.tui.dialogs.tile_view import TILE_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS

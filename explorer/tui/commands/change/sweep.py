@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.facts import TileSpec
 from explorer.tui.commands.change.tile import TileCommand
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.sweep_table import SweepScreen, SweepState
+from explorer.tui.dialogs.sweep.screen import SweepScreen, SweepState
 from explorer.tui.state.hardware import use_hardware
 
 

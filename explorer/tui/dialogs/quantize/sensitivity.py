@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import shlex
@@ -11,10 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
-from textual import on
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.quantize import (
@@ -30,40 +26,29 @@ from explorer.report.present.quantize.sweep import format_sweep, front_plots, ro
 from explorer.report.scatter import scatter_lines
 from explorer.settings.parse import path_word
 from explorer.settings.quantize import read_text
-from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path, without_options
+from explorer.tui.dialogs.dialogs import MessageDialog, without_options
 from explorer.tui.dialogs.quantize.sweep_dialog import FormatSweepDialog, FormatSweepRequest
-from explorer.tui.state.jobs import Jobs
+from explorer.tui.dialogs.sweep.pareto import ParetoScreen
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, cut, fit, safe
-from explorer.tui.widgets.line_view import LineList, LineView, PanelView
-from explorer.tui.widgets.status_line import JobLine, job_line
-from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+from explorer.tui.widgets.line_view import LineList, PanelView
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.report.blocks import Block
 
-BESIDE = 130
-"""Columns from which on table and plot stand beside each other."""
-_TALL = 22
-"""Rows under which only one of both is shown."""
 _SLICE = 2.0
 """Seconds after which the engine shows what it has."""
-_FOOTER = (
-    *(("Enter", "quantize"), ("s", "sort"), ("f", "front"), ("x", "axes"), ("p", "plot"), ("n", "more")),
-    *(("y", "copy"), ("w", "write"), ("?", "keys"), ("Esc", "")),
-)
-
 # fmt: off
 SENSITIVITY_KEYS = key_group(
     "In the sensitivity",
-    ("sensitivity_take", ("enter",), "Enter", "Quantize so", "The choice under the cursor becomes a state"),
+    ("take", ("enter",), "Enter", "Quantize so", "The choice under the cursor becomes a state"),
     ("sensitivity_sort", ("s",), "s", "Sort", "As tried, or by SNR, weight bytes, BitOPs"),
     ("sensitivity_front", ("f",), "f", "Only the Pareto front", "Choices that no other beats, or all"),
     ("sensitivity_axes", ("x",), "x", "Other axes", "SNR over weight bytes, or over BitOPs"),
-    ("sensitivity_plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
-    ("sensitivity_more", ("n",), "n", "More…", "Other formats, limits or samples; goes on after a stop"),
+    ("plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
+    ("more", ("n",), "n", "More…", "Other formats, limits or samples; goes on after a stop"),
     ("sensitivity_copy", ("y",), "y", "Copy", "Send the command that makes the choice to the terminal"),
     ("sensitivity_write", ("w",), "w", "Write…", "The formats of the choice, for quantize --config"),
 )
@@ -117,7 +102,7 @@ class _Choices(LineList):
         return row_line(self.table, index, width - 1, here=index == self.cursor)
 
 
-class SensitivityScreen(SubScreen[QuantizeRequest]):
+class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     """Number formats beside each other; answers with the choice that is to be made.
 
     Args:
@@ -128,88 +113,49 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         remote: Over SSH.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings(SENSITIVITY_KEYS),
-        Binding("escape", "stop", show=False),
-    ]
-    AUTO_FOCUS = "#sweep-rows"
+    BINDINGS: ClassVar[list[BindingType]] = bindings(SENSITIVITY_KEYS)
+    BESIDE, TALL, FACTS = 130, 22, 3
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
         (BESIDE, "-beside"),
     ]
+    FOOTER = (
+        *(("Enter", "quantize"), ("s", "sort"), ("f", "front"), ("x", "axes"), ("p", "plot"), ("n", "more")),
+        *(("y", "copy"), ("w", "write"), ("?", "keys"), ("Esc", "")),
+    )
 
     def __init__(
         self, source: str, engine: EngineProcess, found: SensitivityState, state: int, *, remote: bool = False
     ) -> None:
-        super().__init__()
-        self._source, self._found, self._state, self._remote = source, found, state, remote
-        self._jobs = Jobs(engine, self._show_status)
-        self._said, self._began = "", 0.0
-        self._plotted = False
-
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield TitleBar()
-        yield PaneHead(id="sweep-head")
-        with Container(id="sweep"):
-            yield _Choices(id="sweep-rows")
-            yield PanelView(self._plot, id="sweep-plot")
-        yield LineView(id="sweep-facts", focusable=False)
-        yield JobLine(self._jobs, self._status, remote=self._remote)
-        yield Status(id="sweep-keys")
-
-    def on_mount(self) -> None:
-        """Show what there is; ask where there is nothing."""
-        self.query_one("#sweep-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
-        self._lay_out()
-        self._show()
-        if self._found.request is None:
-            self.action_sensitivity_more()
-
-    def on_resize(self) -> None:
-        """Both where there is room for both."""
-        self._lay_out()
-        self._show()
-
-    def _lay_out(self) -> None:
-        small = self.size.width < BESIDE and self.size.height < _TALL
-        listed = not (small and self._plotted)
-        self.query_one(_Choices).display = self.query_one("#sweep-head").display = listed
-        self.query_one(PanelView).display = self._plotted if small else True
-        self.query_one("#sweep-facts").styles.height = 2 if self.size.height < _TALL else 3
+        self._rows = _Choices(id="sweep-rows")
+        super().__init__(self._rows, engine, remote=remote)
+        self._source, self._found, self._state = source, found, state
 
     # showing
 
     @property
     def current(self) -> FormatRow | None:
         """The choice under the cursor."""
-        table = self.query_one(_Choices)
+        table = self._rows
         return table.rows[table.cursor] if table.cursor < len(table.rows) else None
 
-    def _show(self) -> None:
+    @property
+    def _asked(self) -> bool:
+        return self._found.request is not None
+
+    def _fill(self) -> None:
         found = self._found
         by = [*_SORTS.values()][found.by]
         order = sorted(range(len(found.rows)), key=lambda at: by(found.rows[at]))
         shown = [at for at in order if found.rows[at].pareto or not found.front]
-        self.query_one(_Choices).take([found.rows[at] for at in shown], [at + 1 for at in shown])
-        self.query_one(TitleBar).show(self._title)
-        self._show_head()
-        self._tell()
-        self._show_status()
+        self._rows.take([found.rows[at] for at in shown], [at + 1 for at in shown])
 
-    @on(LineList.SizeChanged)
-    def _show_head(self) -> None:
-        """The headings over the columns, as wide as the table is."""
-        table = self.query_one(_Choices)
-        self.query_one("#sweep-head", PaneHead).show(lambda _: (table.title(table.size.width),))
+    def _head(self, width: int) -> Line:
+        return self._rows.title(width)
 
-    @on(LineList.RowHighlighted)
-    def _tell(self) -> None:
+    def _facts(self, width: int) -> Sequence[Line]:
         row = self.current
-        self.query_one("#sweep-facts", LineView).show(
-            lambda width: [] if row is None else draw(row_blocks(row), width - 1, beside=True), top=True
-        )
-        self.query_one(PanelView).again()
+        return [] if row is None else draw(row_blocks(row), width - 1, beside=True)
 
     def _title(self, width: int) -> tuple[Line, ...]:
         found, asked = self._found, self._found.request
@@ -241,34 +187,17 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         lines = scatter_lines(plots[0], width, height) if plots else []
         return [cut(cell_line(spans), width) for spans in lines]
 
-    def _show_status(self) -> None:
-        self.query_one(JobLine).draw_status()
-
-    def _status(self, width: int) -> Line:
-        running, found = self._jobs.current, self._found
-        if running is None:
-            return ((fit(f" {safe(self._said)}", width), "dim"),)
-        title = f"trying · {len(found.rows):,} of {len(found.rows) + found.open:,}"
-        return job_line(title, running.job.progress, time.monotonic() - self._began, width, refused=False)
-
-    def _refuse(self, why: str) -> None:
-        self.app.bell()
-        self._say(why)
-
-    def _say(self, said: str) -> None:
-        self._said = said
-        self._show_status()
+    def _progress(self) -> str:
+        found = self._found
+        return f"trying · {len(found.rows):,} of {len(found.rows) + found.open:,}"
 
     # doing it
 
-    def action_sensitivity_more(self) -> None:
-        """Ask what to try, and begin."""
-        if self._jobs.current is not None:
-            self.app.bell()
-            return
-        self._ask(self._found.request)
+    def _ask(self) -> None:
+        self._ask_again(self._found.request)
 
-    def _ask(self, asked: FormatSweepRequest | None) -> None:
+    def _ask_again(self, asked: FormatSweepRequest | None) -> None:
+        """As it was typed."""
         self.app.push_screen(FormatSweepDialog(asked, blink=not self._remote), self._begin)
 
     def _begin(self, asked: FormatSweepRequest | None) -> None:
@@ -296,7 +225,7 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         except ExplorerError as error:
             found.request = asked if found.rows else None
             message = MessageDialog("Sensitivity", without_options(error))
-            self.app.push_screen(message, lambda _: self._ask(asked))  # as it was typed
+            self.app.push_screen(message, lambda _: self._ask_again(asked))
 
     def _take(self, fact: FormatSweep) -> None:
         found = self._found
@@ -304,21 +233,7 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         if self.is_mounted and self.is_attached:
             self._show()
 
-    def action_stop(self) -> None:
-        """Stop what runs; else go back."""
-        if not self._jobs.stop():
-            self.dismiss(None)
-
-    def action_leave(self) -> None:
-        """Back, whatever runs."""
-        self._jobs.stop()
-        super().action_leave()
-
     # choosing
-
-    @on(LineList.RowSelected)
-    def _chosen(self) -> None:
-        self.action_sensitivity_take()
 
     def _figured(self) -> FormatRow | None:
         """The choice under the cursor, if it has figures; says so if not."""
@@ -328,11 +243,7 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
             return None
         return row
 
-    def action_sensitivity_take(self) -> None:
-        """Quantize with the choice under the cursor."""
-        if self._jobs.current is not None:
-            self.app.bell()
-            return
+    def _choose(self) -> None:
         row, asked = self._figured(), self._found.request
         if row is not None and asked is not None:
             spec = read_text(row.config, self._found.written.get(row.key, ""))
@@ -356,14 +267,6 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         self._found.cost = "weights" if self._found.cost == "bitops" else "bitops"
         self.query_one(PanelView).again()
 
-    def action_sensitivity_plot(self) -> None:
-        """The plot in place of the table, where both have no room."""
-        self._plotted = not self._plotted
-        self._lay_out()
-        if self.query_one(_Choices).display:
-            self.query_one(_Choices).focus()
-        self.query_one(PanelView).again()
-
     def action_sensitivity_copy(self) -> None:
         """Send the command that makes the choice to the terminal's clipboard."""
         row, found = self._figured(), self._found
@@ -385,23 +288,15 @@ class SensitivityScreen(SubScreen[QuantizeRequest]):
         row = self._figured()
         if row is None:
             return
-        said = "The formats of this choice, for explorer quantize --config"
 
-        def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
-            self.run_worker(self._write(row, path, overwrite, again), exit_on_error=False)
-
-        ask_path(self.app, "Write the formats", "formats.toml", said, write, blink=not self._remote)
-
-    async def _write(self, row: FormatRow, path: str, overwrite: bool, again: Callable[[], None]) -> None:
-        def work() -> None:
+        def work(path: str, overwrite: bool) -> None:
             with atomic_write(path, overwrite=overwrite) as temporary:
                 with open(temporary, "w", encoding="utf-8") as file:
                     file.write(row.config or "[quantize]\n")
 
-        try:
-            await asyncio.to_thread(work)
-        except ExplorerError as error:
-            self.app.push_screen(MessageDialog("Write", str(error)), lambda _: again())
-            return
-        self._found.written[row.key] = path_word(path)
-        self._say(f"formats written to {path}; y copies the command that takes them")
+        def done(path: str) -> None:
+            self._found.written[row.key] = path_word(path)
+            self._say(f"formats written to {path}; y copies the command that takes them")
+
+        what = "The formats of this choice, for explorer quantize --config"
+        self._write("Write the formats", "formats.toml", what, work, done)

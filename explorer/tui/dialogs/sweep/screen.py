@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 from textual import on
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts import TileSpec
@@ -24,9 +21,10 @@ from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
 from explorer.report.present.tiling.sweep import SweepColumn, sweep
 from explorer.report.table_file import write_sweep
 from explorer.settings.parse import path_word
-from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
+from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.figures import FigureScreen
-from explorer.tui.dialogs.sweep import SweepDialog, SweepRequest
+from explorer.tui.dialogs.sweep.dialog import SweepDialog, SweepRequest
+from explorer.tui.dialogs.sweep.pareto import ParetoScreen
 from explorer.tui.pages.sweep import (
     ParetoPlot,
     axes_of,
@@ -35,35 +33,24 @@ from explorer.tui.pages.sweep import (
     sweep_head,
     sweep_line,
 )
-from explorer.tui.state.jobs import Jobs
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
-from explorer.tui.widgets.line_view import LineList, LineView, PanelView
+from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.marked_list import MarkedList
-from explorer.tui.widgets.status_line import JobLine, job_line
-from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.report.blocks import Block
 
-BESIDE = 112
-"""Columns from which on table and plot stand beside each other."""
-_TALL = 19
-"""Rows under which only one of both is shown."""
 _AT_A_TIME, _MOST_AT_A_TIME = 64, 2048
 """Tiles that the engine is asked for in one go, at first and later; with proofs it is one."""
-_FOOTER = (
-    *(("Enter", "tiles"), ("Space", "mark"), ("t", "table"), ("s", "sort"), ("f", "front"), ("x", "axes")),
-    *(("p", "plot"), ("n", "more"), ("w", "write"), ("?", "keys"), ("Esc", "")),
-)
 _SORTS = tuple(by for by in SORTS if by not in ("time", "error"))
 
 
 # fmt: off
 SWEEP_KEYS = key_group(
     "In the sweep",
-    ("sweep_apply", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
+    ("take", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
     ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
     ("sweep_sort(-1)", ("S",), "S", "Sort by the figure before", "The same, the other way round"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
@@ -71,7 +58,7 @@ SWEEP_KEYS = key_group(
     ("sweep_figures", ("t",), "t", "Table", "Figures of the marked tilings beside each other"),
     ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
-    ("sweep_plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
+    ("plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
     ("more", ("n",), "n", "More…", "Other tiles, another machine, proofs"),
     ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
 )
@@ -113,7 +100,7 @@ class _Rows(MarkedList):
         return self._columns[2]
 
 
-class SweepScreen(SubScreen[TileSpec]):
+class SweepScreen(ParetoScreen[TileSpec]):
     """Tilings beside each other; answers with the one that is to be done.
 
     Args:
@@ -125,12 +112,23 @@ class SweepScreen(SubScreen[TileSpec]):
         remote: Over SSH.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SWEEP_KEYS), Binding("escape", "stop", show=False)]
-    AUTO_FOCUS = "#sweep-rows"
+    BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
+    BESIDE, TALL, FACTS = 112, 19, 4
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
         (BESIDE, "-beside"),
     ]
+    FOOTER = (
+        *(
+            ("Enter", "tiles"),
+            ("Space", "mark"),
+            ("t", "table"),
+            ("s", "sort"),
+            ("f", "front"),
+            ("x", "axes"),
+        ),
+        *(("p", "plot"), ("n", "more"), ("w", "write"), ("?", "keys"), ("Esc", "")),
+    )
 
     def __init__(
         self,
@@ -142,57 +140,28 @@ class SweepScreen(SubScreen[TileSpec]):
         hardware: Hardware | None = None,
         remote: bool = False,
     ) -> None:
-        super().__init__()
-        self._source, self._found, self._base, self._remote = source, found, base, remote
+        self._rows = _Rows()
+        super().__init__(self._rows, engine, remote=remote)
+        self._source, self._found, self._base = source, found, base
         self.hardware = hardware
-        self._jobs = Jobs(engine, self._show_status)
         self._open: list[tuple[int, int, int]] = []
-        self._said = ""
-        self._plotted = False
         self._chart: ParetoPlot | None = None
         self._charted = (0, 0)
-        self._began = 0.0
-
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield TitleBar()
-        yield PaneHead(id="sweep-head")
-        with Container(id="sweep"):
-            yield _Rows()
-            yield PanelView(self._plot, id="sweep-plot")
-        yield LineView(id="sweep-facts", focusable=False)
-        yield JobLine(self._jobs, self._status, remote=self._remote)
-        yield Status(id="sweep-keys")
-
-    def on_mount(self) -> None:
-        """Show what there is; ask where there is nothing."""
-        self.query_one("#sweep-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
-        self._lay_out()
-        self._show()
-        if self._found.request is None:
-            self.action_more()
-
-    def on_resize(self) -> None:
-        """Both where there is room for both."""
-        self._lay_out()
-        self._show()
-
-    def _lay_out(self) -> None:
-        small = self.size.width < BESIDE and self.size.height < _TALL
-        self.query_one(_Rows).display = not (small and self._plotted)
-        self.query_one(PanelView).display = self._plotted if small else True
-        self.query_one("#sweep-facts").styles.height = 2 if self.size.height < _TALL else 4
 
     # showing
 
     @property
     def current(self) -> SweepRow | None:
         """The tiling under the cursor."""
-        rows = self.query_one(_Rows)
-        return rows.rows[rows.cursor] if rows.rows else None
+        table = self._rows
+        return table.rows[table.cursor] if table.rows else None
 
-    def _show(self) -> None:
-        found, table, current = self._found, self.query_one(_Rows), self.current
+    @property
+    def _asked(self) -> bool:
+        return self._found.request is not None
+
+    def _fill(self) -> None:
+        found, table, current = self._found, self._rows, self.current
         shown = ordered(found.rows, found.by, reverse=found.reverse)
         table.rows = tuple(row for row in shown if row.pareto) if found.front else shown
         if current is not None:
@@ -200,25 +169,13 @@ class SweepScreen(SubScreen[TileSpec]):
             mark = (current.tile, current.edges)
             table.cursor = marks.index(mark) if mark in marks else 0
         table.rows_changed()
-        self._show_head()
-        self.query_one(TitleBar).show(self._title)
-        self._tell()
-        self._show_status()
 
-    @on(LineList.SizeChanged)
-    def _show_head(self) -> None:
-        """The headings over the columns, as wide as the table is."""
-        table, found = self.query_one(_Rows), self._found
-        columns, by, reverse = table.columns(table.size.width), found.by, found.reverse
-        self.query_one("#sweep-head", PaneHead).show(lambda _: (sweep_head(columns, by, reverse),))
+    def _head(self, width: int) -> Line:
+        return sweep_head(self._rows.columns(width), self._found.by, self._found.reverse)
 
-    @on(LineList.RowHighlighted)
-    def _tell(self) -> None:
+    def _facts(self, width: int) -> Sequence[Line]:
         row = self.current
-        self.query_one("#sweep-facts", LineView).show(
-            lambda width: [] if row is None else sweep_facts(row, width), top=True
-        )
-        self.query_one(PanelView).again()
+        return [] if row is None else sweep_facts(row, width)
 
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, asked = self._found.rows, self._found.request
@@ -237,7 +194,7 @@ class SweepScreen(SubScreen[TileSpec]):
 
     def page_blocks(self) -> list[Block]:
         """What `explorer sweep` tells, in the order of the table."""
-        found, table = self._found, self.query_one(_Rows)
+        found, table = self._found, self._rows
         asked = found.request
         return sweep(Sweep(table.rows, (asked.hardware if asked is not None else None) or Hardware()))
 
@@ -261,32 +218,13 @@ class SweepScreen(SubScreen[TileSpec]):
             self._chart, self._charted = ParetoPlot(rows, pairs[at % len(pairs)]), (id(rows), at)
         return self._chart.lines(self.current, width, height)
 
-    def _show_status(self) -> None:
-        self.query_one(JobLine).draw_status()
-
-    def _status(self, width: int) -> Line:
-        running = self._jobs.current
-        if running is None:
-            return ((fit(f" {safe(self._said)}", width), "dim"),)
-        title = f"sweeping · {len(self._found.rows):,} of {len(self._found.rows) + len(self._open):,}"
-        elapsed = time.monotonic() - self._began
-        return job_line(title, running.job.progress, elapsed, width, refused=False)
-
-    def _refuse(self, why: str) -> None:
-        self.app.bell()
-        self._say(why)
-
-    def _say(self, said: str) -> None:
-        self._said = said
-        self._show_status()
+    def _progress(self) -> str:
+        done = len(self._found.rows)
+        return f"sweeping · {done:,} of {done + len(self._open):,}"
 
     # doing it
 
-    def action_more(self) -> None:
-        """Ask what to combine, and begin."""
-        if self._jobs.current is not None:
-            self.app.bell()
-            return
+    def _ask(self) -> None:
         dialog = SweepDialog(self._found.request, self._base, hardware=self.hardware, blink=not self._remote)
         self.app.push_screen(dialog, self._begin)
 
@@ -343,28 +281,10 @@ class SweepScreen(SubScreen[TileSpec]):
         finally:
             self._open = []
 
-    def action_stop(self) -> None:
-        """Stop what runs; else go back."""
-        if not self._jobs.stop():
-            self.dismiss(None)
-
-    def action_leave(self) -> None:
-        """Back, whatever runs."""
-        self._jobs.stop()
-        super().action_leave()
-
     # choosing
 
-    @on(LineList.RowSelected)
-    def _chosen(self) -> None:
-        self.action_sweep_apply()
-
-    def action_sweep_apply(self) -> None:
-        """Tile with the tiling under the cursor."""
+    def _choose(self) -> None:
         row = self.current
-        if self._jobs.current is not None:
-            self.app.bell()
-            return
         if row is None or row.error:
             self._refuse("there is no tiling to take here")
             return
@@ -396,12 +316,12 @@ class SweepScreen(SubScreen[TileSpec]):
 
     def action_mark(self) -> None:
         """Mark the tiling under the cursor, whatever has the focus."""
-        self.query_one(_Rows).action_mark()
+        self._rows.action_mark()
 
     def action_sweep_figures(self) -> None:
         """The marked tilings beside each other; of one also that under the cursor."""
         rows = {_mark(row): row for row in self._found.rows}
-        current, table = self.current, self.query_one(_Rows)
+        current, table = self.current, self._rows
         chosen = [rows[mark] for mark in table.marked if mark in rows]
         if len(chosen) == 1 and current is not None and current is not chosen[0]:
             chosen.append(current)
@@ -414,20 +334,12 @@ class SweepScreen(SubScreen[TileSpec]):
 
     @on(MarkedList.RowMarked)
     def _marked(self) -> None:
-        count = len(self.query_one(_Rows).marked)
+        count = len(self._rows.marked)
         self._say(f"{count:,} marked; t sets them beside each other" if count else "")
 
     def action_sweep_axes(self) -> None:
         """Other figures in the plot."""
         self._found.axes += 1
-        self.query_one(PanelView).again()
-
-    def action_sweep_plot(self) -> None:
-        """The plot in place of the table, where both have no room."""
-        self._plotted = not self._plotted
-        self._lay_out()
-        if self.query_one(_Rows).display:
-            self.query_one(_Rows).focus()
         self.query_one(PanelView).again()
 
     def action_sweep_write(self) -> None:
@@ -436,23 +348,16 @@ class SweepScreen(SubScreen[TileSpec]):
             self._refuse("there is no tiling to write yet")
             return
         stem = os.path.splitext(os.path.basename(self._source))[0].replace(":", "_")
-        said = "All tilings with their figures; the ending says the format, .csv or .json"
-
-        def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
-            self.run_worker(self._write(path, again), exit_on_error=False)
-
-        ask_path(self.app, "Write the tilings", f"{stem}_sweep.csv", said, write, blink=not self._remote)
-
-    async def _write(self, path: str, again: Callable[[], None]) -> None:
-        asked = self._found.request
-        hardware = (asked.hardware if asked is not None else None) or Hardware()
+        hardware = (self._found.request.hardware if self._found.request is not None else None) or Hardware()
         rows = ordered(self._found.rows, self._found.by, reverse=self._found.reverse)
-        try:
-            await asyncio.to_thread(write_sweep, Sweep(rows, hardware), path)
-        except ExplorerError as error:
-            self.app.push_screen(MessageDialog("Write", str(error)), lambda _: again())
-            return
-        self._say(f"{len(rows):,} tilings written to {path}")
+        what = "All tilings with their figures; the ending says the format, .csv or .json"
+        self._write(
+            "Write the tilings",
+            f"{stem}_sweep.csv",
+            what,
+            lambda path, overwrite: write_sweep(Sweep(rows, hardware), path),
+            lambda path: self._say(f"{len(rows):,} tilings written to {path}"),
+        )
 
 
 def _mark(row: SweepRow) -> tuple[Any, str]:
