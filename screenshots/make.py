@@ -6,8 +6,8 @@
     python screenshots/make.py flame
 
 MODEL is torchvision's AlexNet unless another is given; `tasks` are the ten questions of the manual, each
-played in a terminal; `formats` quantizes a jet classifier that it trains first; `flame` is of ResNet50. The
-pictures are written beside this file.
+played in a terminal; `formats` quantizes a jet classifier that it trains first; `flame` is of ResNet50, its
+profile too. The pictures are written beside this file.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ async def formats(press: Press, picture: Picture) -> None:
     """Another number format, what it costs, the numbers themselves, and how well it does on data."""
     await press("number_sign", "ctrl+u", *"var,absmax,quantile:0.97,zeros", "enter", *["s"] * 5)
     picture("statistics.svg")
+    await press("q", "Z", "enter", "f")
+    picture("sensitivity.svg")
     # the second of the list
     await press("q", "Q", "right")
     picture("quantize.svg")
@@ -113,9 +115,11 @@ async def formats(press: Press, picture: Picture) -> None:
 
 
 async def flame(press: Press, picture: Picture) -> None:
-    """What of a model takes most."""
+    """What of a model takes most: MACs as they are counted, time as it is measured."""
     await press("exclamation_mark", "up", "down", "down")
     picture("flame.svg")
+    await press("q", "percent_sign", "enter")
+    picture("profile.svg")
 
 
 def trained(name: str) -> None:
