@@ -22,10 +22,12 @@ from explorer.base.units import bytes_text, count_text, printable, rate_text, se
 from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
+from explorer.facts.profile.points import measured_points
+from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.training import Holding, TrainingMemory
 from explorer.report.blocks import Axis, Scatter
-from explorer.report.graph.flame import flame
+from explorer.report.flame.picture import flame
 from explorer.report.measured import pictures
 
 if TYPE_CHECKING:
@@ -52,9 +54,9 @@ def write(what: str, about: Info | None, fact: Any, path: str) -> None:
     """Draws a fact into a file.
 
     Args:
-        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`), 'operators' (a tuple of `OpStat`), 'blame'
-            (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), or 'time' or 'timeline' (a `Profile`
-            and the rows).
+        what: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or it and a `Profile`), 'operators' (a tuple of
+            `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), or 'time' or
+            'timeline' (a `Profile` and the rows).
         about: The model; None for what is about two, or says itself what it is about.
         fact: What is drawn.
         path: Ends in .svg or .png.
@@ -167,11 +169,11 @@ def _marks(fact: Roofline) -> list[_Mark]:
     return sorted(marks, key=lambda mark: -mark.share)
 
 
-def _roofline(axes: Axes, about: Info, fact: Roofline) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
+def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
+    fact, profile = drawn if isinstance(drawn, tuple) else (drawn, None)
     machine, marks = fact.machine, _marks(fact)
-    intensities = [mark.intensity for mark in marks] or [fact.ridge]
+    measured = () if profile is None else measured_points(profile)
+    intensities = [*(mark.intensity for mark in marks), *(one.intensity for one in measured)] or [fact.ridge]
     low, high = min(*intensities, fact.ridge) / 4, max(*intensities, fact.ridge) * 8
     flops = 2 * machine.peak_macs
 
@@ -199,6 +201,9 @@ def _roofline(axes: Axes, about: Info, fact: Roofline) -> None:
     if idle:
         label = f"{len(idle):,} layers without MACs, {seconds_text(sum(p.seconds or 0 for p in idle))}"
         axes.plot([], [], " ", label=label)
+    lowest = min([roof(low), *(one.flops for one in measured)])
+    if profile is not None:
+        pictures.reached(axes, measured, roof)
     # names beside the marks would lie on each other where layers crowd, so they stand in a list of their own
     for number, mark in enumerate(marks[:_LABELS], 1):
         axes.annotate(
@@ -214,14 +219,22 @@ def _roofline(axes: Axes, about: Info, fact: Roofline) -> None:
     axes.set_title(
         f"Roofline of {_name(about)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
         f"{rate_text(machine.bandwidth, 'B/s')}; at least {seconds_text(fact.seconds)}"
+        + ("" if profile is None else f", measured {seconds_text(profile.wall_seconds)}")
     )
     axes.set_xlabel("FLOPs per byte (area: share of the time)")
     axes.set_ylabel("FLOP/s within reach")
+    axes.legend(frameon=False, loc="upper left")
+    axes.set_ylim(lowest / 2, flops * 4)
+    _rate_ticks(axes, high / low, 8 * flops / lowest)
+
+
+def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
+    """Ticks of rates over intensities, on axes of these spans."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.yaxis.set_major_formatter(lambda value, _: rate_text(value, "").replace(".00", ""))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(frameon=False, loc="upper left")
-    axes.set_ylim(roof(low) / 2, flops * 4)
-    for axis, span in ((axes.xaxis, high / low), (axes.yaxis, 8 * flops / roof(low))):
+    for axis, span in ((axes.xaxis, across), (axes.yaxis, upwards)):
         # on a short axis matplotlib labels the ticks between the powers of ten, too, in markup of its own
         axis.set_minor_formatter(NullFormatter())
         if span < _SHORT:

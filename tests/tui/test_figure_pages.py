@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
+from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.report.blocks import Column, Table
@@ -18,6 +19,7 @@ from explorer.report.present.look.training import layer_figures
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, stacks, step_at, step_of
 from explorer.tui.tabs.model import model_page
+from explorer.tui.tabs.roof import roof_plot
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow, line_text, line_width
@@ -495,3 +497,21 @@ def test_no_tensor_however_odd_breaks_its_statistics(counts: list[int], low: flo
     for brief in (False, True):
         page = weight_lines(Weights("m", (odd,)), 1, width, exact=True, brief=brief)
         assert max(map(line_width, page)) <= max(width, 45)
+
+
+def test_what_was_measured_lies_under_the_roof_with_a_line_to_what_was_predicted() -> None:
+    shown = rank_points(roofline(alexnet(), MACHINE))
+    first = shown.points[0]
+    assert first.intensity
+    peak = 2 * MACHINE.peak_macs
+    slow = MeasuredPoint(first.layer, first.path, 1000.0, peak / 1e4, peak / 10, 0.5)
+    fast = MeasuredPoint(-1, "x", 10.0, peak * 100, None, 0.02)
+    plot = [line_text(line) for line in roof_plot(replace(shown, measured=(fast, slow)), 0, [0], 100, 24)]
+    assert "× predicted" in plot[0]
+    column = max(row.rfind("×") for row in plot)
+    marks = [row[column] for row in plot if len(row) > column and row[column] in "×│◆"]
+    # of the chosen layer a diamond; far above the roof there is room, too
+    assert marks[0] == "×"
+    assert marks[-1] == "◆"
+    assert set(marks[1:-1]) == {"│"}
+    assert any("•" in row for row in plot[1:4])

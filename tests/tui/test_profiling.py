@@ -295,3 +295,20 @@ async def test_a_filter_asks_for_measured_figures_and_goes_where_there_are_none(
         assert not hands.main.store.query
         assert hands.main.store.history_place == 1
         assert len(hands.tree()) > 3
+
+
+async def test_the_roofline_has_what_each_layer_reached_under_the_roof_and_loses_it_with_the_state():
+    async with screen(size=(160, 50)) as hands:
+        use_hardware(hands.main.store, machines.hardware("a100"))
+        await hands.press("percent_sign", "enter", "escape", "6", "z")
+        said = hands.text("#roofline")
+        assert "under the roof: measured" in said
+        assert "Measured 30 ms" in said
+        row = next(line for line in said.splitlines() if line[3:].startswith("features.8 "))
+        assert "4 ms" in row
+        assert "<0.1 %" in row
+        assert "in another" in next(line for line in said.splitlines() if "relu8" in line)
+        await hands.tile()
+        assert "measured" not in hands.text("#roofline")
+        await hands.press("u")
+        assert "under the roof: measured" in hands.text("#roofline")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
+from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.profile.profile import Profile, ordered
 from explorer.report.measured.timeline import Frame, frames, title
 
@@ -53,6 +54,39 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("medians, end to end in the order of the layers: no recording")
     _heading(axes, about, profile, "A run")
+
+
+def reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
+    """What each layer reached under a roof, with a line to what was predicted for it, or to the roof.
+
+    Args:
+        axes: Of a roofline.
+        measured: The layers.
+        roof: FLOPs a second within reach at an intensity.
+    """
+    told = [one for one in measured if one.predicted_flops]
+    for one in measured:
+        goal = one.predicted_flops or roof(one.intensity)
+        axes.plot([one.intensity] * 2, [one.flops, goal], color=_GREY, linewidth=0.5, zorder=1)
+    axes.scatter(
+        [one.intensity for one in measured],
+        [one.flops for one in measured],
+        s=[20 + 900 * one.share for one in measured],
+        facecolor="none",
+        edgecolor=_COLORS[0],
+        label=f"{len(measured):,} layers as measured (area: share of the run)",
+        zorder=3,
+    )
+    if told:
+        axes.scatter(
+            [one.intensity for one in told],
+            [one.predicted_flops or 0 for one in told],
+            s=14,
+            marker="x",
+            color=_GREY,
+            linewidths=0.8,
+            label="predicted",
+        )
 
 
 def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.families import FAMILIES
-from explorer.report.graph.icicle import (
+from explorer.report.flame.layout import (
     FlameFigure,
     FlameLabel,
     IcicleBox,

@@ -170,6 +170,17 @@ def test_measured_time_is_a_picture_with_the_names_of_what_takes_it(tmp_path: Pa
     assert {"time": "/conv2/Conv", "timeline": "Conv", "flame": "conv"}[what] in text
 
 
+def test_a_roofline_has_what_each_layer_reached(tmp_path: Path) -> None:
+    picture = tmp_path / "roof.svg"
+    machine = ["--peak-macs", "1T", "--bandwidth", "50GB/s"]
+    words = ["--what", "roofline", "--measured", *machine, "--steps", "6", "-o", str(picture), "--quiet"]
+    assert main(["plot", LENET, *words]) == 0
+    text = picture.read_text(encoding="utf-8")
+    # two convolutions and three products
+    assert "5 layers as measured (area: share of the run)" in text
+    assert ", measured " in text
+
+
 def test_a_picture_of_time_has_one_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plot", LENET, "--what", "time", "--batch", "1,8", "-o", str(tmp_path / "x.svg")]) == 2
     assert "one batch" in capsys.readouterr().err

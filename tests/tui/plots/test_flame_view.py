@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from explorer.base.families import FAMILIES
 from explorer.facts import Layer
-from explorer.report.graph.icicle import FlameLabel, IcicleBox
+from explorer.report.flame.layout import FlameLabel, IcicleBox
 from explorer.tui.plots.flame_page import FILL, flame_lines
 from explorer.tui.plots.flame_view import FlameView
 from explorer.tui.text.lines import line_text, line_width

@@ -17,23 +17,34 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts import Info
+    from explorer.facts.roofline import Machine
     from explorer.session import Session
 
 
-def _timed(given: ParsedArgs, session: Session, info: Info) -> Any:
+def _timed(given: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
     """A profile, which runs the model, and the rows of the tree."""
     from explorer.facts.profile.profile import ProfileSpec
 
     batches = given.batch or (None,)
     if len(batches) > 1:
         raise Misuse("a picture of time has one batch", where="--batch")
-    return session.profile(ProfileSpec(steps=given.steps), batch=batches[0]), session.analysis().layers
+    return (
+        session.profile(ProfileSpec(steps=given.steps), batch=batches[0], machine=machine),
+        session.analysis().layers,
+    )
+
+
+def _roofline(given: ParsedArgs, session: Session, info: Info) -> Any:
+    """The roof, and with `--measured` what each layer reached."""
+    machine = roofline_machine(given)
+    fact = session.roofline(machine)
+    return (fact, _timed(given, session, info, machine)[0]) if given.measured else fact
 
 
 def _flame(given: ParsedArgs, session: Session, info: Info) -> Any:
     """Groups by what they take; by measured time the model is run."""
-    from explorer.report.graph.flame import Flame
-    from explorer.report.graph.icicle import MEASURED, counted_figure, measured_figure
+    from explorer.report.flame.layout import MEASURED, counted_figure, measured_figure
+    from explorer.report.flame.picture import Flame
     from explorer.session.kept.rows import structure_of
 
     layers, profile = session.analysis().layers, None
@@ -54,7 +65,7 @@ def _flame(given: ParsedArgs, session: Session, info: Info) -> Any:
 
 _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory": lambda given, session, info: session.memory(),
-    "roofline": lambda given, session, info: session.roofline(roofline_machine(given)),
+    "roofline": _roofline,
     "operators": lambda given, session, info: session.ops(),
     "memory-over-time": lambda given, session, info: session.training_memory(
         batches=given.batch or (None,), optimizer=given.optimizer, checkpoint=tuple(given.checkpoint)
@@ -95,6 +106,7 @@ COMMAND = Command(
             choices=("measured", "macs", "params", "weights", "activations"),
         ),
         Option("--layer", "of a flame graph: the group at its top, by its path", "PATH"),
+        Option("--measured", "of a roofline: run the model, and draw what each layer reached, too"),
         Option("--steps", "of time: timed runs (default: until the median is sure)", "N", least=1),
         *STEP_MEMORY,
         *MACHINE,
@@ -105,6 +117,7 @@ COMMAND = Command(
         "explorer plot resnet18 -o memory.svg",
         "explorer plot vgg16 --what memory-over-time --batch 32 -o step.svg",
         "explorer plot model.onnx --what flame --by macs -o flame.svg",
+        "explorer plot model.onnx --what roofline --machine here --measured -o roof.svg",
         "explorer plot resnet18 --what roofline --peak-macs 4T --bandwidth 100GB/s -o roof.png",
     ),
     _run,

@@ -6,9 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from explorer.base.units import rate_text
 from explorer.facts import Info
+from explorer.facts.profile.profile import LayerTime, Profile
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
 from explorer.report.blocks import Block, Cell, Chart, Column, Field, Fields, Line, Role, Rows, Span, Table
-from explorer.report.present.figures import bar_text, count, plain, quiet_zero, seconds, share, size
+from explorer.report.present.figures import (
+    bar_text,
+    count,
+    plain,
+    quiet_zero,
+    seconds,
+    share,
+    share_text,
+    size,
+)
 from explorer.report.present.look.info import answer
 
 LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "warning"}
@@ -36,7 +46,7 @@ def by_time(fact: Roofline) -> list[RooflinePoint]:
     return sorted(fact.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
 
 
-def figures(fact: Roofline, *, brief: bool = False) -> Fields:
+def figures(fact: Roofline, *, brief: bool = False, profile: Profile | None = None) -> Fields:
     """The machine, the least time, and how many layers each limit holds back; `brief` without its bounds."""
     sign = ">= " if fact.coverage < 1 else ""
     bounds = [
@@ -50,6 +60,7 @@ def figures(fact: Roofline, *, brief: bool = False) -> Fields:
         Field("Machine", machine_text(fact.machine), fact.machine.origin, "machine"),
         ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
+        *([] if profile is None else [measured_field(profile)]),
         *([] if brief else bounds),
         Field("Compute-bound layers", plain(fact.compute_bound), short="compute-bound"),
         Field("Memory-bound layers", plain(fact.memory_bound), short="memory-bound"),
@@ -74,9 +85,10 @@ def together(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
     return Line((f"{len(points):,} layers chosen: ", time, ", ", share(whole, fact.seconds)))
 
 
-def slowest(fact: Roofline, points: Sequence[RooflinePoint]) -> Table:
-    """A row a layer, those that take longest first."""
+def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None) -> Table:
+    """A row a layer, those that take longest first; beside them what was measured."""
     largest = max((point.share for point in points), default=0.0)
+    timed = {one.layer: one for one in profile.layers} if profile is not None else {}
 
     def row(point: RooflinePoint) -> tuple[Cell, ...]:
         unknown = point.intensity is None and point.bytes is None
@@ -90,6 +102,7 @@ def slowest(fact: Roofline, points: Sequence[RooflinePoint]) -> Table:
             Span("-" if idle else point.limit, "quiet" if idle else LIMITS[point.limit]),
             seconds(point.seconds),
             share(point.seconds, fact.seconds),
+            *(_timed(timed.get(point.layer)) if timed else ()),
             bar_text(point.share, largest),
         )
 
@@ -102,6 +115,21 @@ def slowest(fact: Roofline, points: Sequence[RooflinePoint]) -> Table:
         Column("limit", drop=1),
         Column("least time", "right"),
         Column("share", "right", drop=2),
+        *((Column("measured", "right"), Column("of roof", "right", drop=2)) if timed else ()),
         Column("", role="bar", drop=7),
     )
     return Table(columns, Rows(row, points), what="layers, slowest first")
+
+
+def _timed(one: LayerTime | None) -> tuple[Cell, Cell]:
+    """What a layer took, and what of that the least time is on the machine that was profiled for."""
+    if one is None or one.seconds is None:
+        return Span("in another" if one is not None and one.within else "", "quiet"), ""
+    reached = "" if one.efficiency is None else Span(share_text(one.efficiency, 1), value=one.efficiency)
+    return seconds(one.seconds.median), reached
+
+
+def measured_field(profile: Profile) -> Field:
+    """What a run took, beside the least time."""
+    batch = "" if profile.batch is None else f"batch {profile.batch:,}, "
+    return Field("Measured", seconds(profile.wall_seconds), f"{batch}{profile.device}, one run", "measured")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.report.graph.icicle import COUNTED, MEASURED, counted_figure, measured_figure
+from explorer.report.flame.layout import COUNTED, MEASURED, counted_figure, measured_figure
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.plots.flame_view import FlameView
 

@@ -60,7 +60,7 @@ class IcicleBox(Struct, frozen=True):
         return self.first, self.stop
 
 
-class Weights(Struct, frozen=True):
+class FlameWeights(Struct, frozen=True):
     """What rows take, and what of the model is no row.
 
     Attributes:
@@ -88,7 +88,7 @@ class FlameFigure(Struct, frozen=True):
     id: str
     title: str
     unit: str
-    weights: Weights
+    weights: FlameWeights
 
     def text(self, value: float, exact: bool = False) -> str:
         """So much of it in words."""
@@ -104,7 +104,7 @@ def counted_figure(name: str, found: Structure, totals: Totals) -> FlameFigure:
     """One of `COUNTED`."""
     column = COLUMNS[name]
     whole = column.of(whole_model(totals), NOTHING)
-    weights = Weights(found.end, found.columns[COUNTED[name]], whole or 0, {})
+    weights = FlameWeights(found.end, found.columns[COUNTED[name]], whole or 0, {})
     return FlameFigure(name, column.head, column.unit, weights)
 
 
@@ -112,7 +112,7 @@ def measured_figure(found: Structure, seconds: Sequence[float], profile: Profile
     """Measured time: of rows as `Session.column` has it, and of what is no layer."""
     beside = {one.name: one.seconds for one in profile.other}
     beside["runtime overhead"] = max(0.0, profile.overhead_seconds)
-    weights = Weights(found.end, seconds, profile.wall_seconds, beside)
+    weights = FlameWeights(found.end, seconds, profile.wall_seconds, beside)
     return FlameFigure(MEASURED, "measured time", "seconds", weights)
 
 
@@ -136,7 +136,7 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
 
 
 def icicle(
-    weights: Weights, top: tuple[int, int] | None, cells: int, levels: int, *, rows: int = 1
+    weights: FlameWeights, top: tuple[int, int] | None, cells: int, levels: int, *, rows: int = 1
 ) -> list[IcicleBox]:
     """The boxes that are seen, a level after the other, each from left to right.
 
@@ -181,7 +181,7 @@ def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
     return found
 
 
-def _inside(weights: Weights, outer: IcicleBox) -> Iterator[IcicleBox]:
+def _inside(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
     """What lies in a box; nothing in one that stands for several rows, but for the top."""
     end = weights.end
     if outer.first < 0 or not outer.value or (outer.rows > 1 and outer.level):

@@ -12,7 +12,7 @@ from explorer.base.families import FAMILIES
 from explorer.base.units import printable
 from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile
-from explorer.report.graph.icicle import FlameFigure, IcicleBox, icicle, label_of
+from explorer.report.flame.layout import FlameFigure, IcicleBox, icicle, label_of
 from explorer.report.measured.timeline import title
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.cli.main import main
-from explorer.report.graph.icicle import IcicleBox, Weights, box_of, child_of, icicle, parent_of
+from explorer.report.flame.layout import FlameWeights, IcicleBox, box_of, child_of, icicle, parent_of
 
 LENET = "sample_models/lenet.onnx"
 
 
 @st.composite
-def trees(draw) -> Weights:
+def trees(draw) -> FlameWeights:
     """Rows in pre-order; groups have what lies in them and something of their own, some unknown."""
     end: list[int] = []
     values: list[float] = []
@@ -34,7 +34,7 @@ def trees(draw) -> Weights:
         return max(0, values[at])
 
     whole = sum(grow(0) for _ in range(draw(st.integers(1, 6))))
-    return Weights(end, values, whole, {"copies": draw(st.sampled_from([0, 1, 500]))})
+    return FlameWeights(end, values, whole, {"copies": draw(st.sampled_from([0, 1, 500]))})
 
 
 @given(trees(), st.integers(1, 200), st.integers(1, 8))
@@ -69,7 +69,7 @@ def test_boxes_lie_side_by_side_inside_what_they_are_in_and_have_its_sum(weights
 
 def test_a_hundred_thousand_thin_rows_are_boxes_that_one_can_zoom_into_down_to_each():
     many = 100_000
-    weights = Weights(range(1, many + 1), [1] * many, many, {})
+    weights = FlameWeights(range(1, many + 1), [1] * many, many, {})
     span, rows, seen = None, 1, []
     while True:
         boxes = icicle(weights, span, 80, 10, rows=rows)
@@ -86,12 +86,12 @@ def test_a_hundred_thousand_thin_rows_are_boxes_that_one_can_zoom_into_down_to_e
 
 
 def test_what_has_nothing_has_one_box_and_a_row_is_found_in_the_innermost_that_is_drawn():
-    assert icicle(Weights([1], [0], 0, {}), None, 30, 5) == [IcicleBox(0, 1, 0, 0, 0, 30, 0)]
-    boxes = icicle(Weights([3, 2, 3, 4], [10, 3, 4, 5], 15, {}), None, 30, 5)
+    assert icicle(FlameWeights([1], [0], 0, {}), None, 30, 5) == [IcicleBox(0, 1, 0, 0, 0, 30, 0)]
+    boxes = icicle(FlameWeights([3, 2, 3, 4], [10, 3, 4, 5], 15, {}), None, 30, 5)
     assert [box.first for box in boxes] == [0, 0, 3, 1, 2]
     assert boxes[box_of(boxes, 2)].span == (2, 3)
     # parameters that two use count in both, and once in what is around them
-    shared = icicle(Weights([3, 2, 3], [6, 6, 6], 6, {}), None, 30, 5)
+    shared = icicle(FlameWeights([3, 2, 3], [6, 6, 6], 6, {}), None, 30, 5)
     assert [(box.start, box.width) for box in shared[2:]] == [(0, 15), (15, 15)]
 
 
