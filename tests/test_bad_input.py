@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -212,6 +213,41 @@ def test_a_tile_that_is_none(complaint: Complaint, tile: str) -> None:
 @pytest.mark.parametrize("option", [("--draws", "0"), ("--draws", "some"), ("--seed", "-1"), ("--seed", "x")])
 def test_a_count_that_is_none(complaint: Complaint, option: tuple[str, str]) -> None:
     assert option[0] in complaint("verify", "lenet.onnx", "lenet.onnx", *option)
+
+
+@pytest.mark.parametrize("verb", ["verify", "blame"])
+def test_two_models_that_take_other_inputs_are_not_held_against_each_other(
+    complaint: Complaint, verb: str
+) -> None:
+    said = complaint(verb, "lenet.onnx", "bert.onnx")
+    assert said.startswith("explorer: bert.onnx: the two cannot be run on the same inputs: ")
+
+
+NETS = """
+from torch import nn
+def flat(): return nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 5))
+def image(): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5))
+"""
+
+
+@pytest.mark.parametrize("net", ["flat", "image"])
+def test_samples_of_another_width_are_told_in_words_of_ours(
+    folder: Path, complaint: Complaint, net: str
+) -> None:
+    pytest.importorskip("torch")
+    (folder / "nets.py").write_text(NETS)
+    np.savez(folder / "w.npz", input=np.zeros((4, 9), np.float32), y=np.zeros(4, int))
+    np.savez(folder / "x.npz", input=np.zeros((4, 9), np.float32))
+    for words in [
+        ("evaluate", f"nets.py:{net}", "--data", "w.npz"),
+        ("activations", f"nets.py:{net}", "--input", "x.npz"),
+        ("profile", f"nets.py:{net}", "--input", "x.npz"),
+    ]:
+        said = complaint(*words)
+        assert "layer '0' (" in said
+        assert "and the input that came to it is [" in said
+        assert "Error" not in said
+        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
 
 
 # where to

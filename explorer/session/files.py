@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.models.opened import OpenOptions, check_names
+from explorer.engine.proof.proof import check_inputs
+from explorer.engine.proof.regions.trials import FLOATS
 from explorer.facts import Diff, Verification
 from explorer.session import sweep
 from explorer.session.parts.evaluate import evaluated
@@ -48,9 +50,13 @@ def verify_files(
 
     `options` as for `explorer.session.Session`; in `dims` a name may have several sizes. `input` is an .npy
     or .npz file with the inputs, in place of random ones.
+
+    Raises:
+        Misuse: They take other inputs, so that nothing can go into both; and see `Session.verify`.
     """
     with _pair(a, b, options) as (first, second):
         graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
+        check_inputs(*graphs)
         evidence = first._prover.verify(
             *graphs,
             None,
@@ -83,6 +89,7 @@ def blame_files(
     """
     with _pair(a, b, options) as (first, second):
         graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
+        check_inputs(*graphs, FLOATS)
         fact = first._prover.blame(
             *graphs,
             draws=draws,

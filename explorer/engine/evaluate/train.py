@@ -27,6 +27,7 @@ from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import metrics_of, task_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.input_files import InputSpec
@@ -152,7 +153,8 @@ def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, data: DataFi
         with torch.no_grad():
             output = loop.eval()(*(tensor[:2] for tensor in inputs)).float().numpy()
     except Exception as error:
-        raise BadModel(f"the model failed: {error_line(error)}") from error
+        again = partial(loop.model, *(tensor[:2] for tensor in inputs))
+        raise BadModel(failure(loop.model, again, error), where=data.path) from error
     # the scores do not matter, so those of one sample stand for all
     like = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
     task = loop.task or task_of(labels, like)

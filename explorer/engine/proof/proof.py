@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,6 +101,20 @@ def verify(
     inputs = _inputs(task, dims, input_shapes, given)
     evidence = _prove(task, inputs) if tolerance is None else _within(task, inputs, tolerance)
     return replace(evidence, seconds=time.perf_counter() - started)
+
+
+def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> None:
+    """Refuses two models that cannot be run on the same inputs; `alike` are types that may differ.
+
+    Raises:
+        Misuse: Number, types or shapes of their inputs differ.
+    """
+    try:
+        run.pair_inputs(before, after, alike)
+    except run.Mismatch as why:
+        hint = "explorer compare sets figures of any models side by side"
+        what = f"the two cannot be run on the same inputs: {why}"
+        raise Misuse(what, where=after.path, hint=hint) from None
 
 
 class ProofTask(Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
@@ -23,6 +23,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import printable, shape_text
 from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
@@ -334,7 +335,8 @@ def record(
             except ExplorerError:
                 raise
             except Exception as error:
-                return (*skipped, *_failed(error, wanted, watch, source))
+                again = partial(module, *args, **kwargs)
+                return (*skipped, *_failed(error, wanted, watch, source, partial(failure, module, again)))
             before += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
     return (*skipped, *_not_run(named, wanted, watch), *watch.barren.items())
 
@@ -350,8 +352,10 @@ def _not_run(
             yield path, "it does not run in evaluation mode"
 
 
-def _failed(error: Exception, wanted: Sequence[str], watch: _Watch, source: str) -> Iterator[tuple[str, str]]:
-    """What a module that failed half-way did not give.
+def _failed(
+    error: Exception, wanted: Sequence[str], watch: _Watch, source: str, why: Callable[..., str]
+) -> Iterator[tuple[str, str]]:
+    """What a module that failed half-way did not give; `why` says of the error what went wrong.
 
     Raises:
         BadModel: It gave nothing.
@@ -359,8 +363,8 @@ def _failed(error: Exception, wanted: Sequence[str], watch: _Watch, source: str)
     where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
     if where and watch.done:
         return _after(where, error_line(error), wanted, watch)
-    place = f" in {where}" if where else ""
-    raise BadModel(f"the model failed{place}: {error_line(error)}", where=source) from error
+    place = f"the model failed in {where}: " if where else "the model failed: "
+    raise BadModel(why(error).replace("the model failed: ", place, 1), where=source) from error
 
 
 def _after(where: str, reason: str, wanted: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedBuffer
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
+from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
@@ -74,8 +75,10 @@ def _after_first_input(module: nn.Module, bound: BoundInputs, loaded: LoadedModu
             torch.manual_seed(loaded.seed)
             module(*args, **kwargs)
     except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise BadModel(f"the model failed on its first input: {reason}", where=loaded.source) from error
+        with loaded.quiet():
+            said = failure(module, lambda: module(*args, **kwargs), error)
+        said = said.replace("the model failed: ", "the model failed on its first input: ", 1)
+        raise BadModel(said, where=loaded.source) from error
     return module
 
 

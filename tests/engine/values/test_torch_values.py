@@ -420,7 +420,7 @@ def test_the_model_is_left_as_it_was() -> None:
         else:
             with pytest.raises(error):
                 record(model, [((torch.randn(3, 4),), {})], asked)
-        with pytest.raises(BadModel, match=r"the model failed in 0: RuntimeError"):
+        with pytest.raises(BadModel, match=r"the model failed in 0: layer '0'"):
             record(model, [((torch.randn(3, 5),), {})], asked)
         assert [m.training for m in model] == [True, False, True]
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())

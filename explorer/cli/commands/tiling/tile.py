@@ -91,6 +91,8 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """`--to torch`: the layers of an nn.Module are tiled, not the nodes of a graph."""
     if first_quantized(given) is not None:
         raise Misuse("modules are not quantized", where="--quantize", hint="leave out --to torch")
+    if given.input is not None:
+        raise Misuse("modules are proved on random inputs", where="--input", hint="leave out --to torch")
     spec, source = tile_spec(given), given.models[0]
     with explorer.Session(source, **given.opening) as session:
         model = session.open(on_progress=progress).model

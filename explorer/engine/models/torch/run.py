@@ -12,8 +12,8 @@ from explorer.base.errors import BadModel
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import tensors
-from explorer.host.optional_packages import error_line
 
 
 def run(
@@ -43,7 +43,9 @@ def run(
         with loaded.quiet(), torch.no_grad():
             result = model(*args, **kwargs)
     except Exception as error:
-        raise BadModel(f"the model failed: {error_line(error)}", where=loaded.source) from error
+        with loaded.quiet():
+            said = failure(model, lambda: model(*args, **kwargs), error)
+        raise BadModel(said, where=loaded.source) from error
     # numpy has no bfloat16
     found = (t.detach().cpu() for _, t in tensors(result))
     return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.costs.torch.hooks import listening
 from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import named, tensors
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
@@ -47,7 +49,6 @@ from explorer.facts.profile.profile import (
     Stopped,
 )
 from explorer.facts.roofline import Machine
-from explorer.host.optional_packages import error_line
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library says on the terminal that it starts
 
@@ -117,7 +118,7 @@ class _ModuleRuns(TimedRuns):
 
     def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec) -> None:
         super().__init__()
-        self._subject, self._module, self._train = subject, module, spec.train
+        self._subject, self.module, self._train = subject, module, spec.train
         layers = subject.analysis.layers
         rows = {layer.path: layer.id for layer in layers}
         paths = named(module)
@@ -179,7 +180,7 @@ class _ModuleRuns(TimedRuns):
         """One run; seconds of its parts."""
         parts: dict[str, float] = {}
         with _phase(_FORWARD, parts, observed):
-            made = self._module(*args, **kwargs)
+            made = self.module(*args, **kwargs)
         if self._optimizer is None:
             return parts
         with _phase(_LOSS, parts, observed):
@@ -262,9 +263,9 @@ class _MeasuredModule(Struct):
             where, known = self.loaded.at
             place = f" in {where}" if where and known is error else ""
             done = f"{len(self.loaded.wall):,} runs were timed before" if self.loaded.wall else ""
-            raise BadModel(
-                f"the model failed{place}: {error_line(error)}", where=self.subject.loaded.source, hint=done
-            ) from error
+            said = failure(self.loaded.module, partial(work, self.loaded), error)
+            said = said.replace("the model failed: ", f"the model failed{place}: ", 1)
+            raise BadModel(said, where=self.subject.loaded.source, hint=done) from error
 
     def take(self) -> None:
         """See `Measured`."""

@@ -1,0 +1,70 @@
+"""Why a module does not run on an input: in our words where a layer was given another width than it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from explorer.base.units import shape_text
+from explorer.host.optional_packages import error_line
+
+_WIDTHS: Mapping[type[nn.Module], tuple[str, int, int]] = {
+    nn.Linear: ("in_features", -1, 0),
+    nn.RNNBase: ("input_size", -1, 0),
+    nn.Conv1d: ("in_channels", -2, 0),
+    nn.Conv2d: ("in_channels", -3, 0),
+    nn.Conv3d: ("in_channels", -4, 0),
+    nn.BatchNorm1d: ("num_features", 1, 0),
+    nn.BatchNorm2d: ("num_features", 1, 4),
+    nn.BatchNorm3d: ("num_features", 1, 5),
+}
+"""Layers by type: what they call their width, on which axis it stands, how many axes there are (0: any)."""
+
+
+def failure(module: nn.Module, again: Callable[[], object], error: Exception) -> str:
+    """What went wrong when a module was called.
+
+    Args:
+        module: That failed.
+        again: Calls it once more, as it was called.
+        error: What it raised.
+
+    Returns:
+        'the model failed: ', and the first layer that was given another width than it takes; else the error,
+        as torch has it.
+    """
+    found: list[str] = []
+    paths = {id(layer): path for path, layer in module.named_modules()}
+
+    def look(layer: nn.Module, given: tuple[Any, ...]) -> None:
+        said = _misfit(layer, given[0]) if given and isinstance(given[0], torch.Tensor) else ""
+        if said and not found:
+            name, kind = paths[id(layer)], type(layer).__name__
+            found.append(f"layer '{name}' ({kind}) {said}" if name else f"{kind} {said}")
+
+    layers = [layer for layer in module.modules() if isinstance(layer, tuple(_WIDTHS))]
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    try:
+        with torch.no_grad():
+            again()
+    except Exception:
+        return f"the model failed: {found[0] if found else error_line(error)}"
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return f"the model failed: {error_line(error)}"
+
+
+def _misfit(layer: nn.Module, given: torch.Tensor) -> str:
+    """'takes 16 in its last axis, and the input that came to it is [1, 9]'; '' where it fits."""
+    name, axis, axes = next(how for kind, how in _WIDTHS.items() if isinstance(layer, kind))
+    wanted, shape = int(getattr(layer, name)), tuple(given.shape)
+    within = -len(shape) <= axis < len(shape)
+    if within and shape[axis] == wanted and (not axes or len(shape) == axes):
+        return ""
+    place = f"axis {axis % len(shape)}" if within else f"one of {-axis} axes or more"
+    place = "its last axis" if axis == -1 else place
+    return f"takes {wanted:,} in {place}, and the input that came to it is {shape_text(shape)}"
