@@ -259,7 +259,7 @@ def test_a_verdict_stands_in_large_letters_where_there_is_room_and_fits_everywhe
         large = [line for line in lines if set(line_text(line)) <= set(" ▀▄█") and line]
         assert [role for line in large for _, role in line] == [verdict_tone(kind)] * len(large)
         assert len(large) in (0, 3)
-    assert large, "88 cells are enough for each of the four"
+    assert large, "88 cells are enough for each of the five"
 
 
 def test_three_facts_stand_above_the_evidence_and_a_bar_leads_to_each_limit() -> None:

@@ -1,6 +1,6 @@
 """Large letters: a word in block characters, three lines high, for the one that must be seen across a room.
 
-Libraries that draw such letters (pyfiglet, art) bring some hundred fonts, 2 MB; the verdicts need 15 letters.
+Libraries that draw such letters (pyfiglet, art) bring some hundred fonts, 2 MB; the verdicts need 16 letters.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _GLYPHS: Mapping[str, str] = {
     "P": "###. #..# ###. #... #...",
     "Q": ".##. #..# #..# #.## .###",
     "R": "###. #..# ###. #.#. #..#",
+    "S": ".### #... .##. ...# ###.",
     "T": "### .#. .#. .#. .#.",
     "U": "#..# #..# #..# #..# .##.",
     "V": "#...# #...# .#.#. .#.#. ..#..",

@@ -128,7 +128,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         self, source: str, engine: EngineProcess, found: SensitivityState, state: int, *, remote: bool = False
     ) -> None:
         self._rows = _Choices(id="sweep-rows")
-        super().__init__(self._rows, engine, remote=remote)
+        super().__init__(self._rows, engine, ask=found.request is None, remote=remote)
         self._source, self._found, self._state = source, found, state
 
     # showing
@@ -138,10 +138,6 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         """The choice under the cursor."""
         table = self._rows
         return table.rows[table.cursor] if table.cursor < len(table.rows) else None
-
-    @property
-    def _asked(self) -> bool:
-        return self._found.request is not None
 
     def _fill(self) -> None:
         found = self._found

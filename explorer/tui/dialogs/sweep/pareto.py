@@ -36,6 +36,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     Args:
         table: Its rows.
         engine: Answers.
+        ask: Whether it begins with a question.
         remote: Over SSH.
 
     Attributes:
@@ -52,9 +53,9 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False)]
     AUTO_FOCUS = "#sweep-rows"
 
-    def __init__(self, table: LineList, engine: EngineProcess, *, remote: bool) -> None:
+    def __init__(self, table: LineList, engine: EngineProcess, *, ask: bool, remote: bool) -> None:
         super().__init__()
-        self._table, self._remote = table, remote
+        self._table, self._begins, self._remote = table, ask, remote
         self._jobs = Jobs(engine, self._show_status)
         self._said, self._began = "", 0.0
         self._plotted = False
@@ -75,7 +76,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self.query_one("#sweep-keys", Status).show(lambda width: (keys_line(self.FOOTER, width),))
         self._lay_out()
         self._show()
-        if not self._asked:
+        if self._begins:
             self.action_more()
 
     def on_resize(self) -> None:
@@ -177,11 +178,6 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         ask_path(self.app, title, path, what, write, blink=not self._remote)
 
     # what a subclass says
-
-    @property
-    def _asked(self) -> bool:
-        """Whether it was said what to try."""
-        raise NotImplementedError
 
     def _ask(self) -> None:
         """Asks what to try, and begins."""

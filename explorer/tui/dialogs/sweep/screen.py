@@ -141,7 +141,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         remote: bool = False,
     ) -> None:
         self._rows = _Rows()
-        super().__init__(self._rows, engine, remote=remote)
+        super().__init__(self._rows, engine, ask=found.request is None, remote=remote)
         self._source, self._found, self._base = source, found, base
         self.hardware = hardware
         self._open: list[tuple[int, int, int]] = []
@@ -155,10 +155,6 @@ class SweepScreen(ParetoScreen[TileSpec]):
         """The tiling under the cursor."""
         table = self._rows
         return table.rows[table.cursor] if table.rows else None
-
-    @property
-    def _asked(self) -> bool:
-        return self._found.request is not None
 
     def _fill(self) -> None:
         found, table, current = self._found, self._rows, self.current
