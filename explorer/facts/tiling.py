@@ -97,6 +97,8 @@ class SitePlan(Struct, frozen=True):
             decides. `products` are of one run.
         rows: (runs, M of each) where a function is called with a different number of rows here and there;
             M and what follows from it are those of the first call.
+        in_floats: Why its quantized operands are multiplied as floats; '' where they are multiplied as
+            integers, or nothing of it is quantized.
     """
 
     name: str
@@ -121,6 +123,7 @@ class SitePlan(Struct, frozen=True):
     calls: int | None = 1
     macs: int | None = None
     rows: tuple[tuple[int, int], ...] = ()
+    in_floats: str = ""
 
     @property
     def products_total(self) -> int | None:

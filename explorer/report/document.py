@@ -85,6 +85,7 @@ _SITE = (
     "dynamic",
     "place",
     "calls",
+    "in_floats",
 )
 
 

@@ -186,6 +186,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int) -> SitePlan:
         calls=None if rows is None else site.runs.calls,
         rows=rows or (),
         macs=_useful(site),
+        in_floats=site.in_floats,
     )
 
 

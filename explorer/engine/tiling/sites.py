@@ -107,6 +107,7 @@ class Site(Struct, frozen=True):
         macs: Of one run; None where every element of X and W counts: a pack of groups holds zeros.
         absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
         other: Element type of W where it is not that of X: unsigned activations meet signed weights.
+        in_floats: Why what is quantized is multiplied as floats; '' where it is not, or nothing is quantized.
         taken: Makes X so that it can be had in rows; None, or gives None, where `left` is as good.
     """
 
@@ -128,6 +129,7 @@ class Site(Struct, frozen=True):
     runs: RunCounts = RunCounts()
     macs: int | None = None
     other: str = ""
+    in_floats: str = ""
     absorbed: tuple[Node, ...] = ()
     taken: Callable[[GraphBuilder, Sequence[str]], GatheredRows | None] | None = None
 

@@ -69,7 +69,8 @@ def linear(
 def known_shapes(source: Model) -> dict[str, TensorInfo]:
     """Every value's shape, by onnx's own inference."""
     inferred = onnx.shape_inference.infer_shapes(onnx.load(source.path), strict_mode=True)
-    shapes = {}
+    stored = source.graph.initializers.items()
+    shapes = {name: TensorInfo(name, tensor.dtype, tensor.shape) for name, tensor in stored}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         kind = value.type.tensor_type
         dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in kind.shape.dim)

@@ -18,14 +18,14 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.float64.windows import Window
-from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original, ProductSpec, Rows
+from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.transpose import copy_matrix
 
 
-def convolution(node: Node, look: NodeReader) -> Original:
-    """What a Conv or ConvTranspose means.
+def convolution(node: Node, look: NodeReader, fill: int = 0) -> Original:
+    """What a Conv or ConvTranspose means; `fill` is what stands between the kernels of two groups.
 
     Raises:
         NotTiled: Its images are constant.
@@ -46,7 +46,7 @@ def convolution(node: Node, look: NodeReader) -> Original:
         size = kernel.shape if kernel is not None else shapes[1]
         slide = _forwards if node.op == "Conv" else _backwards
         taps = slide(node.attributes, shapes[0], size, out)
-        return _meaning(taps, shapes[0], size, kernel, added, out, depth, node)
+        return _meaning(taps, shapes[0], size, kernel, added, out, depth, node, fill)
 
     return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", at)
 
@@ -148,6 +148,7 @@ def _meaning(
     out: tuple[int, ...],
     depth: int | None,
     node: Node,
+    fill: int,
 ) -> ProductSpec:
     """The product, with as many groups side by side as make it `depth` deep."""
     groups = int(node.attributes.get("group", 1))
@@ -166,7 +167,8 @@ def _meaning(
         return _unfolded(values[0], taps, packs, pack * given)
 
     def weight(w: Array) -> Array:
-        return _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv").reshape(batch, K, N)
+        blocks = _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv", fill)
+        return blocks.reshape(batch, K, N)
 
     def arranged(y: Array) -> Array:
         """Y, or anything of its shape, as (batch, M, N); zero where Y shows nothing."""
@@ -198,15 +200,15 @@ def _meaning(
 
 
 def _blocks(
-    w: Array, taps: _Taps, packing: tuple[int, int], channels: tuple[int, int], transposed: bool
+    w: Array, taps: _Taps, packing: tuple[int, int], channels: tuple[int, int], transposed: bool, fill: int
 ) -> Array:
-    """A kernel as (phase, pack, tap, member, channel in, member, channel out), zero between two groups.
+    """A kernel as (phase, pack, tap, member, channel in, member, channel out), `fill` between two groups.
 
     Where it is `transposed`, its channels come in before they go out.
     """
     (groups, pack), (given, made) = packing, channels
     width = len(next(iter(taps.each.values())))
-    columns = np.zeros((len(taps.each), -(-groups // pack), width, pack, given, pack, made), w.dtype)
+    columns = np.full((len(taps.each), -(-groups // pack), width, pack, given, pack, made), fill, w.dtype)
     for q, each in enumerate(taps.each.values()):
         for t, tap in enumerate(each):
             if tap is None:
@@ -281,7 +283,3 @@ def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
                 place = place * size + at
             table[:, t] = np.where(there, place, -1).reshape(-1)
     return table
-
-
-MEANINGS: Mapping[tuple[str, str], Meaning] = {("", "ConvTranspose"): convolution}
-"""Conv is in `integer`."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original, ProductSpec, Rows
+from explorer.engine.proof.meanings.product_spec import NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-def _einsum(node: Node, look: NodeReader) -> Original:
+def product(node: Node, look: NodeReader) -> Original:
+    """What an Einsum of two operands means.
+
+    Raises:
+        NotTiled: It is none, or both are constant.
+    """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
     numbers = [look.number(name) for name in node.inputs]
@@ -77,6 +82,3 @@ def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
         return [*labels, [*dotted, *sorted(c for c in set(letters) if letters.count(c) == 1)]]
     head, dots, tail = after.partition("...")
     return [*labels, [*head, *(dotted if dots else ()), *tail]]
-
-
-MEANINGS: Mapping[tuple[str, str], Meaning] = {("", "Einsum"): _einsum}

@@ -7,6 +7,7 @@ the same numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -15,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings import conv, linear
+from explorer.engine.proof.meanings import conv, einsum, linear
 from explorer.engine.proof.meanings.product_spec import (
     Integers,
     Meaning,
@@ -98,10 +99,17 @@ def _integral(
         return replace(
             plain,
             bias=_added(plain, out, a, c),
+            spread=partial(_spread, plain, out),
             integers=Integers(exact, point, a.at, saturates, worth),
         )
 
     return replace(base, node=node, inputs=tuple(inputs), at=at)
+
+
+def _spread(plain: ProductSpec, out: tuple[int, ...], values: Array) -> Array:
+    """In the shape of Y, which a bias less what zero points are worth has already."""
+    whole = values.shape == out or plain.spread is None
+    return np.broadcast_to(values, out) if whole or plain.spread is None else plain.spread(values)
 
 
 def _worth(scale: Array, spread: Callable[[Array], Array]) -> Array:
@@ -123,7 +131,7 @@ def _exact(
         lefts[0] = _off(lefts[0], a.value(values), row=True)
         if isinstance(plain.right, np.ndarray):
             zero = b.value(values).reshape(-1).astype(np.int16)
-            # what stands off the blocks of packed groups is no weight
+            # what stands off the blocks of packed groups is the zero point
             weight = plain.right.astype(np.int16) - zero if zero.any() else plain.right
         else:
             rights[-1] = _off(rights[-1], b.value(values), row=False)
@@ -144,10 +152,19 @@ def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number) -> 
     total = c.stored.astype(np.int64)
     if isinstance(plain.right, np.ndarray) and a.stored is not None and a.stored.size == 1 and int(a.stored):
         lost = int(a.stored.reshape(())) * plain.right.astype(np.int64).sum(1)
-        # one number a column: (batch, N) of a stack is its channels in a row, those that fill up a pack apart
-        total = total - lost.reshape(-1)[: out[1] if plain.spread is not None else plain.N]
+        whole = plain.spread(total) if plain.spread is not None else total
+        total = whole - _placed(plain, lost[:, None], out)
     added: Array = total.astype(np.int32)
     return added
+
+
+def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
+    """Numbers of the columns of each product, (batch, 1, N), at the elements of the output."""
+    at = plain.out(np.arange(math.prod(out)).reshape(out))
+    made = np.zeros(math.prod(out), values.dtype)
+    each = np.broadcast_to(values, at.shape)
+    made[at if plain.shown is None else at[plain.shown]] = each if plain.shown is None else each[plain.shown]
+    return made.reshape(out)
 
 
 def _off(values: Array, zero: Array, *, row: bool) -> Array:
@@ -179,7 +196,7 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
     """Times the scale in float32; with a zero point rounded half to even and saturated to its type."""
 
     def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
-        y = sums.astype(np.float32) * spread(scale.reshape(-1) if scale.size > 1 else scale.reshape(()))
+        y = sums.astype(np.float32) * spread(scale if scale.size > 1 else scale.reshape(()))
         if zero is None:
             return y
         least, most = np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max
@@ -188,10 +205,18 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
     return tail
 
 
-def _as(op: str, node: Node, x: str, w: str, look: NodeReader) -> Original:
-    """The meaning of a float operator with these operands in the place of `node`."""
-    made = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
-    return (conv.convolution if op == "Conv" else linear.product)(made, look)
+def _as(op: str, node: Node, names: tuple[str, str], zero: str, look: NodeReader) -> Original:
+    """The meaning of a float operator with these operands in the place of `node`.
+
+    Between kernels of two groups stands the zero point of the weight, whose value name is `zero`.
+    """
+    kept = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
+    made = Node(op, names, node.outputs, name=node.name, attributes=kept)
+    if op not in ("Conv", "ConvTranspose"):
+        return _PLAIN[op](made, look)
+    found = look.number(zero) if zero else None
+    alike = found is not None and (found == found.reshape(-1)[0]).all()
+    return conv.convolution(made, look, int(found.reshape(-1)[0]) if found is not None and alike else 0)
 
 
 def _name(node: Node, at: int) -> str:
@@ -210,7 +235,8 @@ def _integer(op: str) -> Meaning:
     def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[1]
         zeros = _name(node, 2), _name(node, 3)
-        return _integral(node, look, _as(op, node, x, w, look), x, w, zeros, "", lambda sums, spread: sums)
+        base = _as(op, node, (x, w), zeros[1], look)
+        return _integral(node, look, base, x, w, zeros, "", lambda sums, spread: sums)
 
     return mean
 
@@ -227,8 +253,7 @@ def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
             scale = scale / _stored(look, node, out).reshape(())
             zero = _stored(look, node, out + 1) if _name(node, out + 1) else np.zeros((), np.uint8)
         zeros = _name(node, 2), _name(node, 5)
-        turns = {key: value for key, value in node.attributes.items() if key.startswith("trans")}
-        base = _as(op, node.with_attributes(turns) if alpha else node, x, w, look)
+        base = _as(op, node, (x, w), zeros[1], look)
         tail = _scaled(np.asarray(scale, np.float32), zero)
         return _integral(node, look, base, x, w, zeros, _name(node, bias) if bias else "", tail)
 
@@ -237,43 +262,87 @@ def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
 
 def _between(op: str) -> Meaning:
     """A float operator behind DequantizeLinear nodes, where the plan takes it for one of integers."""
-    plain = conv.convolution if op == "Conv" else linear.product
+    plain = _PLAIN[op]
 
     def mean(node: Node, look: NodeReader) -> Original:
         if look.planned is None or look.planned.dtype not in ("uint8", "int8"):
             return plain(node, look)
         makers = {o: n for n in look.model.graph.nodes for o in n.outputs if o}
-        x, w = (makers.get(name) for name in node.inputs[:2])
+        turned = look.number(node.inputs[0]) is not None
+        x, w = (makers.get(name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
         if x is None or w is None or {x.op, w.op} != {"DequantizeLinear"}:
             raise NotTiled(f"the operands of '{node.label}' were not quantised")
-        scale = np.asarray(_stored(look, x, 1).reshape(()) * _stored(look, w, 1).reshape(-1), np.float32)
+        alpha, beta = (np.float32(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
+        each = np.asarray(_stored(look, x, 1).reshape(()) * _stored(look, w, 1).reshape(-1), np.float32)
         bias: str | Array = ""
         floats: Array | None = None
-        if _name(node, 2):
-            maker = makers.get(node.inputs[2])
-            if maker is not None and maker.op == "DequantizeLinear":
-                own = np.broadcast_to(_stored(look, maker, 1), scale.shape)
-                zero = look.number(_name(maker, 2)) if _name(maker, 2) else None
-                if np.array_equal(own, scale) and (zero is None or not zero.any()):
-                    bias = maker.inputs[0]
-            if not bias:
-                floats = _stored(look, node, 2).astype(np.float32)
-        base = _as(op, node, x.inputs[0], w.inputs[0], look)
+        if _name(node, 2) and beta:
+            whole = _whole_bias(look, makers.get(node.inputs[2]), each, float(alpha), float(beta))
+            if whole is None:
+                floats = beta * _stored(look, node, 2).astype(np.float32)
+            else:
+                bias = whole
+        names = (w.inputs[0], x.inputs[0]) if turned else (x.inputs[0], w.inputs[0])
+        base = _as(op, node, names, _name(w, 2), look)
+        spread = partial(_on_output, node, look, w, turned)
 
-        def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
-            y = _scaled(scale, None)(sums, spread)
-            return y if floats is None else y + spread(floats)
+        def tail(sums: Array, added: Callable[[Array], Array]) -> Array:
+            y = _scaled(spread(each * alpha), None)(sums, added)
+            return y if floats is None else y + added(floats)
 
         zeros = _name(x, 2), _name(w, 2)
+        scale = spread(np.abs(each * alpha))
         return _integral(node, look, base, x.inputs[0], w.inputs[0], zeros, bias, tail, scale)
 
     return mean
 
 
+def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float, beta: float) -> Array | None:
+    """A bias in the integers of the sum, beta / alpha times it; None where it is no such integers."""
+    if maker is None or maker.op != "DequantizeLinear" or not alpha:
+        return None
+    codes, own = _stored(look, maker, 0), _stored(look, maker, 1)
+    zero = look.number(_name(maker, 2)) if _name(maker, 2) else None
+    axis = int(maker.attributes.get("axis", 1))
+    last = own.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
+    if not last or codes.dtype != np.int32 or (zero is not None and zero.any()):
+        return None
+    wide = np.resize(each, max(own.size, each.size))
+    if own.size not in (1, wide.size) or not np.array_equal(np.broadcast_to(own, wide.shape), wide):
+        return None
+    made = codes.astype(np.float64) * (beta / alpha)
+    held = (beta / alpha).is_integer() and np.abs(made).max(initial=0) < 2**31
+    return made.astype(np.int32) if held else None
+
+
+def _on_output(node: Node, look: NodeReader, w: Node, turned: bool, values: Array) -> Array:
+    """Numbers of a weight's channels, in a shape that goes with the output's, or of images one a channel."""
+    if values.size == 1 or node.op == "Conv":
+        return values
+    if node.op == "Gemm" or node.op == "MatMul":
+        return values[:, None] if turned else values
+    shape = _stored(look, w, 0).shape
+    if node.op == "ConvTranspose":
+        return np.tile(values, int(node.attributes.get("group", 1)))
+    said = node.attributes["equation"]
+    text = (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
+    # letters counted from behind, so that an ellipsis is nobody's
+    own = text.split("->")[0].split(",")[0 if turned else 1]
+    letter = own[int(w.attributes.get("axis", 1)) % len(shape) - len(shape)]
+    out = text.split("->")[1]
+    return values.reshape(-1, *(1,) * (len(out) - 1 - out.index(letter)))
+
+
+_PLAIN: Mapping[str, Meaning] = {
+    "MatMul": linear.product,
+    "Gemm": linear.product,
+    "Conv": conv.convolution,
+    "ConvTranspose": conv.convolution,
+    "Einsum": einsum.product,
+}
+
 MEANINGS: Mapping[tuple[str, str], Meaning] = {
-    ("", "MatMul"): _between("MatMul"),
-    ("", "Gemm"): _between("Gemm"),
-    ("", "Conv"): _between("Conv"),
+    **{("", op): _between(op) for op in _PLAIN},
     ("", "MatMulInteger"): _integer("MatMul"),
     ("", "ConvInteger"): _integer("Conv"),
     ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),

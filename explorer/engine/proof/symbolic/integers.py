@@ -104,7 +104,7 @@ class IntegerRules:
     ) -> Sequence[Value] | None:
         symbols = [a for a in args if isinstance(a, Symbol)]
         if not symbols:
-            return None
+            return [_total(attributes, args)] if node.op == "ReduceSum" else None
         sums = [a for a in symbols if self._is_sum(a)]
         if node.op == "ReduceSum":
             if sums:
@@ -176,6 +176,14 @@ class IntegerRules:
             if np.any(right != moved):
                 raise ValueError("its right operand has a zero point of its own")
         return product(left, right)
+
+
+def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
+    """A sum of stored numbers over some axes."""
+    axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
+    over = tuple(int(axis) for axis in np.asarray(axes).reshape(-1))
+    made: Array = args[0].sum(over, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
+    return made
 
 
 def _reduced(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:

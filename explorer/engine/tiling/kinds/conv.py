@@ -17,7 +17,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 )
 from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
-from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
 def convolution(
@@ -210,7 +210,3 @@ def _site(
         dynamic=("M",) if opened else (),
         macs=macs,
     )
-
-
-KINDS: Kinds = {("", "ConvTranspose"): convolution}
-"""Conv is in `qdq`."""

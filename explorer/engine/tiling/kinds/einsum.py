@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
-from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import NoSite, OperandBuilder, Site, SiteContext, Weight
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _Terms(Struct, frozen=True):
@@ -44,31 +48,25 @@ def _terms(equation: str, ranks: tuple[int, int]) -> _Terms:
     return _Terms(left, right, out.replace("...", letters))
 
 
-def _einsum(node: Node, context: SiteContext) -> Site:
-    if len(node.inputs) != 2:
-        raise NoSite("it multiplies no two operands")
-    constant = [name in context.constants for name in node.inputs]
-    if all(constant):
-        raise NoSite("both operands are constant: a runtime folds it away")
-    # the operand that comes from the data counts as the left one
-    order = (1, 0) if constant[0] else (0, 1)
-    names = [node.inputs[i] for i in order]
+def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
+    """The site that an Einsum is.
+
+    Raises:
+        NoSite: It is none.
+    """
+    names, (left, right, out), constant = _letters(node, context)
     a, b = (context.shape(name) for name in names)
     dtype = context.dtype(names[0])
-    if dtype is not None and dtype not in FLOATS:
-        raise NoSite(f"its type is {dtype}, tiled are {', '.join(FLOATS)}")
-    equation = node.attributes["equation"]
-    text = equation.decode() if isinstance(equation, bytes) else str(equation)
-    terms = _terms(text, (len(a), len(b)) if order == (0, 1) else (len(b), len(a)))
-    left, right = (terms.left, terms.right) if order == (0, 1) else (terms.right, terms.left)
-    if any(len(set(side)) != len(side) for side in (left, right, terms.out)):
+    if dtype is not None and dtype not in types:
+        raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
+    if any(len(set(side)) != len(side) for side in (left, right, out)):
         raise NoSite("a letter stands twice in one operand: a diagonal")
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
         raise NoSite("one operand is repeated along an axis of the other")
-    groups = _groups(left, right, terms.out)
+    groups = _groups(left, right, out)
     opened = {c: (0, i) for i, c in enumerate(left) if i in context.opened(names[0])}
-    if not constant[order[1]]:
+    if not constant:
         second = context.opened(names[1])
         opened.update({c: (1, i) for i, c in enumerate(right) if i in second and c not in opened})
     else:
@@ -77,7 +75,46 @@ def _einsum(node: Node, context: SiteContext) -> Site:
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
         # a fixed length of 1 would be repeated
         raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
-    return _site(node, context, names, (left, right, terms.out), groups, sizes, opened, dtype or "float32")
+    return _site(node, context, names, (left, right, out), groups, sizes, opened, dtype or "float32")
+
+
+def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, str, str], bool]:
+    """Both operands, their letters and the output's, and whether the second is stored.
+
+    The operand that comes from the data counts as the left one.
+    """
+    if len(node.inputs) != 2:
+        raise NoSite("it multiplies no two operands")
+    constant = [name in context.constants for name in node.inputs]
+    if all(constant):
+        raise NoSite("both operands are constant: a runtime folds it away")
+    order = (1, 0) if constant[0] else (0, 1)
+    names = [node.inputs[i] for i in order]
+    a, b = (len(context.shape(name)) for name in names)
+    equation = node.attributes["equation"]
+    text = equation.decode() if isinstance(equation, bytes) else str(equation)
+    terms = _terms(text, (a, b) if order == (0, 1) else (b, a))
+    left, right = (terms.left, terms.right) if order == (0, 1) else (terms.right, terms.left)
+    return names, (left, right, terms.out), constant[order[1]]
+
+
+def of_columns(node: Node, context: SiteContext, axis: int, values: Array) -> Array:
+    """Numbers along an axis of the stored operand, as they meet the product: (N,), or (batch, 1, N).
+
+    Raises:
+        NoSite: It is an axis of the depth.
+    """
+    names, (left, right, out), _ = _letters(node, context)
+    batch, _, depth, columns = _groups(left, right, out)
+    shape = context.shape(names[1])
+    letter = right[axis % len(right)]
+    if letter in depth:
+        raise NoSite("its weight has scales along its depth: no one scale is that of a sum")
+    lengths = [1 if c in depth else size for c, size in zip(right, shape, strict=True)]
+    along = values.reshape([-1 if c == letter else 1 for c in right])
+    every = np.broadcast_to(along, lengths).transpose([right.index(c) for c in batch + depth + columns])
+    count = math.prod(shape[right.index(c)] for c in batch)
+    return every.reshape(count, 1, -1) if count != 1 else every.reshape(-1)
 
 
 def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
@@ -203,6 +240,3 @@ def _weight(
         if lies == wanted:
             return Weight(tensor, stored, transposed, K, N, chain, B)
     return None
-
-
-KINDS: Kinds = {("", "Einsum"): _einsum}

@@ -35,10 +35,7 @@ Zero = int | Array | str
 """A zero point: one number, one for every row or column, or the value name of one that is computed."""
 
 Spread = Callable[[Array], Array]
-"""Numbers, one for every column of the product, in the shape in which they meet it."""
-
-Tail = Callable[[GraphBuilder, str, Spread], str]
-"""Writes what comes behind the sum in int32, to numbers of the output's type."""
+"""Numbers in the shape in which they meet the product."""
 
 
 class Terms(Struct, frozen=True):
@@ -54,6 +51,22 @@ class Terms(Struct, frozen=True):
     b: Zero = 0
     bias: Array | None = None
     given: str = ""
+
+
+class Columns(Struct, frozen=True):
+    """How numbers meet the product, (M, N) or (batch, M, N).
+
+    Attributes:
+        channels: Of the weight's channels, one for each, or one for all.
+        bias: Of a bias, as the operator reads it.
+    """
+
+    channels: Spread
+    bias: Spread
+
+
+Tail = Callable[[GraphBuilder, str, Columns], str]
+"""Writes what comes behind the sum in int32, to numbers of the output's type."""
 
 
 def numbers(context: SiteContext, name: str) -> Array | None:
@@ -85,18 +98,28 @@ def _input(node: Node, at: int) -> str:
     return node.inputs[at] if len(node.inputs) > at else ""
 
 
-def integral(node: Node, context: SiteContext, base: Site, terms: Terms, tail: Tail | None) -> Site:
+def integral(
+    node: Node,
+    context: SiteContext,
+    base: Site,
+    terms: Terms,
+    tail: Tail | None,
+    columns: Columns | None = None,
+) -> Site:
     """The site of an operator on integers, made of the one that the same operator on floats would be.
 
     Args:
         node: The operator.
         context: The graph around it.
-        base: The site of a Gemm, MatMul or Conv of the same operands, whose `finish` only moves elements.
+        base: The site of a Gemm, MatMul, Conv, ConvTranspose or Einsum of the same operands, whose `finish`
+            only moves elements.
         terms: Zero points and bias.
         tail: What comes behind the sum; None if the sum is the output.
+        columns: How numbers of the weight's channels and of the bias meet the product; None as they do where
+            it is made as the operator says.
     """
     given = list(base.inputs)
-    other = base.weight.tensor.dtype if base.weight is not None else context.dtype(base.inputs[-1])
+    other = base.weight.tensor.dtype if base.weight is not None else operand_type(context, base.inputs[-1])
     if other not in BYTES:
         raise NoSite(f"its weight is of type {other}, tiled are {', '.join(BYTES)}")
     at: dict[str, int] = {}
@@ -104,25 +127,17 @@ def integral(node: Node, context: SiteContext, base: Site, terms: Terms, tail: T
         if isinstance(name, str) and name and name not in at:
             at[name] = len(given)
             given.append(name)
-    if base.node.op == "Conv" and base.batch != 1 and base.weight is None:
-        raise NoSite("groups of a computed kernel of integers: left as they were")
-    packed = base.batch != 1 and base.weight is not None
-    if packed and not (isinstance(terms.b, int) and terms.b == 0):
-        raise NoSite("groups whose weights have a zero point: left as they were")
-    moved = base.finish
-    rank = len(context.known(node.outputs[0]) or ())
-
-    def spread(values: Array) -> Array:
-        """One for every channel, where channels lie first."""
-        return values.reshape(-1, *(1,) * (rank - 2)) if packed and values.size > 1 else values
+    if base.weight is not None and base.weight.cut is not None and terms.b != 0:
+        if not isinstance(terms.b, int):
+            raise NoSite("more than one zero point of its kernels: left as it was")
+        base = replace(base, right=_filled(base.weight, terms.b))
+    met = columns or columns_of(base, context)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
-        if packed:
-            z = moved(builder, z, inputs)
-        z = _reckoned(builder, z, inputs, at, base, terms, spread)
+        z = _reckoned(builder, z, inputs, at, base, terms, met)
         if tail is not None:
-            z = tail(builder, z, spread)
-        return z if packed else moved(builder, z, inputs)
+            z = tail(builder, z, met)
+        return base.finish(builder, z, inputs)
 
     return replace(
         base,
@@ -134,6 +149,53 @@ def integral(node: Node, context: SiteContext, base: Site, terms: Terms, tail: T
     )
 
 
+def _filled(weight: Weight, zero: int) -> Weight:
+    """A weight cut from kernels, with the zero point off the blocks of groups: no number is there."""
+    make = weight.cut
+    assert make is not None
+
+    def cut(at: int, k: int, n: int, height: int, width: int, fill: int) -> Array:
+        block: Array = make(at, k, n, height, width, zero)
+        block[max(0, weight.K - k) :] = fill
+        block[:, max(0, weight.N - n) :] = fill
+        return block
+
+    return replace(weight, cut=cut, layout=(*weight.layout, zero))
+
+
+def operand_type(context: SiteContext, name: str) -> str | None:
+    """Element type of a value, stored or not; None if it is not known."""
+    stored = context.constants.resolve(name)
+    return stored[0].dtype if stored is not None else context.dtype(name)
+
+
+def columns_of(base: Site, context: SiteContext, *, turned: bool = False) -> Columns:
+    """As an operator says it: of images a number is one channel's, of a Gemm it is broadcast.
+
+    Where the weight stood on the left (`turned`) the product is made the other way round.
+    """
+    if base.node.op in ("Conv", "ConvTranspose"):
+        made = (context.known(base.node.outputs[0]) or (0, base.N))[1]
+        packs = -(-made // base.N)
+
+        def each(values: Array) -> Array:
+            """The channels of every pack of groups, in every phase."""
+            if values.size == 1:
+                return values
+            # groups of a transposed convolution share their kernels' scales
+            values = np.resize(values, made)
+            if base.batch == 1:
+                return values
+            filled = np.zeros(packs * base.N, values.dtype)
+            filled[:made] = values
+            return np.tile(filled.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
+
+        return Columns(each, each)
+    if not turned:
+        return Columns(lambda values: values, lambda values: values)
+    return Columns(lambda values: values, lambda values: np.atleast_2d(values).T if values.ndim else values)
+
+
 def _reckoned(
     builder: GraphBuilder,
     z: str,
@@ -141,19 +203,21 @@ def _reckoned(
     at: Mapping[str, int],
     base: Site,
     terms: Terms,
-    spread: Spread,
+    met: Columns,
 ) -> str:
     """The sum with its bias, and without what the zero points added to it."""
     a, b = terms.a, terms.b
     right = base.right
-    added = np.zeros(1, np.int64) if terms.bias is None else terms.bias.astype(np.int64)
+    added = np.zeros(1, np.int64) if terms.bias is None else met.bias(terms.bias.astype(np.int64))
     sums: Array | None = None
     if isinstance(right, Weight) and not (isinstance(a, int) and a == 0):
         sums = column_sums(right)
+        if base.stacked:
+            sums = sums.reshape(-1, 1, right.N)
         if isinstance(a, int) and not terms.given:
             added = added - a * sums
     if added.any():
-        z = builder.add("Add", (z, _whole(builder, spread(added), "bias")), "biased")
+        z = builder.add("Add", (z, _whole(builder, added, "bias")), "biased")
     if terms.given:
         z = builder.add("Add", (z, inputs[at[terms.given]]), "bias_added")
     worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.given)))
@@ -161,13 +225,19 @@ def _reckoned(
     zero = _zero_value(builder, a, inputs, at, "x_zero", column=True) if worth or some else ""
     if zero and worth:
         if sums is not None:
-            below = _whole(builder, spread(sums), "w_sums")
+            below = _whole(builder, sums, "w_sums")
         else:
             assert not isinstance(right, Weight)
             below = _summed(builder, right, inputs, base, 0, "w", "")
-        lost = builder.add("Mul", (zero, below), "x_zero_worth")
-        z = builder.add("Sub", (z, lost), "x_zero_off")
+        if isinstance(a, int):
+            # added as a bias is: of what is stored it is one
+            less = builder.add("Mul", (_whole(builder, np.asarray(-a), "x_zero_less"), below), "x_zero_worth")
+            z = builder.add("Add", (z, less), "x_zero_off")
+        else:
+            lost = builder.add("Mul", (zero, below), "x_zero_worth")
+            z = builder.add("Sub", (z, lost), "x_zero_off")
     if some:
+        b = met.channels(b) if isinstance(b, np.ndarray) else b
         beside = _zero_value(builder, b, inputs, at, "w_zero", column=False)
         across = _summed(builder, base.left, inputs, base, 1, "x", zero)
         lost = builder.add("Mul", (across, beside), "w_zero_worth")
@@ -220,8 +290,8 @@ def _summed(
 def requantization(scale: Array, zero: Array) -> Tail:
     """Times `scale` in float32, rounded half to even, with the zero point, saturated: as onnxruntime does."""
 
-    def tail(builder: GraphBuilder, z: str, spread: Spread) -> str:
-        z = rescaling(scale)(builder, z, spread)
+    def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
+        z = rescaling(scale)(builder, z, met)
         one = builder.number(1, np.float32, "quantum")
         point = builder.constant(tensor_from_array("", zero.reshape(())), "y_zero")
         return builder.add("QuantizeLinear", (z, one, point), "requantised")
@@ -232,9 +302,9 @@ def requantization(scale: Array, zero: Array) -> Tail:
 def rescaling(scale: Array) -> Tail:
     """Times `scale` in float32."""
 
-    def tail(builder: GraphBuilder, z: str, spread: Spread) -> str:
+    def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
         z = builder.add("Cast", (z,), "y_float", attributes={"to": dtype_code("float32")})
-        values = np.ascontiguousarray(spread(scale.reshape(-1) if scale.size > 1 else scale.reshape(())))
+        values = np.ascontiguousarray(met.channels(scale if scale.size > 1 else scale.reshape(())))
         return builder.add("Mul", (z, builder.constant(tensor_from_array("", values), "scale")), "rescaled")
 
     return tail
@@ -252,9 +322,7 @@ def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zer
 
 
 def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
-    """The product of the same operands in floats."""
-    if x in context.constants and w not in context.constants:
-        raise NoSite("the weight stands on the left of an integer product: left as it was")
+    """The product of the same operands in floats; `x` stands on the left."""
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
     return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, BYTES)
 
@@ -275,14 +343,22 @@ def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
         value = inputs[1 if w in context.constants else 2]
         return value if shape == () else builder.reshape(value, (), "x_around_value")
 
-    plain = Node("Conv", (x, w), node.outputs, name=node.name, attributes=node.attributes)
+    op = node.op if node.op == "ConvTranspose" else "Conv"
+    plain = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
     return convolution(plain, context, BYTES, around)
+
+
+def _left(node: Node, context: SiteContext) -> None:
+    """Refuses a weight on the left, whose zero points would stand at its rows."""
+    if node.inputs[0] in context.constants:
+        raise NoSite("the weight stands on the left of an integer product: left as it was")
 
 
 def _integer(node: Node, context: SiteContext) -> Site:
     """MatMulInteger and ConvInteger: X, W, their zero points."""
     zeros = _checked(node, context, (2, 3))
     x, w = node.inputs[:2]
+    _left(node, context)
     base = slid(node, context, x, w, zeros[0]) if node.op == "ConvInteger" else matrix(node, context, x, w)
     return integral(node, context, base, Terms(*zeros), None)
 
@@ -333,6 +409,7 @@ def _quantized(op: str, bias: int, out: int) -> Callable[[Node, SiteContext], Si
             raise NoSite("its bias is computed: left as it was")
         terms = Terms(*zeros, bias=stored, given=given if stored is None else "")
         x, w = node.inputs[0], node.inputs[3]
+        _left(node, context)
         conv = op == "Conv"
         base = slid(node, context, x, w, zeros[0]) if conv else matrix(node, context, x, w, op)
         return integral(node, context, base, terms, tail)

@@ -58,8 +58,6 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     # W X = (X^T W^T)^T: with the weight on the left both operands turn
     weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
     if weight is None or (swapped and len(shape) != 2):
-        if types is not FLOATS:
-            raise NoSite("a stack of stored integers, or one on the left of a stack: left as it was")
         return _stacks(node, context, dtype or "float32", turned=swapped)
     if swapped:
         trans_x = not trans_x

@@ -1,8 +1,9 @@
-"""Gemm, MatMul and Conv between DequantizeLinear nodes, as a quantiser writes them ('QDQ').
+"""Products between DequantizeLinear nodes, as a quantiser writes them ('QDQ').
 
 Where both operands were quantised, the tiles are products of the stored bytes, and the sum in int32 is turned
 into floats once: that is what such a graph tells an accelerator to do. The QuantizeLinear behind it stays.
-Where only the weight was, the tiles are of floats, and the weight is stored as the floats that it stands for.
+Where only the weight was, or for another reason, which the site says, the tiles are of floats, and the weight
+is stored as the floats that it stands for.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.kinds import conv, integer, linear
-from explorer.engine.tiling.sites import Kinds, Site, SiteContext
+from explorer.engine.tiling.kinds import conv, einsum, integer, linear
+from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,75 +54,135 @@ def _quantised(context: SiteContext, name: str) -> _QuantizedOperand | None:
     return _QuantizedOperand(node, node.inputs[0], scale, zero, int(node.attributes.get("axis", 1)))
 
 
-def _type(context: SiteContext, name: str) -> str | None:
-    stored = context.constants.resolve(name)
-    return stored[0].dtype if stored is not None else context.dtype(name)
+class _InFloats(Exception):
+    """The operator multiplies floats; the text says why, '' where nothing of it is quantized."""
 
 
-def _integers(node: Node, context: SiteContext) -> Site | None:
-    """The site in integers; None where the operator is one of floats."""
-    x, w = (_quantised(context, name) for name in node.inputs[:2])
-    if x is None or w is None or node.inputs[0] == node.inputs[1]:
-        return None
-    if (
-        _type(context, x.name) not in integer.BYTES
-        or _type(context, w.name) not in integer.BYTES
-        or x.name in context.constants
-    ):
-        return None
+def _integers(node: Node, context: SiteContext) -> Site:
+    """The site in integers.
+
+    Raises:
+        _InFloats, NoSite: There is none.
+    """
+    turned = node.inputs[0] in context.constants
+    x, w = (_quantised(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
+    if x is None or w is None:
+        raise _InFloats(_unquantised(node, context, turned))
+    for operand, what in ((x, "input"), (w, "weight")):
+        dtype = integer.operand_type(context, operand.name)
+        if dtype not in integer.BYTES:
+            raise _InFloats(f"its {what} is of type {dtype}, multiplied as integers are 8 bits")
     if x.scale.size != 1 or x.zero.size != 1:
-        return None
-    attributes = node.attributes
-    if any(float(attributes.get(factor, 1.0)) != 1.0 for factor in ("alpha", "beta")):
-        return None
-    if w.scale.size != 1 or w.zero.size != 1:
-        rank = len(context.known(w.name) or (0, 0))
-        columns = 0 if node.op == "Conv" or attributes.get("transB", 0) else rank - 1
-        if w.axis % rank != columns or w.name not in context.constants:
-            return None
+        raise _InFloats("its input has scales along an axis")
+    alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
+    zeros = int(x.zero.reshape(())), integer.single(w.zero)
+    base = _base(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
+    columns = _columns(node, context, w, base, turned=turned)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
+    if node.op == "ConvTranspose" and scale.size > 1:
+        # groups share the scales of their kernels
+        scale = np.resize(scale, context.shape(node.outputs[0])[1])
     absorbed = [x.node, w.node]
-    terms = integer.Terms(int(x.zero.reshape(())), integer.single(w.zero))
-    tail = integer.rescaling(scale)
+    terms, tail = integer.Terms(*zeros), integer.rescaling(scale * np.float32(alpha))
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    if bias:
-        found = _bias(context, bias, scale)
-        if found is None:
-            return None
-        stored, maker = found
+    if bias and beta:
+        added, maker = _bias(context, bias, scale, (alpha, beta))
         absorbed += [maker] if maker is not None else []
-        if stored.dtype == np.int32:
-            terms = replace(terms, bias=stored)
+        if added.dtype == np.int32:
+            terms = replace(terms, bias=added)
         else:
-            tail = _added(tail, stored)
-    if node.op == "Conv":
-        base = integer.slid(node, context, x.name, w.name, terms.a)
-    else:
-        base = integer.matrix(node, context, x.name, w.name, node.op)
-    return replace(integer.integral(node, context, base, terms, tail), absorbed=tuple(absorbed))
+            tail = _added(tail, added)
+    return replace(integer.integral(node, context, base, terms, tail, columns), absorbed=tuple(absorbed))
 
 
-def _bias(context: SiteContext, name: str, scale: Array) -> tuple[Array, Node | None] | None:
-    """The bias in the integers of the sum if it was quantised so, else in floats; None if it is computed."""
-    found = _quantised(context, name)
-    if found is None:
-        plain = integer.numbers(context, name)
-        return None if plain is None else (plain.astype(np.float32), None)
-    stored = integer.numbers(context, found.name)
+def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
+    """Why an operator without two operands that were quantized is one of floats."""
+    names = node.inputs[1::-1] if turned else node.inputs[:2]
+    makers = [context.constants.producers.get(name) for name in names]
+    behind = [maker is not None and maker.op == "DequantizeLinear" for maker in makers]
+    if not any(behind):
+        return ""
+    for what, given, name in zip(("input", "weight"), behind, names, strict=True):
+        if not given:
+            return f"its {what} is not quantized"
+        if _quantised(context, name) is None:
+            return f"its {what} has scales in blocks, or such as are computed"
+    return ""
+
+
+def _base(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
+    """The same product of what was quantized, in the order in which the operator reads it."""
+    if node.op in ("Conv", "ConvTranspose"):
+        return integer.slid(node, context, *names, zero)
+    if node.op == "Einsum":
+        same = Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
+        return einsum.product(same, context, integer.BYTES)
+    return integer.matrix(node, context, *names, node.op)
+
+
+def _columns(
+    node: Node, context: SiteContext, w: _QuantizedOperand, base: Site, *, turned: bool
+) -> integer.Columns:
+    """How the scales of a weight meet the product.
+
+    Raises:
+        _InFloats: They are not those of its columns.
+    """
+    usual = integer.columns_of(base, context, turned=turned)
+    if w.scale.size == w.zero.size == 1:
+        return usual
+    stored = context.constants.resolve(w.name)
     if stored is None:
-        return None
-    same = np.array_equal(np.broadcast_to(found.scale, scale.shape), scale) if found.scale.ndim < 2 else False
-    if stored.dtype == np.int32 and same and not found.zero.any():
-        return stored, found.node
-    return ((stored - found.zero.astype(np.int64)).astype(np.float32) * found.scale), found.node
+        raise _InFloats("scales along an axis of what is computed")
+    rank = len(stored[2])
+    axis = w.axis % rank
+    if node.op == "Einsum":
+        return replace(
+            usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(node, context, axis, v)
+        )
+    if node.op in ("Conv", "ConvTranspose"):
+        columns = int(node.op == "ConvTranspose")
+    else:
+        turns = bool(node.attributes.get("transA" if turned else "transB", 0)) and node.op == "Gemm"
+        columns = rank - 1 if turned == turns else rank - 2
+    if axis != columns or rank == 1:
+        raise _InFloats("its weight has scales along its depth: no one scale is that of a sum")
+    return usual
+
+
+def _bias(
+    context: SiteContext, name: str, scale: Array, factors: tuple[float, float]
+) -> tuple[Array, Node | None]:
+    """The bias in the integers of the sum where it is so many of them, else in floats, and what made it.
+
+    Beside alpha the sum holds beta / alpha times the bias.
+
+    Raises:
+        _InFloats: It is computed.
+    """
+    plain = integer.numbers(context, name)
+    if plain is None:
+        raise _InFloats("its bias is computed")
+    alpha, beta = factors
+    found = _quantised(context, name)
+    stored = integer.numbers(context, found.name) if found is not None else None
+    if found is not None and stored is not None and stored.dtype == np.int32 and not found.zero.any():
+        last = found.scale.size == 1 or stored.ndim == 1 or found.axis % stored.ndim == stored.ndim - 1
+        same = last and found.scale.size in (1, scale.size)
+        if same and np.array_equal(np.broadcast_to(found.scale, scale.shape), scale):
+            times = beta / alpha if alpha else 0.5
+            wide = stored.astype(np.float64) * times
+            if times.is_integer() and np.abs(wide).max(initial=0) < 2**31:
+                return wide.astype(np.int32), found.node
+    return np.float32(beta) * plain.astype(np.float32), found.node if found is not None else None
 
 
 def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
     """A tail with a bias in floats behind it."""
 
-    def both(builder: GraphBuilder, z: str, spread: integer.Spread) -> str:
-        z = tail(builder, z, spread)
-        values = np.ascontiguousarray(spread(bias).astype(np.float32))
+    def both(builder: GraphBuilder, z: str, met: integer.Columns) -> str:
+        z = tail(builder, z, met)
+        values = np.ascontiguousarray(met.bias(bias).astype(np.float32))
         return builder.add(
             "Add", (z, builder.constant(tensor_from_array("", values), "bias_float")), "float_biased"
         )
@@ -133,8 +194,12 @@ def _or_floats(
     kind: Callable[[Node, SiteContext], Site],
 ) -> Callable[[Node, SiteContext], Site]:
     def found(node: Node, context: SiteContext) -> Site:
-        site = _integers(node, context)
-        return kind(node, context) if site is None else site
+        if len(node.inputs) < 2:
+            return kind(node, context)
+        try:
+            return _integers(node, context)
+        except (_InFloats, NoSite) as why:
+            return replace(kind(node, context), in_floats=str(why).removesuffix(": left as it was"))
 
     return found
 
@@ -143,4 +208,6 @@ KINDS: Kinds = {
     ("", "Gemm"): _or_floats(linear.product),
     ("", "MatMul"): _or_floats(linear.product),
     ("", "Conv"): _or_floats(conv.convolution),
+    ("", "ConvTranspose"): _or_floats(conv.convolution),
+    ("", "Einsum"): _or_floats(einsum.product),
 }

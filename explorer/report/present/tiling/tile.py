@@ -84,6 +84,7 @@ def how_tiled(site: SitePlan) -> list[Field]:
         Field("form", site.form),
         Field("utilization", utilization(site.utilisation)),
         Field("tile matmuls", exact_text(site.products)),
+        *([Field("in floats", Span(site.in_floats, "warning"))] if site.in_floats else []),
         *([Field("in a pass", Span(runs, "formula"))] if (runs := runs_text(site.calls)) else []),
         *([Field("known at run time", Span(", ".join(site.dynamic), "warning"))] if site.dynamic else []),
     ]
@@ -155,6 +156,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(
             Paragraph(f"How often {many} depends on the data: that makes the sums unknown.", "warning")
         )
+    notes += _in_floats(fact)
     if any(site.calls == 0 for site in fact.sites):
         notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
     notes.append(
@@ -167,9 +169,21 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     return notes
 
 
+def _in_floats(fact: Plan) -> list[Block]:
+    """Which quantized matmuls are tiled as floats, and why."""
+    reasons = dict.fromkeys(site.in_floats for site in fact.sites if site.in_floats)
+    named = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
+    return [
+        Paragraph(f"In floats, although quantized: {and_more(names)} ({why}).", "warning")
+        for why, names in named.items()
+    ]
+
+
 def _operator(site: SitePlan) -> str:
     """What the site is, and how often it runs in one pass of the model."""
-    return ", ".join(filter(None, (site.op + (" + bias" if site.bias else ""), runs_text(site.calls))))
+    floats = "in floats" if site.in_floats else ""
+    what = site.op + (" + bias" if site.bias else ""), floats, runs_text(site.calls)
+    return ", ".join(filter(None, what))
 
 
 def _of_all(count: int | None, times: int) -> int | None:

@@ -1,0 +1,188 @@
+"""Quantized products of every operator: tiles of integers, proved exact, or why they are of floats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer import Session
+from explorer.cli.main import main
+from explorer.engine.formats.onnx import reader
+from explorer.engine.graph.model import Model
+from explorer.facts import TileSpec
+from explorer.facts.quantize import QuantizeSpec
+from tests.engine.proof.test_integer import with_constant
+from tests.engine.proof.tiled import prove, with_array
+
+Shape = tuple[int, ...]
+
+_STRIDED = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}
+
+CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Shape], Shape]] = {
+    "Gemm with alpha and beta": (
+        "Gemm",
+        "x w b",
+        {"alpha": 0.3, "beta": 0.7},
+        {"w": (13, 11), "b": (11,)},
+        (7, 11),
+    ),
+    "Gemm with alpha = beta": (
+        "Gemm",
+        "x w b",
+        {"alpha": 0.5, "beta": 0.5},
+        {"w": (13, 11), "b": (11,)},
+        (7, 11),
+    ),
+    "Gemm with beta a multiple of alpha": (
+        "Gemm",
+        "x w b",
+        {"alpha": -0.5, "beta": 2.0, "transB": 1},
+        {"w": (11, 13), "b": (11,)},
+        (7, 11),
+    ),
+    "Gemm without its bias": ("Gemm", "x w b", {"beta": 0.0}, {"w": (13, 11), "b": (11,)}, (7, 11)),
+    "Gemm, weight on the left": ("Gemm", "w x b", {"transB": 1}, {"w": (11, 13), "b": (11, 1)}, (11, 7)),
+    "MatMul, weight on the left": ("MatMul", "w x", {}, {"w": (11, 7)}, (11, 13)),
+    "MatMul, a stack on the left": ("MatMul", "w s", {}, {"w": (11, 4)}, (3, 11, 5)),
+    "MatMul, a stack of weights": ("MatMul", "s w", {}, {"w": (3, 5, 6)}, (3, 4, 6)),
+    "MatMul with itself": ("MatMul", "q q", {}, {}, (6, 6)),
+    "ConvTranspose": ("ConvTranspose", "i w b", _STRIDED, {"w": (4, 5, 3, 3), "b": (5,)}, (2, 5, 10, 10)),
+    "ConvTranspose in groups": (
+        "ConvTranspose",
+        "i w b",
+        {**_STRIDED, "group": 2},
+        {"w": (4, 3, 3, 3), "b": (6,)},
+        (2, 6, 10, 10),
+    ),
+    "Conv in groups": ("Conv", "i w b", {"group": 2}, {"w": (6, 2, 3, 3), "b": (6,)}, (2, 6, 3, 3)),
+    "Conv in groups, computed kernel": ("Conv", "i k", {"group": 2}, {}, (2, 6, 3, 3)),
+    "Einsum": ("Einsum", "s w", {"equation": "bik,kj->bij"}, {"w": (5, 6)}, (3, 4, 6)),
+    "Einsum into heads": ("Einsum", "s w", {"equation": "btd,hde->bhte"}, {"w": (2, 5, 3)}, (3, 2, 4, 3)),
+    "Einsum, a weight a group": ("Einsum", "s w", {"equation": "gtd,gde->gte"}, {"w": (3, 5, 6)}, (3, 4, 6)),
+    "Einsum, weight on the left": ("Einsum", "w s", {"equation": "kj,bik->jbi"}, {"w": (5, 6)}, (6, 3, 4)),
+}
+"""What a user calls each product: operator, what it reads, attributes, what is stored, the output's shape."""
+
+FEEDS: dict[str, Shape] = {"x": (7, 13), "s": (3, 4, 5), "q": (6, 6), "i": (2, 4, 5, 5), "k": (6, 2, 3, 3)}
+
+
+def saved(path: Path, name: str) -> str:
+    op, names, attributes, stored, out = CASES[name]
+    draw = np.random.default_rng(3)
+    nodes = [helper.make_node(op, names.split(), ["y"], name="fc", **attributes)]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, FEEDS[n])
+            for n in dict.fromkeys(names.split())
+            if n not in stored
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)],
+        [numpy_helper.from_array(draw.normal(size=s).astype(np.float32), n) for n, s in stored.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return str(path)
+
+
+def quantized(tmp_path: Path, name: str, spec: QuantizeSpec) -> str:
+    where = str(tmp_path / "q.onnx")
+    with Session(saved(tmp_path / "a.onnx", name)) as session:
+        session.quantize(spec, output=where, report=False)
+    return where
+
+
+def read(where: str) -> Model:
+    onnx.save(onnx.shape_inference.infer_shapes(onnx.load(where)), where)
+    return reader.read(where)
+
+
+def both(kind: str) -> QuantizeSpec:
+    return QuantizeSpec(weight=kind, input=kind)
+
+
+TILED = TileSpec((4, 3, 5), grouped="pack")
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("form", ["lab", "scan", "batched"])
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_quantized_product_is_tiled_as_integers_and_proved_exact(
+    tmp_path: Path, name: str, kind: str, form: Any
+) -> None:
+    found = prove(read(quantized(tmp_path, name, both(kind))), replace(TILED, form=form))
+    assert found.passed, found.verdict
+    assert "exact integer arithmetic" in found.sites[0].reason
+
+
+def a_code(made: Model) -> Model:
+    """The last number of the last stored tile, or of the weight where it is cut as it runs, one further."""
+    stored = made.graph.initializers
+    tiles = [n for n in stored if "/tile_" in n] or [n for n in stored if n.startswith("w_quantized")]
+
+    def changed(codes: np.ndarray) -> np.ndarray:
+        flat = codes.reshape(-1)
+        flat[-1] += 1 if flat[-1] < 100 else -1
+        return codes
+
+    return with_array(made, tiles[-1], changed)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])
+def test_one_changed_code_of_a_weight_is_found(tmp_path: Path, name: str) -> None:
+    found = prove(read(quantized(tmp_path, name, both("int8"))), replace(TILED, form="lab"), a_code)
+    assert not found.passed
+    assert found.verdict_kind == "different"
+
+
+SPOILT: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
+    "alpha forgotten": ("Gemm with alpha and beta", "/scale", lambda v: v / np.float32(0.3)),
+    "beta forgotten": ("Gemm with alpha and beta", "/bias_float", lambda v: v / np.float32(0.7)),
+    "beta over alpha forgotten": ("Gemm with beta a multiple of alpha", "/bias", lambda v: v // -4),
+    "the scale of another channel": ("ConvTranspose", "/scale", lambda v: np.roll(v, 1, -1)),
+    "the bias of another channel": ("ConvTranspose in groups", "/bias", lambda v: np.roll(v, 1, -1)),
+    "the scale of another head": ("Einsum into heads", "/scale", lambda v: np.roll(v, 1, -1)),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("fault", SPOILT)
+def test_what_stands_behind_the_sum_is_proved_too(tmp_path: Path, fault: str) -> None:
+    name, label, change = SPOILT[fault]
+    source = read(quantized(tmp_path, name, both("int8")))
+    found = prove(source, replace(TILED, form="unrolled"), with_constant(label, change))
+    assert not found.passed
+
+
+LEFT: dict[str, tuple[str, QuantizeSpec, str]] = {
+    "weights only": ("Einsum", QuantizeSpec(weight="int8", input="float32"), "its input is not quantized"),
+    "blocks": (
+        "Einsum",
+        replace(both("int8"), block=2),
+        "its weight has scales in blocks, or such as are computed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_why_a_quantized_product_stays_in_floats_is_told(
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, spec, reason = LEFT[case]
+    where = quantized(tmp_path, name, spec)
+    assert main(["tile", where, "--json"]) == 0
+    (site,) = json.loads(capsys.readouterr().out)["plan"]["sites"]
+    assert site["in_floats"] == reason
+    assert main(["tile", where]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"In floats, although quantized: fc ({reason})" in said
