@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from explorer.facts.quantize import Accumulator
+
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]
 Grouped = Literal["leave", "pack"]
@@ -56,6 +58,8 @@ class TileSpec(Struct, frozen=True):
         rules: What is asked of some sites only; the first that speaks of a value decides it.
         origins: Who said the values above, by their names: 'npu.toml:3', 'command line'; a value that is not
             among them is the default.
+        accumulator: Bits of the hardware's accumulator: sums of integers that do not fit it are named; 0 for
+            none.
         config: Path of the file that such values and the rules stand in; '' for none.
     """
 
@@ -67,6 +71,7 @@ class TileSpec(Struct, frozen=True):
     rules: tuple[TileRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
     config: str = ""
+    accumulator: int = 0
 
 
 class SitePlan(Struct, frozen=True):
@@ -99,6 +104,7 @@ class SitePlan(Struct, frozen=True):
             M and what follows from it are those of the first call.
         in_floats: Why its quantized operands are multiplied as floats; '' where they are multiplied as
             integers, or nothing of it is quantized.
+        sums: What an accumulator has to hold; None of floats, or where no accumulator was named.
     """
 
     name: str
@@ -124,6 +130,7 @@ class SitePlan(Struct, frozen=True):
     macs: int | None = None
     rows: tuple[tuple[int, int], ...] = ()
     in_floats: str = ""
+    sums: Accumulator | None = None
 
     @property
     def products_total(self) -> int | None:
@@ -166,6 +173,8 @@ class Plan(Struct, frozen=True):
         dims: The sizes of symbolic dimensions that the figures are for.
         free: Those of `dims` that stay open in the tiled graph: it takes every size.
         decomposed: Nodes that were taken apart so that their products stand by themselves.
+        accumulator_bits: Of the accumulator that the hardware has; 0 where none was named.
+        overflows: Sites with sums that do not fit it, for some input.
     """
 
     tile: tuple[int, int, int]
@@ -179,6 +188,8 @@ class Plan(Struct, frozen=True):
     dims: Mapping[str, int] = field(default_factory=dict)
     free: tuple[str, ...] = ()
     decomposed: tuple[str, ...] = ()
+    accumulator_bits: int = 0
+    overflows: tuple[str, ...] = ()
 
 
 def scope_of(name: str) -> str:

@@ -86,6 +86,7 @@ _SITE = (
     "place",
     "calls",
     "in_floats",
+    "sums",
 )
 
 
@@ -418,6 +419,8 @@ def plan(fact: Plan) -> Document:
         "dims": to_json(fact.dims),
         "free": list(fact.free),
         "decomposed": list(fact.decomposed),
+        "accumulator_bits": fact.accumulator_bits,
+        "overflows": list(fact.overflows),
     }
 
 

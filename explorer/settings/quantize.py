@@ -27,7 +27,18 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
 from explorer.facts.quantize.spec import Calibrator, Granularity, QuantizeForm
-from explorer.settings.tables import Readers, SettingsFile, content, flag, one_of, shape, text, texts, written
+from explorer.settings.tables import (
+    Readers,
+    SettingsFile,
+    accumulator_bits,
+    content,
+    flag,
+    one_of,
+    shape,
+    text,
+    texts,
+    written,
+)
 from explorer.settings.tiling import COMMAND_LINE
 
 _ASKS = (*PARTS, "granularity", "symmetric", "block", "on")
@@ -173,12 +184,6 @@ def _percentile(value: Any, where: str) -> float:
     raise Misuse(f"of {value} % no range can be made", where=where, hint="99.999")
 
 
-def _accumulator(value: Any, where: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 2 <= value <= 64):
-        return value
-    raise Misuse(f"an accumulator of '{value}' bits cannot be", where=where, hint="give 2 to 64")
-
-
 _BOTH: Readers = {
     **dict.fromkeys(PARTS, text),
     "granularity": one_of(get_args(Granularity)),
@@ -190,7 +195,7 @@ _GENERAL: Readers = {
     "form": one_of(get_args(QuantizeForm)),
     "calibrator": one_of(get_args(Calibrator)),
     "percentile": _percentile,
-    "accumulator": _accumulator,
+    "accumulator": accumulator_bits,
     "ops": texts,
     "sites": texts,
 }

@@ -263,6 +263,13 @@ def flag(value: Any, where: str) -> bool:
     return value
 
 
+def accumulator_bits(value: Any, where: str) -> int:
+    """Reads the bits of a hardware's accumulator, 0 for none."""
+    if isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 2 <= value <= 64):
+        return value
+    raise Misuse(f"an accumulator of '{value}' bits cannot be", where=where, hint="give 2 to 64")
+
+
 def shape(value: Any, where: str) -> str:
     """Conditions on M, K and N."""
     found = text(value, where)

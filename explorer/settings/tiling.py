@@ -5,6 +5,7 @@
     edges = "ragged"
     form = "auto"
     grouped = "leave"
+    accumulator = 24          # bits: sums of integers that do not fit are named
     sites = ["*classifier*"]  # only these; all without it
 
     [[site]]                  # the first table that means a site and has a value decides that value
@@ -30,7 +31,17 @@ from explorer.base.errors import Misuse
 from explorer.facts import Edges, Form, Plan, TileRule, TileSpec
 from explorer.facts.tiling import Grouped
 from explorer.settings.parse import parse_tile
-from explorer.settings.tables import SettingsFile, content, flag, one_of, shape, text, texts, written
+from explorer.settings.tables import (
+    SettingsFile,
+    accumulator_bits,
+    content,
+    flag,
+    one_of,
+    shape,
+    text,
+    texts,
+    written,
+)
 
 COMMAND_LINE = "command line"
 """Origin of what was typed."""
@@ -97,7 +108,12 @@ _BOTH: Mapping[str, Any] = {
     "edges": one_of(get_args(Edges)),
     "form": one_of(get_args(Form)),
 }
-_GENERAL: Mapping[str, Any] = {**_BOTH, "grouped": one_of(get_args(Grouped)), "sites": texts}
+_GENERAL: Mapping[str, Any] = {
+    **_BOTH,
+    "grouped": one_of(get_args(Grouped)),
+    "accumulator": accumulator_bits,
+    "sites": texts,
+}
 _PARTICULAR: Mapping[str, Any] = {
     "site": text,
     "op": text,

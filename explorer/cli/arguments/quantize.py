@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from explorer.cli.arguments.options import Option
 
+ACCUMULATOR = Option(
+    "--accumulator",
+    "bits of the hardware's accumulator: layers whose sums of integers do not fit it are named",
+    "BITS",
+    least=2,
+)
+
 FORMATS = (
     Option(
         "--to",
@@ -65,12 +72,7 @@ FORMATS = (
         "99.999",
         reads="limit",
     ),
-    Option(
-        "--accumulator",
-        "bits of the hardware's accumulator: layers whose sums of integers do not fit it are named",
-        "BITS",
-        least=2,
-    ),
+    ACCUMULATOR,
 )
 """What a specification is made of."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.verification import Tolerance
 
-_FIELDS = {"tile": "tile", "site": "sites", "edges": "edges", "form": "form", "grouped": "grouped"}
+_FIELDS = {"site": "sites", **{name: name for name in ("tile", "edges", "form", "grouped", "accumulator")}}
 """Options of a tiling, and the fields of `TileSpec` that they are."""
 
 

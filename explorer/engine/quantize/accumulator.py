@@ -14,17 +14,13 @@ from explorer.engine.quantize.errors import GridOf
 from explorer.engine.quantize.grids import bias_values
 from explorer.engine.quantize.number_formats.integer import Integer
 from explorer.engine.quantize.number_formats.number_format import Array
+from explorer.engine.tiling.accumulator import signed_bits
 from explorer.facts.quantize import Accumulator
 
 _SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
 """A sum takes all axes of the weight but that of the output channels; of matrices the depth alone."""
 
 _MATRICES = ("Gemm", "MatMul", "FusedMatMul", "Linear")
-
-
-def signed_bits(low: int, high: int) -> int:
-    """Bits of the least two's complement integer that holds both, low <= 0 <= high."""
-    return 1 + max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
 
 
 class WeightSums:

@@ -73,7 +73,8 @@ def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Har
         hardware: The machine; its name and where its numbers come from change nothing.
     """
     machine = {k: v for k, v in to_json(hardware).items() if k not in ("name", "origin")}
-    tiling = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
+    aside = ("origins", "config", "accumulator")  # no figure of a row depends on them
+    tiling = {name: value for name, value in to_json(spec).items() if name not in aside}
     for rule in tiling["rules"]:
         rule.pop("origin", None)
     return digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})

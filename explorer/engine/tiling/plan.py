@@ -78,6 +78,8 @@ def make_plan(
         dims=dict(dims or {}),
         decomposed=tuple(name for name in decomposed if any(s.name.startswith(f"{name}/") for s in chosen)),
         free=tuple(free) if any(site.dynamic for site in chosen) else (),
+        accumulator_bits=spec.accumulator,
+        overflows=tuple(p.name for p in plans if p.sums is not None and p.sums.bits > spec.accumulator),
     )
     return plan, chosen
 
@@ -110,7 +112,7 @@ def _partition(
             left.append(SkippedSite(site.name, site.node.op, why, _macs(site)))
             continue
         chosen.append(site)
-        plans.append(_site_plan(site, choice, opset))
+        plans.append(_site_plan(site, choice, opset, spec.accumulator))
         if choice.form == "auto" and plans[-1].form == "lab":
             small[len(plans) - 1] = plans[-1].products
     if sum(small.values()) > LAB_TOGETHER and opset >= 9:
@@ -151,7 +153,7 @@ def _closed(site: Site, choice: SiteChoice, opset: int) -> str:
     return ""
 
 
-def _site_plan(site: Site, choice: SiteChoice, opset: int) -> SitePlan:
+def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> SitePlan:
     tm, tk, tn = tile = check_tile(choice.tile)
     grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
     products = site.batch * grid[0] * grid[1] * grid[2]
@@ -187,6 +189,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int) -> SitePlan:
         rows=rows or (),
         macs=_useful(site),
         in_floats=site.in_floats,
+        sums=site.sums() if accumulator and site.sums is not None else None,
     )
 
 

@@ -16,6 +16,7 @@ from explorer.engine.graph.model import Graph, Model, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.dequantization import dequantize
 from explorer.facts import Dim, Shape, TensorInfo
+from explorer.facts.quantize import Accumulator
 from explorer.facts.tiling import Grouped
 
 
@@ -108,6 +109,7 @@ class Site(Struct, frozen=True):
         absorbed: Nodes before `node` whose place it takes, too, as far as nobody else uses them.
         other: Element type of W where it is not that of X: unsigned activations meet signed weights.
         in_floats: Why what is quantized is multiplied as floats; '' where it is not, or nothing is quantized.
+        sums: What an accumulator of its integers has to hold, from the stored codes; None of floats.
         taken: Makes X so that it can be had in rows; None, or gives None, where `left` is as good.
     """
 
@@ -130,6 +132,7 @@ class Site(Struct, frozen=True):
     macs: int | None = None
     other: str = ""
     in_floats: str = ""
+    sums: Callable[[], Accumulator] | None = None
     absorbed: tuple[Node, ...] = ()
     taken: Callable[[GraphBuilder, Sequence[str]], GatheredRows | None] | None = None
 

@@ -69,6 +69,8 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     # most models have no groups: the default is not repeated
     if said.get("grouped") == COMMAND_LINE if spec.config else spec.grouped != "leave":
         words += ["--grouped", spec.grouped]
+    if spec.accumulator and typed("accumulator"):
+        words += ["--accumulator", str(spec.accumulator)]
     return words
 
 

@@ -7,7 +7,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.exit_codes import DONE, OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
-from explorer.cli.arguments.quantize import FIRST
+from explorer.cli.arguments.quantize import ACCUMULATOR, FIRST
 from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import fixed_sizes
@@ -147,6 +147,7 @@ COMMAND = Command(
         ),
         "--dynamic",
         *FIRST,
+        ACCUMULATOR,
         "--force",
         "--no-verify",
         "--draws",

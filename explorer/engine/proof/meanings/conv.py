@@ -212,6 +212,7 @@ def _blocks(
     for q, each in enumerate(taps.each.values()):
         for t, tap in enumerate(each):
             if tap is None:
+                columns[q, :, t] = 0
                 continue
             where: Any = (slice(None), slice(None), *tap)
             met = w[where]

@@ -199,14 +199,16 @@ def blocks(
 
 def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """The sums of the columns of an integer weight; of a stack those of all its matrices, in a row."""
-    made = []
-    for at in range(weight.batch):
-        if weight.cut is not None:
-            matrix = weight.cut(at, 0, 0, weight.K, weight.N, 0)
-        else:
-            matrix = _matrix(weight, at)
-        made.append(matrix.sum(0, dtype=np.int64))
-    return np.concatenate(made)
+    each = (matrix_of(weight, at, 0, weight.N) for at in range(weight.batch))
+    return np.concatenate([matrix.sum(0, dtype=np.int64) for matrix in each])
+
+
+def matrix_of(weight: Weight, at: int, first: int, width: int) -> Array:
+    """Some columns of one matrix, (K, width)."""
+    if weight.cut is None:
+        return _matrix(weight, at)[:, first : first + width]
+    made: Array = weight.cut(at, 0, first, weight.K, width, 0)
+    return made
 
 
 class WeightTiles:

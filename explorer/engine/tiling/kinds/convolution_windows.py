@@ -268,6 +268,8 @@ class Kernel(Struct, frozen=True):
         block = np.full((height, width), fill, stored.dtype)
         for tap in range(k // deep, min(-(-(k + height) // deep), len(taps))):
             if min(taps[tap]) < 0:
+                # it meets what stands around the images
+                block[max(tap * deep - k, 0) : max((tap + 1) * deep - k, 0)] = 0
                 continue
             where: Any = (..., *taps[tap])
             part = stored[where]

@@ -13,6 +13,7 @@ quantised is requantised once, behind the whole sum, in the order in which onnxr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, dtype_code, tensor_from_array
+from explorer.engine.tiling.accumulator import reach
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.facts.quantize import Accumulator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,10 +62,12 @@ class Columns(Struct, frozen=True):
     Attributes:
         channels: Of the weight's channels, one for each, or one for all.
         bias: Of a bias, as the operator reads it.
+        count: Columns of all groups, of which there may be a set in each phase; 0 where there are no phases.
     """
 
     channels: Spread
     bias: Spread
+    count: int = 0
 
 
 Tail = Callable[[GraphBuilder, str, Columns], str]
@@ -146,7 +151,20 @@ def integral(
         finish=finish,
         other=other if other != base.dtype else "",
         bias=False,
+        sums=cache(lambda: _needed(base, terms, met, other)),
     )
+
+
+def _needed(base: Site, terms: Terms, met: Columns, other: str) -> Accumulator:
+    """What an accumulator has to hold; of zero points that are computed 0 is taken."""
+    a = terms.a if isinstance(terms.a, int) else 0
+    b = 0 if isinstance(terms.b, str) else terms.b
+    bias = 0 if terms.bias is None else met.bias(terms.bias.astype(np.int64))
+    limits = [(int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in (base.dtype, other)]
+    right = base.weight or limits[1]
+    zeros = met.channels(b) if isinstance(b, np.ndarray) else b
+    found = reach(base.K, limits[0], a, right, zeros, bias, limits[1])
+    return replace(found, channel=found.channel % met.count) if met.count else found
 
 
 def _filled(weight: Weight, zero: int) -> Weight:
@@ -190,7 +208,7 @@ def columns_of(base: Site, context: SiteContext, *, turned: bool = False) -> Col
             filled[:made] = values
             return np.tile(filled.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
 
-        return Columns(each, each)
+        return Columns(each, each, packs * base.N)
     if not turned:
         return Columns(lambda values: values, lambda values: values)
     return Columns(lambda values: values, lambda values: np.atleast_2d(values).T if values.ndim else values)

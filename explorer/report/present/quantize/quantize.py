@@ -21,6 +21,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
+from explorer.report.present.accumulator import overflows
 from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
 from explorer.report.present.look.info import title
@@ -36,7 +37,12 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [by_operator(fact), Line()]
     if changed:
-        blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
+        blocks += [
+            layers(changed),
+            *_worst(fact, changed),
+            *_overflows(fact),
+            Line(),
+        ]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
     blocks += [totals(fact), *_compared(fact), Line(), *_rests_on(fact)]
@@ -45,8 +51,8 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
 
 def around_layers(fact: Quantization) -> list[Block]:
     """The same without the layers, for who has a list of them: what is saved and lost first."""
-    overflows = _overflows(fact)
-    ends = [Line(), by_operator(fact), *overflows, Line(), *_rests_on(fact)]
+    narrow = _overflows(fact)
+    ends = [Line(), by_operator(fact), *narrow, Line(), *_rests_on(fact)]
     return [totals(fact), *_compared(fact), *ends]
 
 
@@ -212,31 +218,8 @@ def _accumulator(sums: Accumulator | None) -> Cell:
 
 
 def _overflows(fact: Quantization) -> list[Block]:
-    """Which layers an accumulator is too narrow for, or that it holds all."""
-    bits, sums = fact.accumulator_bits, {la.name: la.accumulator for la in fact.layers if la.accumulator}
-    if not bits or not sums:
-        return []
-    if not fact.overflows:
-        most = max(one.bits for one in sums.values())
-        said = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {most} are needed"
-        return [Line(), Line((Span(said, "good"),), 2)]
-    limit = f"{(1 << (bits - 1)) - 1:,}"
-    rows: list[tuple[Cell, ...]] = [
-        (
-            Span(printable(name), "strong"),
-            plain(sums[name].depth),
-            Span(str(sums[name].bits), "warning"),
-            Span(f"{sums[name].reach:,}"),
-            plain(sums[name].channel),
-        )
-        for name in fact.overflows
-    ]
-    columns = (
-        Column(f"overflows {bits} bits", shrink=True),
-        *(Column(word, "right") for word in ("K", "bits needed", "a sum reaches", "in channel")),
-    )
-    note = f"Sums are held to {limit} either way; for each sum told there is an input that makes it."
-    return [Line(), Table(columns, rows), Paragraph(note, "quiet")]
+    sums = {layer.name: layer.accumulator for layer in fact.layers if layer.accumulator}
+    return overflows(fact.accumulator_bits, sums)
 
 
 def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:

@@ -11,6 +11,7 @@ from explorer.base.units import count_text, dims_text, edges_text, exact_text, r
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.facts.quantize import Quantization
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table
+from explorer.report.present.accumulator import overflows
 from explorer.report.present.alike import alike, and_more
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
@@ -41,6 +42,7 @@ def plan_matmuls(fact: Plan) -> list[Block]:
         blocks += [_with_sum(matmuls(fact, groups), fact), Line(), *_notes(fact, groups)]
     else:
         blocks.append(Paragraph("Nothing to tile: no matmul here can be tiled.", "warning"))
+    blocks += overflows(fact.accumulator_bits, {site.name: site.sums for site in fact.sites if site.sums})
     if fact.skipped:
         blocks += [Line(), left_out(fact)[0]]
     return blocks
@@ -84,6 +86,7 @@ def how_tiled(site: SitePlan) -> list[Field]:
         Field("form", site.form),
         Field("utilization", utilization(site.utilisation)),
         Field("tile matmuls", exact_text(site.products)),
+        *([Field("accumulator", f"{site.sums.bits} of {site.sums.bits_any} bits")] if site.sums else []),
         *([Field("in floats", Span(site.in_floats, "warning"))] if site.in_floats else []),
         *([Field("in a pass", Span(runs, "formula"))] if (runs := runs_text(site.calls)) else []),
         *([Field("known at run time", Span(", ".join(site.dynamic), "warning"))] if site.dynamic else []),
