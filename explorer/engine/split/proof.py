@@ -14,7 +14,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
-from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import OutputEvidence
 
 _REFERENCE = "none: what rounding may do is reckoned from the depth of the model"
@@ -40,13 +40,43 @@ def runs(
     exact = all(run.identical(one[name], other[name]) for name in names)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
     apart = in_turn(stages, feeds, names)
-    evidence = run.compare(
-        run.ModelOutputs(tuple(names), (tuple(usual[name] for name in names),)),
-        run.ModelOutputs(tuple(names), (tuple(apart[name] for name in names),)),
+    return exact, _compared(whole, names, usual, apart)
+
+
+def part_runs(
+    whole: Model, part: Model, feeds: Mapping[str, Array]
+) -> tuple[bool, tuple[OutputEvidence, ...]]:
+    """The same of a part, on the values that the whole has where the part begins.
+
+    Args:
+        whole: The model.
+        part: Of it, with the names of its values.
+        feeds: Inputs of the whole, by name.
+
+    Raises:
+        BadModel: onnxruntime cannot load or run one of them.
+    """
+    names = [value.name for value in part.graph.outputs]
+    given = [value.name for value in part.graph.feeds]
+    wanted = [name for name in dict.fromkeys((*given, *names)) if name not in feeds]
+    plain: dict[str, Any] = {"optimise": False, "threads": 1}
+    known = {**feeds, **RuntimeSession(expose(whole, wanted), what="the whole", **plain).run(feeds)}
+    mine = {name: known[name] for name in given}
+    apart = RuntimeSession(part, what="the part", **plain).run(mine)
+    exact = all(run.identical(known[name], apart[name]) for name in names)
+    usual = RuntimeSession(part, what="the part").run(mine)
+    return exact, _compared(whole, names, known, usual)
+
+
+def _compared(
+    whole: Model, names: Sequence[str], one: Mapping[str, Array], other: Mapping[str, Array]
+) -> tuple[OutputEvidence, ...]:
+    return run.compare(
+        run.ModelOutputs(tuple(names), (tuple(one[name] for name in names),)),
+        run.ModelOutputs(tuple(names), (tuple(other[name] for name in names),)),
         (),
         run.Noise(_REFERENCE, run.depth_of(whole)),
     )
-    return exact, evidence
 
 
 def in_turn(

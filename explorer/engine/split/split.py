@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -92,12 +93,7 @@ def _told(search: StageSearch, found: Cuts, parts: Sequence[Model]) -> Split:
 
 def _stage(search: StageSearch, part: Model, mine: range, cost: float, seconds: float | None) -> Stage:
     inputs = [_info(search, value) for value in part.graph.feeds]
-    shapes = {}
-    for one in inputs:
-        sizes = tuple([size for size in one.shape or () if isinstance(size, int)])
-        if one.shape is not None and len(sizes) == len(one.shape):
-            shapes[one.name] = one.dtype, sizes
-    totals = examine(part, dims=dims_of(part, search.subject.dims), input_shapes=shapes).info.totals
+    totals = examine(part, **bound(part, search.types, search.subject.dims)).info.totals
     return Stage(
         file="",
         inputs=tuple(inputs),
@@ -112,6 +108,17 @@ def _stage(search: StageSearch, part: Model, mine: range, cost: float, seconds: 
         cost=cost,
         seconds=seconds,
     )
+
+
+def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int]) -> dict[str, Any]:
+    """The sizes of a part's inputs in the whole, for its analysis."""
+    shapes = {}
+    for value in part.graph.feeds:
+        info = types.get(value.name)
+        sizes = tuple([size for size in (info and info.shape) or () if isinstance(size, int)])
+        if info is not None and info.shape is not None and len(sizes) == len(info.shape):
+            shapes[value.name] = info.dtype, sizes
+    return {"dims": dims_of(part, dims), "input_shapes": shapes}
 
 
 def _info(search: StageSearch, value: Value) -> TensorInfo:

@@ -6,7 +6,7 @@ A value keeps its name in every stage, so that the names say what is handed on; 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -58,32 +58,54 @@ def _stage(
     rest: Sequence[str],
 ) -> Model:
     graph = model.graph
-    wiring = Wiring.of(graph) if rest else None
     places = {units.positions[unit] for unit in mine} | {at for unit in mine for at in units.constants[unit]}
-    if wiring is not None:
-        places.update(wiring.positions(rest))
-    nodes = [graph.nodes[at] for at in sorted(places)]
-    read = {name for node in nodes for name in reads(node)} | set(rest)
-    feeds = {value.name: value for value in graph.feeds}
-    given = sorted(
-        (name for name in read if name in feeds or (name in born and born[name] not in mine)),
-        key=lambda name: (born.get(name, -1), name),
-    )
-    outputs = {value.name: value for value in graph.outputs}
+    if rest:
+        places.update(Wiring.of(graph).positions(rest))
+    read = {name for at in places for name in reads(graph.nodes[at])} | set(rest)
+    feeds = {value.name for value in graph.feeds}
+    outside = (name for name in read if name in feeds or (name in born and born[name] not in mine))
+    given = sorted(outside, key=lambda name: (born.get(name, -1), name))
+    outputs = {value.name for value in graph.outputs}
     made = [name for unit in mine for name in graph.nodes[units.positions[unit]].outputs if name]
     handed = [name for name in made if name in outputs or dies.get(name, -1) >= mine.stop]
+    return part_model(model, places, given, (*handed, *rest), types)
+
+
+def part_model(
+    model: Model,
+    places: Collection[int],
+    given: Sequence[str],
+    made: Sequence[str],
+    types: Mapping[str, TensorInfo],
+) -> Model:
+    """Some nodes of a graph as a model of their own, with what is stored of what they read.
+
+    Args:
+        model: The whole.
+        places: Of the nodes among its own.
+        given: What is put into them.
+        made: What is taken out.
+        types: Of the whole's values.
+
+    Raises:
+        Misuse: The type of what goes in or out is not known.
+    """
+    graph = model.graph
+    nodes = [graph.nodes[at] for at in sorted(places)]
+    ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
+    read = {name for node in nodes for name in reads(node)} | set(made)
     stored = {name: tensor for name, tensor in graph.initializers.items() if name in read}
-    known = set(made) | set(given)
+    inside = {name for node in nodes for name in node.outputs} - {*given, *made}
     part = Graph(
         name=graph.name,
         nodes=tuple(nodes),
         inputs=(
-            *(feeds.get(name) or _value(name, types) for name in given),
+            *(ends.get(name) or _value(name, types) for name in given),
             *(value for value in graph.inputs if value.name in stored),
         ),
-        outputs=tuple([outputs.get(name) or _value(name, types) for name in (*handed, *rest)]),
+        outputs=tuple([ends.get(name) or _value(name, types) for name in made]),
         initializers=stored,
-        values=tuple([value for value in graph.values if value.name in known and value.name not in handed]),
+        values=tuple([value for value in graph.values if value.name in inside]),
     )
     return replace(model, graph=part, functions=functions_called(model, nodes), extra=())
 
@@ -94,8 +116,7 @@ def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
     if info is None or info.dtype is None:
         raise Misuse(
             f"the type of '{name}', which crosses a cut, is not known",
-            where="split",
-            hint="cut elsewhere: --cuts LAYER,... or --at MODULE",
+            hint="cut elsewhere",
         )
     shape = info.shape
     return Value(name, info.dtype, None if shape is None else tuple([_dim(size) for size in shape]))
@@ -133,7 +154,8 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
             nodes.append(node)
         functions.update(stage.functions)
     graph = replace(whole.graph, nodes=tuple(nodes), initializers=stored, values=(), extra=())
-    return replace(stages[0], graph=graph, functions=functions)
+    # a plan of tiles is of the whole as it was before it was tiled
+    return replace(stages[0], graph=graph, functions=functions, metadata={})
 
 
 def _constants(stage: Model, fed: Iterable[str]) -> set[int]:

@@ -10,6 +10,7 @@ from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
+    from explorer.facts.split.part import Extraction, PartSpec
     from explorer.facts.split.split import Split, SplitSpec
 
 
@@ -52,6 +53,47 @@ class SplitMethods(SessionParts):
         return self._splitter.split(
             spec,
             machines,
+            output,
+            overwrite=overwrite,
+            verify=verify,
+            seed=seed,
+            index=index,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+    def extract(
+        self,
+        spec: PartSpec,
+        output: str,
+        *,
+        overwrite: bool = False,
+        verify: bool = True,
+        seed: int = 0,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Extraction:
+        """Writes a part of a model as an ONNX model that runs alone, with inputs as in the whole.
+
+        Args:
+            spec: Layers, or from some to others.
+            output: The file.
+            overwrite: Whether it may be replaced.
+            verify: Run the part on the whole's own values, and compare, before it gets its name. What differs
+                is not kept: then `Extraction.output` is empty.
+            seed: Of the whole's random inputs.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+        Raises:
+            Misuse: There is no such layer, nothing lies between two, or the file cannot be written.
+            BadModel: onnxruntime cannot run the model or the part.
+            Cancelled: `cancel` said so.
+        """
+        return self._splitter.extract(
+            spec,
             output,
             overwrite=overwrite,
             verify=verify,

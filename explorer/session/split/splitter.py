@@ -10,20 +10,25 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.costs.training import onnx as training_of_graphs
 from explorer.engine.costs.training.step import training
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model
+from explorer.engine.graph.model import Model, Value
 from explorer.engine.models.opened import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import draw, plan_inputs
+from explorer.engine.shapes import infer
 from explorer.engine.split import manifest, proof
+from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.search import SplitSubject
-from explorer.engine.split.split import split
+from explorer.engine.split.split import bound, split
 from explorer.engine.split.stage_models import joined
+from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
+from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.split import Split, SplitSpec, Stage
 from explorer.host import output_files
 from explorer.session.parts.models import Models
@@ -59,6 +64,63 @@ class Splitter:
         if output is not None:
             found = self._written(subject, found, parts, output, overwrite, verify, seed, on_progress, cancel)
         return replace(found, seconds=time.perf_counter() - started)
+
+    def extract(
+        self,
+        spec: PartSpec,
+        output: str,
+        *,
+        overwrite: bool,
+        verify: bool,
+        seed: int,
+        index: int | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Extraction:
+        """Writes a part of a state as a model of its own, which computes what it did in the whole."""
+        started = time.perf_counter()
+        at = self._models.at(index)
+        self._models.check_target(output, overwrite)
+        subject = self._subject(at, SplitSpec(), (), on_progress, cancel)
+        part = extract(subject, spec)
+        found = self._told(subject, part)
+        size = None
+        with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+            writer.write(part.model, temporary, on_progress=on_progress, cancel=cancel)
+            if verify:
+                report(on_progress, cancel, "running the part")
+                drawn = plan_inputs(subject.model, subject.dims, subject.shapes)
+                written = validate(reader.read(temporary))
+                exact, compared = proof.part_runs(subject.model, written, draw(drawn, seed))
+                texts = tuple([one.text() for one in drawn])
+                found = replace(found, exact=exact, compared=compared, drawn=texts)
+                if not (exact and all(one.passed for one in compared)):
+                    raise output_files.Discard
+            size = os.path.getsize(temporary)
+        kept = output if size is not None else ""
+        return replace(found, output=kept, seconds=time.perf_counter() - started)
+
+    def _told(self, subject: SplitSubject, part: Part) -> Extraction:
+        types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
+        totals = examine(part.model, **bound(part.model, types, subject.dims)).info.totals
+
+        def infos(values: Sequence[Value]) -> tuple[TensorInfo, ...]:
+            return tuple([types.get(v.name) or TensorInfo(v.name, v.dtype, v.shape) for v in values])
+
+        rows = [part.whole.rows[unit] for unit in part.units]
+        paths = [subject.layers[row].path for row in rows if row is not None]
+        return Extraction(
+            inputs=infos(part.model.graph.feeds),
+            outputs=infos(part.model.graph.outputs),
+            first=paths[0] if paths else "",
+            last=paths[-1] if paths else "",
+            layers=len(part.units),
+            layers_whole=len(part.whole.positions),
+            params=totals.params,
+            macs=totals.macs,
+            weight_bytes=totals.weight_bytes,
+            notes=self._models.random_weights(),
+        )
 
     def _subject(
         self, at: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel

@@ -1,0 +1,65 @@
+"""`explorer extract`: a part of a model as a model that runs alone."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.facts.split.part import PartSpec
+
+    spec = PartSpec(tuple(given.layer), tuple(getattr(given, "from") or ()), tuple(given.to or ()))
+    with explorer.Session(given.models[0], **given.opening) as session:
+        fact = session.extract(
+            spec,
+            given.output,
+            overwrite=given.force,
+            verify=not given.no_verify,
+            seed=given.seed,
+            on_progress=progress,
+        )
+    code = DONE if fact.output else OF_VERDICT["different"]
+    return Answer(
+        code, lambda: plain(fact), lambda: present("split.extract").extraction(given.models[0], fact)
+    )
+
+
+COMMAND = Command(
+    "extract",
+    "a part of a model as a model that runs alone, shown to compute the same",
+    ("MODEL",),
+    (
+        "--output",
+        "--layer",
+        Option(
+            "--from",
+            "layers or tensors that the part begins with (default: the inputs)",
+            "NAME,...",
+            reads="names",
+        ),
+        Option(
+            "--to", "layers or tensors that it ends with (default: the outputs)", "NAME,...", reads="names"
+        ),
+        "--force",
+        "--no-verify",
+        "--seed",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer extract model.onnx --layer 'layer2.0*' -o block.onnx",
+        "explorer extract model.onnx --from conv1 --to pool -o front.onnx",
+        "explorer extract resnet18 --to layer1 -o stem.onnx",
+    ),
+    _run,
+    usage="extract MODEL --layer GLOB|--from A --to B -o FILE",
+    manual="writes a part of a model as an ONNX model of its own, whose inputs are what it reads in the"
+    " whole: layers by a glob or filter, or what lies between two; it is run on the whole's own values, and"
+    " must give the whole's own numbers",
+    needs=("--output",),
+)

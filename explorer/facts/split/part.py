@@ -1,0 +1,52 @@
+"""Facts about a part of a model that was taken out of it, and runs alone."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from explorer.facts import OutputEvidence, TensorInfo
+
+
+class PartSpec(Struct, frozen=True):
+    """Which part: layers, or what lies between some and others.
+
+    Attributes:
+        layers: Globs or filters of layers.
+        start: Layers or tensors that it begins with; empty with `end`: the model's inputs.
+        end: Layers or tensors that it ends with; empty with `start`: the model's outputs.
+    """
+
+    layers: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+
+
+class Extraction(Struct, frozen=True):
+    """A part of a model.
+
+    Attributes:
+        inputs, outputs: Of the part, as values of the whole.
+        first, last: Paths of its first and last layer.
+        layers: How many operators, of so many.
+        macs: At the sizes that are bound; None where they are not known.
+        exact: Whether it gave the whole's own values bit for bit on the whole's own values; None where it was
+            not run.
+        compared: The same with the runtime's own optimisation, within rounding.
+        output: The file; '' where none was kept.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    first: str
+    last: str
+    layers: int
+    layers_whole: int
+    params: int
+    macs: int | None
+    weight_bytes: int
+    exact: bool | None = None
+    compared: tuple[OutputEvidence, ...] = ()
+    drawn: tuple[str, ...] = ()
+    output: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
