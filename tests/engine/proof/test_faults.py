@@ -117,6 +117,30 @@ def test_each_fault_is_found_by_the_walk(fault: str, tmp_path: Path) -> None:
     assert words in evidence.verdict
 
 
+def test_a_row_of_tiles_that_is_not_scaled_is_found_though_the_one_before_it_is(tmp_path: Path) -> None:
+    """By so little that no run shows it; both rows meet the same tiles."""
+    source = t.linear(tmp_path / "m.onnx", 8, 24, 16, bias=False, alpha=1 + 2.0**-23)
+
+    def scaled_early(node: Node) -> list[Node]:
+        if node.op == "Sum" and "c_0_" in node.outputs[0]:
+            return [t.node_like(node, outputs=["s" + node.outputs[0]])]
+        return [t.node_like(node, op="Identity", inputs=node.inputs[:1]) if node.op == "Mul" else node]
+
+    def spoil(made: Model) -> Model:
+        nodes = [new for node in made.graph.nodes for new in scaled_early(node)]
+        alpha = next(node for node in nodes if node.op == "Constant")
+        nodes.remove(alpha)
+        at = next(i for i, node in enumerate(nodes) if node.op.startswith("Concat2D"))
+        parts = [name for name in nodes[at].inputs if "c_0_" in name]
+        scaled = [Node("Mul", ["s" + name, alpha.outputs[0]], [name]) for name in parts]
+        return t.with_graph(made, nodes=(alpha, *nodes[:at], *scaled, *nodes[at:]))
+
+    site = t.prove(source, UNROLLED, spoil).sites[0]
+    assert "(1, 0, 0) is not its slice" in site.structure
+    assert site.bound_ratio is not None
+    assert site.bound_ratio < site.limit
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fault", [f for f in FAULTS if f not in ("terms out of order", "one unit in the last place")]

@@ -73,6 +73,9 @@ class TileCheck:
             self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
             self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
         self.compared: set[tuple[Any, ...]] = set()
+        """Tiles that were found right: where their bytes lie, where they are due, and what scales them."""
+        self.met: dict[tuple[Any, ...], Array] = {}
+        """The same by their identity."""
         self.known: dict[tuple[int, int, int], _Band] = {}
         """By matrix, number of rows and the block that is repeated."""
         self.wholes: dict[tuple[Symbol, int, int], bool] = {}
@@ -219,19 +222,15 @@ class TileCheck:
         if isinstance(right, Symbol):
             self._flowing(right, area, done, want, where, factor)
         else:
-            # blocks of rows meet the same tiles: once is enough for the same bytes, read in the same order
-            key = (
-                right.__array_interface__["data"][0],
-                right.dtype,
-                right.strides,
-                right.shape,
-                area.b,
-                done,
-                area.n,
-            )
-            if key not in self.compared or factor != 1.0:
-                self._tile(right, where, done, want, area, factor)
-                self.compared.add(key)
+            # blocks of rows meet the same tiles: once is enough for the same array, and for the same bytes
+            # that are read in the same order
+            place = area.b, done, area.n, factor
+            if self.met.get((id(right), *place)) is not right:
+                lies = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
+                if (*lies, *place) not in self.compared:
+                    self._tile(right, where, done, want, area, factor)
+                    self.compared.add((*lies, *place))
+                self.met[id(right), *place] = right
         self._label(product.label, where)
         return done + want
 
