@@ -74,7 +74,9 @@ class Interpreter:
         self.domain = domain
         self.bodies = bodies
         self.functions = functions
-        self.aliases = {key: _alias(function) for key, function in functions.items()}
+        self.aliases = {
+            key: alias for key, one in functions.items() if (alias := _alias(one, functions)) is not None
+        }
         self.calls: list[Node] = []
         """The function calls that are being run, outermost first."""
 
@@ -116,14 +118,14 @@ class Interpreter:
     def _node(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
-        function = self.functions.get(node.key)
-        if function is not None:
+        key = node.key
+        if key in self.functions:
             self.calls.append(node)
-            alias = self.aliases[node.key]
-            if alias is not None and len(args) == len(function.inputs):
-                results = self._node(alias, alias.attributes, args, scope)
+            alias = self.aliases.get(key)
+            if alias is not None and len(args) == len(alias.inputs):
+                results = self.domain.apply(alias, alias.attributes, args)
             else:
-                results = self._call(function, attributes, args)
+                results = self._call(self.functions[key], attributes, args)
             self.calls.pop()
             return results
         if node.op in _CONTROL and not node.domain:
@@ -197,8 +199,8 @@ class Interpreter:
         return [*state, *stacked]
 
 
-def _alias(function: Function) -> Node | None:
-    """The one node that a function consists of, if calling it is calling the function.
+def _alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
+    """The one operator that a function consists of, if calling it is calling the function.
 
     A tile operator is called thousands of times, and its body is one MatMul.
     """
@@ -206,7 +208,8 @@ def _alias(function: Function) -> Node | None:
         return None
     (node,) = function.nodes
     same = node.inputs == function.inputs and node.outputs == function.outputs
-    return node if same and node.op not in _CONTROL and not node.attributes else None
+    operator = node.op not in _CONTROL and node.key not in functions
+    return node if same and operator and not node.attributes else None
 
 
 def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
@@ -252,6 +255,8 @@ class Wiring:
         self.nodes = nodes
         self.known = frozenset(known)
         self._makers = {o: at for at, node in enumerate(nodes) for o in node.outputs if o}
+        self._reads: dict[int, tuple[str, ...]] = {}
+        """By position, of nodes that were asked for: to find what bodies take from around takes long."""
 
     @classmethod
     def of(cls, graph: Graph) -> Wiring:
@@ -292,7 +297,10 @@ class Wiring:
             at = None if name in ends else self._makers.get(name)
             if at is not None and at not in chosen:
                 chosen.add(at)
-                pending += reads(self.nodes[at])
+                known = self._reads.get(at)
+                if known is None:
+                    known = self._reads[at] = tuple(reads(self.nodes[at]))
+                pending += known
         return chosen, seen
 
 

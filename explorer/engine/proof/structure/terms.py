@@ -71,6 +71,11 @@ def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces
     pieces: Pieces = [(None, [])]
     for value, times in total.spread():
         scale = factor * times
+        block = value.whole if isinstance(value, Symbol) else None
+        if isinstance(block, SymbolProduct) and len(pieces) == 1 and pieces[0][0] is None:
+            # most terms by far: tile products of one tile
+            pieces[0][1].append(Addend(block, local, scale))
+            continue
         refined: Pieces = []
         for positions, terms in pieces:
             here = local if positions is None else local[positions]
