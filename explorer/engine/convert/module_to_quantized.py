@@ -27,7 +27,7 @@ from explorer.engine.progress import report
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.calibration import Range
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.grids import Grids, wanted
+from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
 from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
 from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
@@ -73,7 +73,8 @@ class ModuleChoice(Struct, frozen=True):
     def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
         """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
         grids, bits = Grids({}), spec.accumulator
-        found = answer(self.choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
+        choices = sound_weights(self.choices, grids)
+        found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
         return replace(found, modules=True)
 
 
@@ -115,7 +116,7 @@ def quantized_again(
     made = sharing_values(found.module)
     with silence():
         grids = Grids({use: ranges[use.value] for use in uses})
-        quantize_copy(made, found.layers, found.choices, grids.of)
+        quantize_copy(made, found.layers, sound(found.choices, grids), grids.of)
     return opened.holding(twin_of(opened.loaded, made))
 
 
@@ -144,7 +145,7 @@ def to_quantized(
 
     Raises:
         Misuse: As `module_choice`; or the samples do not fit, or `output` cannot be written.
-        BadModel: The module cannot be run or written, or a weight holds NaN.
+        BadModel: The module cannot be run or written.
         Cancelled: `job.cancel` said so.
     """
     started = time.perf_counter()
@@ -156,10 +157,11 @@ def to_quantized(
     run = partial(_run, bound, loaded.source)
     with silence():
         found = _chosen(loaded, samples, run, spec, analysis)
-        original, parts = found.module, (found.layers, found.choices)
+        original = found.module
         step = partial(report, job.on_progress, job.cancel, "calibrating")
-        seen = ranges(original, *parts, spec, samples, run, step)
+        seen = ranges(original, found.layers, found.choices, spec, samples, run, step)
         grids = Grids(seen)
+        parts = found.layers, sound(found.choices, grids)
         made = sharing_values(original) if module is None else copied(module, share=False)
         quantize_copy(made, *parts, grids.of)
         twin = twin_of(loaded, made)
@@ -172,7 +174,7 @@ def to_quantized(
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     stored, how = analysis.info.totals.weight_bytes, {"accumulator_bits": spec.accumulator, **errors}
-    fact = answer(found.choices, grids.of, found.rows, stored, weights=measured, **how)
+    fact = answer(parts[1], grids.of, found.rows, stored, weights=measured, **how)
     said = samples.text if measured or wanted(found.choices) else ""
     took = time.perf_counter() - started
     fact = replace(fact, output=output or "", calibration=said, seconds=took, modules=True)

@@ -109,19 +109,12 @@ def sound(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ..
 
 
 def sound_weights(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ...]:
-    """The same before anything ran: of the weights whose bytes a scale is found in, which are read anyway.
+    """The same before anything ran: of the weights.
 
     Raises:
         Misuse: No layer takes a format.
     """
-    return taken(
-        [
-            _sound(choice, grids, ("weight",))
-            if choice.weight is not None and choice.weight.scaled
-            else choice
-            for choice in choices
-        ]
-    )
+    return taken([_sound(choice, grids, ("weight",)) for choice in choices])
 
 
 def _sound(

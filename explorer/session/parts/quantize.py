@@ -95,7 +95,7 @@ class Quantizer:
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""
         model = self._models.graph(self._models.current, on_progress)
-        return in_force(spec, self._of(model, spec, sized=True).choices)
+        return in_force(spec, sound_weights(self._of(model, spec, sized=True).choices, Grids({})))
 
     def quantize(
         self,

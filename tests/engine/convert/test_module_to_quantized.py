@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer import Misuse, Session  # noqa: E402
-from explorer.base.errors import BadModel  # noqa: E402
 from explorer.cli import main  # noqa: E402
 from explorer.engine.quantize.number_formats import format_of  # noqa: E402
 from explorer.engine.quantize.torch.rounding import InputRounding  # noqa: E402
@@ -251,11 +250,20 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".npy", ".py"]
 
 
-def test_a_weight_that_is_no_number_is_refused(net: Net) -> None:
+@pytest.mark.parametrize("weight", ["int8", "fixed8.4", "mxfp8"])
+def test_a_layer_whose_weight_is_no_number_is_left(net: Net, weight: str) -> None:
+    """As in a graph; so says the choice, before anything is made."""
     with torch.no_grad():
         net.conv.weight[0, 0, 0, 0] = float("nan")
+    spec = QuantizeSpec(weight=weight, input="float32")
     with Session(net, inputs=(X,)) as session:
-        with pytest.raises(BadModel, match=r"the weight 'conv.weight' holds NaN"):
-            session.quantize_module(QuantizeSpec(input="float32"))
+        chosen = session.quantize_choice(spec).layers
+        made, fact = session.quantize_module(spec)
+        reasons = {layer.name: layer.reason for layer in fact.layers}
+        assert reasons == {layer.name: layer.reason for layer in chosen}
+        assert reasons.pop("conv") == "the weight 'conv.weight' holds NaN or infinity"
+        assert [name for name, why in reasons.items() if not why] == ["fc", "tied"]
+        assert torch.isnan(made(X)).any()
+    with Session(net, inputs=(X,)) as session:
         with pytest.raises(Misuse, match="a module is no ONNX file"):
             session.quantize_module(QuantizeSpec(), output="x.onnx")

@@ -246,19 +246,22 @@ def test_models_of_any_operator_set(opset: int, tmp_path: Path) -> None:
     assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
 
 
-def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fmt", ["int8", "fixed8.4", "mxfp8"])
+def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path, fmt: str) -> None:
     """The others take the format."""
     text = "(float[3,7] x) => (float[3,4] y) { a = MatMul(x,v) y = MatMul(a,w) }"
     arrays = weights({"v": ((7, 7), 1), "w": ((7, 4), 1)})
     arrays["w"][2, 2] = np.nan
-    fact = quantize(made(text, arrays, tmp_path / "m.onnx"), tmp_path / "q.onnx")
+    spec = QuantizeSpec(weight=fmt, input=fmt)
+    fact = quantize(made(text, arrays, tmp_path / "m.onnx"), tmp_path / "q.onnx", weight=fmt, input=fmt)
     assert [layer.reason for layer in fact.layers] == ["", "the weight 'w' holds NaN or infinity"]
     assert [(row.op, row.changed, row.unchanged) for row in fact.by_op] == [("MatMul", 1, 1)]
     assert np.isnan(run(tmp_path / "q.onnx")[0][:, 2]).all()
     with Session(tmp_path / "m.onnx") as session:  # so says the choice, before anything is written
-        assert [layer.reason for layer in session.quantize_choice(QuantizeSpec()).layers] == [
+        assert [layer.reason for layer in session.quantize_choice(spec).layers] == [
             layer.reason for layer in fact.layers
         ]
+        assert [layer.weight for layer in session.quantize_settings(spec).layers] == [fmt, ""]
 
 
 @pytest.mark.parametrize("spec", [{}, {"form": "qoperator", "input": "uint8"}], ids=["qdq", "qoperator"])
