@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from explorer.cli.main import main
-from explorer.report.flame.layout import FlameWeights, IcicleBox, box_of, child_of, icicle, parent_of
+from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
+from explorer.facts import Layer
+from explorer.report.flame.layout import (
+    FlameWeights,
+    IcicleBox,
+    box_of,
+    child_of,
+    icicle,
+    measured_figure,
+    parent_of,
+)
+from explorer.session.kept.rows import structure_of
 
 LENET = "sample_models/lenet.onnx"
 
@@ -116,3 +127,15 @@ def test_a_group_hangs_at_the_top_and_one_that_there_is_not_is_told_the_nearest(
     text = picture.read_text(encoding="utf-8")
     assert "pool of lenet.onnx" in text
     assert "fc1" not in text
+
+
+def test_kernels_that_the_profiler_slows_are_shares_of_what_they_took_in_all():
+    conditions = Conditions(1, "settled", "cpu", 2, "a runtime")
+    rows = [Layer(at, None, name, name, "Conv", 0, False) for at, name in enumerate("ab")]
+    times = {at: TimeSamples([0.03] * 6, {"Conv": (0.03, 1)}) for at in (0, 1)}
+    profile = assembled(rows, [0.05] * 6, times, {}, {}, conditions)
+    figure = measured_figure(structure_of(rows), [0.03, 0.03, 0.06], profile)
+    boxes = icicle(figure.weights, None, 100, 2)
+    assert [box.width for box in boxes] == [100, 50, 50]
+    assert sum(box.value for box in boxes[1:]) == pytest.approx(boxes[0].value)
+    assert figure.title == "time under the profiler"

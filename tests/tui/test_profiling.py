@@ -51,7 +51,7 @@ def _compare_profiles(self: ScriptedEngine, before: int, after: int = 0, **how) 
     less = replace(layer.seconds, median=0.001)
     change = LayerChange(*(layer.path,) * 3, "Conv", "tiled", layer.seconds, less, -0.003, True)
     first, second = (self.states.entries[at].profile for at in (before, after))
-    return ProfileComparison(("as opened", "tiled"), -0.003, True, (change,), first, second)
+    return ProfileComparison(("a.onnx", "a_tiled.onnx"), -0.003, True, (change,), first, second)
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ async def test_a_tiled_state_is_timed_in_turn_with_the_one_it_was_made_of_and_en
         page = hands.pilot.app.screen
         assert isinstance(page, ProfileComparisonScreen)
         said = page.page_text()
-        assert all(word in said for word in ("30 ms", "27 ms", "-3 ms", "features.8", "tiled"))
+        assert all(word in said for word in ("0 as opened", "30 ms", "27 ms", "-3 ms", "features.8", "tiled"))
         await hands.press("enter")
         assert hands.at() == "features.8"
         # it is there again, until the state is timed alone
@@ -302,7 +302,7 @@ async def test_the_roofline_has_what_each_layer_reached_under_the_roof_and_loses
         use_hardware(hands.main.store, machines.hardware("a100"))
         await hands.press("percent_sign", "enter", "escape", "6", "z")
         said = hands.text("#roofline")
-        assert "under the roof: measured" in said
+        assert "below the roof: measured" in said
         assert "Measured 30 ms" in said
         row = next(line for line in said.splitlines() if line[3:].startswith("features.8 "))
         assert "4 ms" in row
@@ -311,4 +311,20 @@ async def test_the_roofline_has_what_each_layer_reached_under_the_roof_and_loses
         await hands.tile()
         assert "measured" not in hands.text("#roofline")
         await hands.press("u")
-        assert "under the roof: measured" in hands.text("#roofline")
+        assert "below the roof: measured" in hands.text("#roofline")
+
+
+async def test_a_resumed_session_has_the_times_of_its_states_again_without_another_run():
+    async with screen(size=(140, 40)) as hands:
+        await hands.press("percent_sign", "enter", "escape")
+        await hands.tile()
+        view, kept = hands.main.view(), hands.engine.states
+    engine = ScriptedEngine()
+    engine.states = kept
+    async with screen(engine, size=(140, 40), view=view) as hands:
+        assert "measured" not in hands.strip(PaneHead, "#tree-head")
+        await hands.press("u")
+        assert "15.0 ms" in hands.tree()[0]
+        await hands.press("percent_sign")
+        assert isinstance(hands.pilot.app.screen, ProfileScreen)
+        assert not _asked(hands)

@@ -112,8 +112,10 @@ def measured_figure(found: Structure, seconds: Sequence[float], profile: Profile
     """Measured time: of rows as `Session.column` has it, and of what is no layer."""
     beside = {one.name: one.seconds for one in profile.other}
     beside["runtime overhead"] = max(0.0, profile.overhead_seconds)
-    weights = FlameWeights(found.end, seconds, profile.wall_seconds, beside)
-    return FlameFigure(MEASURED, "measured time", "seconds", weights)
+    # what kernels took under the profiler may be more than whole runs without it
+    weights = FlameWeights(found.end, seconds, profile.wall_seconds + profile.slowed_seconds, beside)
+    title = "time under the profiler" if profile.slowed_seconds else "measured time"
+    return FlameFigure(MEASURED, title, "seconds", weights)
 
 
 class FlameLabel(Struct, frozen=True):

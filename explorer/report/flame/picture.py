@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.base.families import FAMILIES
-from explorer.base.units import printable
+from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile
 from explorer.report.flame.layout import FlameFigure, IcicleBox, icicle, label_of
@@ -57,7 +57,8 @@ def flame(axes: Axes, about: Info, fact: Flame) -> None:
     if fact.top is not None:
         model = f"{printable(layers[fact.top].path)} of {model}"
     elif profile is not None:
-        said = f"{said} a run, {profile.device}" + "; the machine was loaded" * profile.loaded
+        said = f"{seconds_text(profile.wall_seconds)} a run, {profile.device}"
+        said += "; the machine was loaded" * profile.loaded
         model = title(profile, model)
     axes.set_title(f"{model}: {said}")
 

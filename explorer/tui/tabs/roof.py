@@ -129,7 +129,12 @@ def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int,
     said = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
     if here is None:  # 0 has no logarithm
         said = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
-    said += "   under the roof: measured, × predicted" * bool(shown.measured)
+    told = "   below the roof: measured" * bool(shown.measured)
+    told += ", × predicted" * any(one.predicted_flops for one in shown.measured)
+    for piece in (told, told.replace(" the roof", "")):
+        if len(said) + len(piece) + margin + 2 <= width:
+            said += piece
+            break
     sizes = "   ● from 10 %  • from 1 %  · less of the time"
     said += sizes * (len(said) + len(sizes) + margin + 2 <= width)
     head: Line = ((fit(" " * (margin + 2) + said, width), "dim"),)

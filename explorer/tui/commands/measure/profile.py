@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from explorer.base.units import seconds_text
 from explorer.report.present.measure.compare import largest_first
 from explorer.report.present.tiling.history import state_name
@@ -45,13 +47,18 @@ class ProfileCommand(ScreenCommand):
         history, last = self.store.history, ProfileRequest(*self.store.profiled)
         states: dict[int, str] = {}
         if history is not None:
-            names = [safe(state_name(entry, at)) for at, entry in enumerate(history.entries)]
-            states = {at: f"{at} {name}" for at, name in enumerate(names) if at != history.current}
+            others = (at for at in range(len(history.entries)) if at != history.current)
+            states = {at: safe(self._name(at)) for at in others}
             before = history.parent(history.current)
             if self.store.profile is None and before is not None and history.entries[before].profile:
                 last = last._replace(beside=str(before))  # what was changed is what one wants to compare
         dialog = ProfileDialog(last, graph=self.store.by_value, states=states, blink=not self.store.remote)
         self.context.ask(dialog, self._take)
+
+    def _name(self, at: int) -> str:
+        """What a state is called: '0 as opened'."""
+        assert self.store.history is not None
+        return f"{at} {state_name(self.store.history.entries[at], at)}"
 
     def _take(self, request: ProfileRequest | None) -> None:
         if request is not None:
@@ -66,17 +73,16 @@ class ProfileCommand(ScreenCommand):
             await self.jobs.run("profiling", "profile", batch=request.size, **how)
         else:
             states = sorted((other, self.store.history_place))
-            sizes = request.size, request.size
-            kept[_BESIDE] = await self.jobs.run(
-                "profiling", "compare_profiles", *states, batches=sizes, **how
-            )
+            sizes, names = (request.size, request.size), (self._name(states[0]), self._name(states[1]))
+            fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **how)
+            kept[_BESIDE] = replace(fact, names=names)
         await self.context.take_history()
-        fact = self.store.profile
-        assert fact is not None, "the session keeps what it measured"
-        fresh = MEASURED if fact.machine is not None else MEASURED[:2]
+        found = self.store.profile
+        assert found is not None, "the session keeps what it measured"
+        fresh = MEASURED if found.machine is not None else MEASURED[:2]
         self.panes.rearrange(lambda model: _show_columns(model, fresh))
         self.store.notify("history", "found")
-        self.store.say(f"{seconds_text(fact.wall_seconds)} a run; % shows where it goes")
+        self.store.say(f"{seconds_text(found.wall_seconds)} a run; % shows where it goes")
         self.run()
 
     def _show(self, fact: Profile) -> None:
