@@ -7,7 +7,7 @@ its own, and who reads a rounded value reads that value.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -389,33 +389,30 @@ def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Ten
 def _compare_packed(
     agreement: Agreement, side: Side, packed: Node, node: Node, original: Tensor | None
 ) -> None:
-    """The same of a weight in blocks, which is stored as (N, K); the original as `node` reads it."""
+    """The same of a weight in blocks, which lies in the file as (N, K); the original as `node` reads it."""
     name = packed.inputs[1]
-    unpack = opened_weights([packed], side.stored, _part).get(name)
+    unpack = opened_weights([packed], side.stored).get(name)
     if original is None or unpack is None:
         return
     codes = side.stored[name]
     numbers = unpack(Numbers(name, codes.dtype, codes.shape, codes.nbytes, lambda: iter(())))
-    (n, k), scales = numbers.shape, numbers.scales
+    (k, n), scales = numbers.shape, numbers.scales
     try:
         was = original.array()
-        was = was if node.attributes.get("transB") else was.T
-        if was.shape != (n, k) or scales is None or scales.zero is None or numbers.part is None:
+        was = was.T if node.attributes.get("transB") else was
+        if was.shape != (k, n) or scales is None or scales.zero is None or numbers.part is None:
             return
         scale, zero = scales.scale().astype(np.float32), scales.zero().astype(np.float32)
-        rows = max(1, _SLAB // k)
-        for at in range(0, n, rows):
-            end = min(at + rows, n)
-            values = np.concatenate(list(numbers.part(at * k, end * k))).reshape(-1, k).astype(np.float32)
-            values -= np.repeat(zero[at:end], scales.block, 1)[:, :k]
-            values *= np.repeat(scale[at:end], scales.block, 1)[:, :k]
+        rows = max(1, _SLAB // n // scales.block) * scales.block
+        for at in range(0, k, rows):
+            end = min(at + rows, k)
+            values = np.concatenate(list(numbers.part(at * n, end * n))).reshape(-1, n).astype(np.float32)
+            here = slice(at // scales.block, -(-end // scales.block))
+            values -= np.repeat(zero[here], scales.block, 0)[: end - at]
+            values *= np.repeat(scale[here], scales.block, 0)[: end - at]
             agreement.add(was[at:end].reshape(-1, 1), values.reshape(-1, 1))
     except BadModel:
         return
-
-
-def _part(tensor: Tensor, start: int, stop: int) -> Iterator[Any]:
-    yield tensor.array().reshape(-1)[start:stop]
 
 
 def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:

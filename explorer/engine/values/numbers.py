@@ -73,8 +73,9 @@ class Numbers(Struct, frozen=True):
         scales: What its integers stand for, if the model says so; None if they are what they are.
         coded: What lies in their places, where `slabs` makes the numbers of it; None where that is not known.
         uncoded: Why it is not, in a line for the user; '' where there is nothing to say.
-        opened: Makes of several numbers that are packed in one (MatMulNBits) the tensor that they are; None
-            where nothing is packed so.
+        opened: Makes of several numbers that are packed in one (MatMulNBits) the tensor that they are, K x N,
+            or N x K where it is told so; None where nothing is packed so.
+        by_rows: Whether it is N x K, a row for each output (Gemm with transB).
     """
 
     name: str
@@ -91,7 +92,8 @@ class Numbers(Struct, frozen=True):
     scales: Scales | None = None
     coded: Coded | None = None
     uncoded: str = ""
-    opened: Callable[[], Numbers] | None = None
+    opened: Callable[..., Numbers] | None = None
+    by_rows: bool = False
 
     @property
     def elements(self) -> int:

@@ -55,11 +55,12 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
             users.setdefault(name, prefix + node.label)
     stored = {**graph.initializers, **_constants(graph.nodes)}
     scales = scales_of(graph.nodes, stored)
-    packed = opened_weights(graph.nodes, stored, part_of_tensor)
+    by_rows = {n.inputs[1] for n in graph.nodes if n.op == "Gemm" and n.attributes.get("transB")}
+    packed = opened_weights(graph.nodes, stored)
     for name, tensor in graph.initializers.items():
         numbers = _numbers(tensor, prefix + name, users.get(name, ""))
         opened = partial(packed[name], numbers) if name in packed else None
-        yield replace(numbers, scales=scales.get(name), opened=opened)
+        yield replace(numbers, scales=scales.get(name), opened=opened, by_rows=name in by_rows)
     for span in tensors.sparse_spans(graph):
         yield _sparse(span, prefix, "", users)
     yield from _of_nodes(graph.nodes, prefix, users)

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.base.units import many_text
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
@@ -149,6 +150,7 @@ def weights(
     source: str = "",
     layers: Sequence[Layer] = (),
     notes: Sequence[str] = (),
+    real: Callable[[Numbers], Numbers] = lambda numbers: numbers,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Weights:
@@ -161,6 +163,7 @@ def weights(
         source: What the user calls the model.
         layers: Its rows: they say whose a tensor is, where the tensor does not.
         notes: What is worth knowing about the values.
+        real: Makes of codes the numbers that they stand for, which are measured.
         on_progress: Told how many tensors are done.
         cancel: Asked at every slab; True stops.
 
@@ -173,13 +176,15 @@ def weights(
         Cancelled: `cancel` said so.
     """
     wanted, aliases = _wanted(_owned(tensors, layers), names, asked.kinds, layers)
-    choices, found = asked.choices(), list[TensorStats]()
+    choices, found, quantized = asked.choices(), list[TensorStats](), 0
     for done, tensor in enumerate(wanted.values()):
         if on_progress is not None:
             on_progress(Progress("reading weights", done, len(wanted)))
+        numbers = real(tensor)
+        quantized += numbers is not tensor
         found.append(
             measure(
-                tensor,
+                numbers,
                 bins=asked.bins,
                 origin="declared",
                 choices=choices,
@@ -196,7 +201,14 @@ def weights(
         tuple(found),
         tuple(tied),
         _duplicates(list(wanted.values()), cancel),
-        tuple(notes),
+        (
+            *notes,
+            *(
+                (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
+                if quantized
+                else ()
+            ),
+        ),
         statistics_rows(found, layers, "weight", asked.axis),
     )
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import shape_text
+from explorer.engine.quantize.stored import rounded_weight, rounders
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers
@@ -18,6 +19,7 @@ from explorer.engine.values.window import heat
 from explorer.engine.values.window.table import TensorWindow, table
 from explorer.facts.values import HeatMap, TensorValues
 from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.values import graph_of
 from explorer.settings.slices import parse_slice
 from explorer.settings.statistics import parse_statistics
 
@@ -63,6 +65,7 @@ class TensorNumbers:
         if before is not None:
             there = before_name or self._counterpart(before, window, name, on_progress)
             other = self._window(before, there, input, seed, on_progress, cancel)
+            window, other = _lying_alike(window, other), _lying_alike(other, window)
         selection = parse_slice(asked, window.numbers.shape)
         return table(
             window, selection, asked, before=other, output=output, overwrite=overwrite, cancel=cancel
@@ -85,16 +88,19 @@ class TensorNumbers:
     ) -> HeatMap:
         """A matrix of a tensor in cells, and the figures of the whole."""
         own = self._models, self._models.at(index)
-        window = self._window(own, name, input, seed, on_progress, cancel)
+        window, other = self._window(own, name, input, seed, on_progress, cancel), None
+        if before is not None:
+            there = self._counterpart(before, window, name, on_progress)
+            other = self._window(before, there, input, seed, on_progress, cancel)
+            window, other = _lying_alike(window, other), _lying_alike(other, window)
         fact = _drawn(window, place, rows, columns, size, cancel)
         if whole:
             fact = _figured(fact, window, cancel)
-        if before is None:
+        if other is None:
             return fact
-        there = self._counterpart(before, window, name, on_progress)
-        other = self._window(before, there, input, seed, on_progress, cancel)
         if other.numbers.shape != window.numbers.shape:
             shapes = shape_text(other.numbers.shape), shape_text(window.numbers.shape)
+            there = other.numbers.name
             raise Misuse(f"'{there}' is {shapes[0]} there and {shapes[1]} here", where="--before")
         made = _drawn(other, place, rows, columns, size, cancel)
         return replace(fact, before=_figured(made, other, cancel) if whole else made)
@@ -109,7 +115,7 @@ class TensorNumbers:
         alike = [
             other
             for other, shape in stored.items()
-            if shape == window.numbers.shape
+            if sorted(shape) == sorted(window.numbers.shape)
             and (other.startswith(f"{name}_") or name.startswith(f"{other}_"))
         ]
         return alike[0] if len(alike) == 1 else name
@@ -128,6 +134,11 @@ class TensorNumbers:
         if stored:
             said = models.random_weights() if at else notes
             found = stored[0] if stored[0].opened is None else stored[0].opened()
+            graph = graph_of(models, at, on_progress)
+            node = None if graph is None else rounders(graph).get(name)
+            if graph is not None and node is not None:
+                found = rounded_weight(graph, node, found)
+                said = (*said, f"the file holds float32 numbers: {node.op} rounds them where the model runs")
             return TensorWindow(found, models.label(at), "weight", notes=tuple(said))
         key = id(models), at, name, input, seed
         if self._seen is not None and self._seen[0] == key:
@@ -182,6 +193,12 @@ class TensorNumbers:
         return TensorWindow(
             held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
+
+
+def _lying_alike(window: TensorWindow, other: TensorWindow) -> TensorWindow:
+    """A packed weight the way round that the other one lies: a row for each output, or a column."""
+    opened = window.numbers.opened
+    return window if opened is None else replace(window, numbers=opened(other.numbers.by_rows))
 
 
 def _quantized_names(weight: str) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.engine.graph.model import Model
+from explorer.engine.quantize.stored import as_multiplied
 from explorer.engine.runtime.input_files import Array as InputArray
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.runtime.placement import placement
@@ -47,6 +49,11 @@ def _only(path: str) -> InputArray:
     return found[0]
 
 
+def graph_of(models: Models, at: int, on_progress: OnProgress) -> Model | None:
+    """The graph of a state that is one; None of a module, and of what holds tensors alone."""
+    return models.graph(at, on_progress) if models.opened(at, on_progress).format == "onnx" else None
+
+
 class ModelValues:
     """Statistics of stored tensors and of what layers put out."""
 
@@ -71,6 +78,7 @@ class ModelValues:
             asked=asked,
             source=self._models.label(at),
             layers=layers,
+            real=as_multiplied(graph_of(self._models, at, on_progress)),
             # whatever was made of random weights is as random as they are
             notes=self._models.random_weights() if at else notes,
             on_progress=on_progress,

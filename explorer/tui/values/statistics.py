@@ -142,6 +142,14 @@ class _Rows(LineList):
         """Show these rows, from the first."""
         self.rows = rows
         self.table = next((b for b in statistics(rows, "tensors") if isinstance(b, Table)), self.table)
+        figures = list(rows[0].values)[1:] if rows else []
+        # a name in a few letters is none: figures leave before it, the last one first
+        drops = {name: at for at, name in enumerate(figures, 1)}
+        columns = [
+            one._replace(drop=drops.get(one.title, one.drop and one.drop + len(figures)))
+            for one in self.table.columns
+        ]
+        self.table = replace(self.table, columns=columns)
         self.move_to(0)
         self.rows_changed()
 
@@ -160,6 +168,7 @@ class StatisticsScreen(SubScreen[str]):
     Args:
         request: What was asked.
         rows: What was found.
+        notes: What is worth knowing of the numbers.
         exact: Exact or rounded numbers.
     """
 
@@ -168,9 +177,15 @@ class StatisticsScreen(SubScreen[str]):
     has_table = True
 
     def __init__(
-        self, request: StatisticsRequest, rows: Sequence[StatisticsRow], *, exact: bool = False
+        self,
+        request: StatisticsRequest,
+        rows: Sequence[StatisticsRow],
+        *,
+        notes: Sequence[str] = (),
+        exact: bool = False,
     ) -> None:
         super().__init__()
+        self._notes = notes
         self._request, self._found, self._exact = request, rows, exact
         self._by, self._turned = 0, False
         self._ordered = rows
@@ -199,7 +214,7 @@ class StatisticsScreen(SubScreen[str]):
         where = ", ".join(filter(None, (self._request.layers, self._request.kinds)))
         head = (
             ((" Statistics", "strong"), (f"   of the {self._request.of}   {safe(where)}", "dim")),
-            ((f" {len(self._found):,} {what}", "dim"),),
+            ((f" {'; '.join((f'{len(self._found):,} {what}', *map(safe, self._notes)))}", "dim"),),
         )
         self.query_one(TitleBar).show(lambda width: head)
         self._show()

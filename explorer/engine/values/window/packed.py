@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 
-Part = Callable[[Tensor, int, int], Iterator[Array]]
 
-
-def opened_weights(
-    nodes: Sequence[Node], stored: Mapping[str, Tensor], part: Part
-) -> dict[str, Callable[[Numbers], Numbers]]:
-    """By the name of a packed weight what makes of it the N x K integers that it holds, with their scales.
+def opened_weights(nodes: Sequence[Node], stored: Mapping[str, Tensor]) -> dict[str, Callable[..., Numbers]]:
+    """By the name of a packed weight what makes of it the K x N integers that it holds, as a
+    MatMul has its weight, with their scales.
 
     Args:
         nodes: Of the graph.
         stored: Its tensors.
-        part: Reads a part of one.
     """
     return {
         node.inputs[1]: maker
         for node in nodes
-        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (maker := _maker(node, stored, part))
+        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (maker := _maker(node, stored))
     }
 
 
-def _maker(node: Node, stored: Mapping[str, Tensor], part: Part) -> Callable[[Numbers], Numbers] | None:
+def _maker(node: Node, stored: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
     bits, block, depth, rows = (
         int(node.attributes.get(*key)) for key in (("bits", 4), ("block_size", 0), ("K", 0), ("N", 0))
     )
@@ -45,32 +42,42 @@ def _maker(node: Node, stored: Mapping[str, Tensor], part: Part) -> Callable[[Nu
     if name and (zero is None or zero.dtype != "uint8" or zero.elements != rows * -(-blocks * bits // 8)):
         return None
 
-    def read(start: int, stop: int) -> Iterator[Array]:
-        step = max(SLAB // 4 // max(row * 8 // bits, 1), 1)
-        last = -(-stop // depth)
-        for first in range(start // depth, last, step):
-            end = min(first + step, last)
-            codes = np.concatenate(list(part(weight, first * row, end * row)))
-            flat = _apart(codes.reshape(end - first, row), bits)[:, :depth].reshape(-1)
-            yield flat[max(start - first * depth, 0) : stop - first * depth]
+    held, together = weight, 8 // bits
+
+    def columns(first: int, end: int) -> Array:
+        """What goes into the sums at some places of the depth: (end - first) x N."""
+        packed = held.array().reshape(rows, row)[:, first // together : -(-end // together)]
+        return _apart(np.ascontiguousarray(packed), bits)[:, : end - first].T
+
+    def outputs(first: int, end: int) -> Array:
+        """What makes some outputs: (end - first) x K."""
+        return _apart(held.array().reshape(rows, row)[first:end], bits)[:, :depth]
+
+    def read(by_rows: bool, start: int, stop: int) -> Iterator[Array]:
+        some, many, width = (outputs, rows, depth) if by_rows else (columns, depth, rows)
+        step = max(SLAB // 4 // max(width, 1) // together, 1) * together
+        for first in range(start // width // together * together, -(-stop // width), step):
+            flat = some(first, min(first + step, many)).reshape(-1)
+            yield flat[max(start - first * width, 0) : max(stop - first * width, 0)]
 
     def zeros() -> Array:
         if zero is None:
             return np.full((rows, blocks), 1 << (bits - 1))
         return _apart(zero.array().reshape(rows, -1), bits)[:, :blocks]
 
-    scales = Scales(lambda: scale.array().reshape(rows, blocks), zeros, 1, block)
-
-    def opened(numbers: Numbers) -> Numbers:
+    def opened(numbers: Numbers, by_rows: bool = False) -> Numbers:
+        of_row = Scales(lambda: scale.array().reshape(rows, blocks), zeros, 1, block)
+        of_column = Scales(lambda: scale.array().reshape(rows, blocks).T, lambda: zeros().T, 0, block)
         return Numbers(
             numbers.name,
             f"uint{bits}",
-            (rows, depth),
+            (rows, depth) if by_rows else (depth, rows),
             numbers.nbytes,
-            lambda: read(0, rows * depth),
+            lambda: read(by_rows, 0, rows * depth),
             numbers.layer,
-            part=read,
-            scales=scales,
+            part=partial(read, by_rows),
+            scales=of_row if by_rows else of_column,
+            opened=partial(opened, numbers),
         )
 
     return opened

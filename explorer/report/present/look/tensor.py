@@ -76,7 +76,8 @@ def _scale(fact: TensorValues) -> list[Block]:
     pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
     if fact.scales is None:
         return []
-    said = f"{fact.dtype} numbers, and in grey the {fact.tensor.dtype} codes that are stored"
+    how = "codes" if fact.tensor.dtype == fact.dtype else f"{fact.tensor.dtype} codes that are stored"
+    said = f"{fact.dtype} numbers, and in grey the {how}"
     if len(pairs) == 1:
         scale, zero = pairs.pop()
         said += f": scale {scale:.9g}, zero point {zero}"

@@ -40,7 +40,7 @@ class StatisticsCommand(ScreenCommand):
         if not found.statistics:
             self.store.say(f"no {request.of} to tell statistics of")
             return
-        page = StatisticsScreen(request, found.statistics, exact=self.store.exact)
+        page = StatisticsScreen(request, found.statistics, notes=found.notes, exact=self.store.exact)
         self.context.ask(page, self._then)
 
     def _then(self, layer: str | None) -> None:

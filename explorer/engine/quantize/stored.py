@@ -1,0 +1,112 @@
+"""Stored weights as their layers multiply by them: rounded, where a function of a format stands between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Graph, Model, Node, Value
+from explorer.engine.quantize.functions import microscaling, qonnx
+from explorer.engine.quantize.number_formats import format_of
+from explorer.engine.quantize.number_formats.microscaling import BLOCK, Microscaling
+from explorer.engine.quantize.number_formats.number_format import Array
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.values.numbers import Coded, Numbers, slabs_of
+from explorer.engine.values.window.heat import whole
+from explorer.engine.values.window.table import TensorWindow
+
+
+def rounders(model: Model) -> Mapping[str, Node]:
+    """By the name of a stored tensor the function that rounds it to a number format while the model runs."""
+    stored, found = model.graph.initializers, dict[str, Node]()
+    for node in model.graph.nodes:
+        if node.domain in (microscaling.DOMAIN, qonnx.DOMAIN) and all(name in stored for name in node.inputs):
+            found.setdefault(node.inputs[0], node)
+    return found
+
+
+def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
+    """A stored weight as such a function gives it, with codes and scales beside; it is run when it is read.
+
+    Args:
+        model: That stores it.
+        node: What rounds it, of `rounders`.
+        numbers: As they are stored.
+    """
+
+    @cache
+    def made() -> Array:
+        stored = {name: model.graph.initializers[name] for name in node.inputs}
+        output = Value(node.outputs[0], "float32", numbers.shape)
+        graph = Graph("", (node,), (), (output,), stored)
+        session = RuntimeSession(replace(model, graph=graph), what=f"'{numbers.name}'", optimise=False)
+        values: Array = session.run({})[output.name]
+        return values
+
+    def scales() -> Array:
+        values = numbers_of(numbers)
+        if node.domain == microscaling.DOMAIN:
+            return _of_blocks(node, values)
+        return np.broadcast_to(model.graph.initializers[node.inputs[1]].array(), values.shape)
+
+    zero = 0
+    if node.op == "IntQuant":
+        points = model.graph.initializers[node.inputs[2]].array()
+        if points.size != 1:
+            return _with(numbers, made, None)
+        zero = int(points.reshape(()))
+
+    def codes() -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = made() / scales() + np.float32(zero)
+        return np.rint(found).astype(np.int64) if node.op == "IntQuant" else found
+
+    kind = "int64" if node.op == "IntQuant" else "float32"
+    return _with(
+        numbers, made, Coded(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, zero)
+    )
+
+
+def numbers_of(numbers: Numbers) -> Array:
+    """All numbers of a tensor that are stored as they are."""
+    return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
+
+
+def _with(
+    numbers: Numbers, make: Callable[[], Array], coded: Coded | None, dtype: str = "float32"
+) -> Numbers:
+    return replace(
+        numbers, dtype=dtype, slabs=lambda: slabs_of(make())(), part=None, scales=None, coded=coded, raw=None
+    )
+
+
+def _of_blocks(node: Node, values: Array) -> Array:
+    """The power of two that each number of an MX format shares with its block."""
+    fmt: Any = format_of(node.op)
+    assert isinstance(fmt, Microscaling)
+    axis = int(node.attributes.get("axis", -1)) % max(values.ndim, 1)
+    starts = np.arange(0, values.shape[axis], BLOCK)
+    largest = np.maximum.reduceat(np.abs(values), starts, axis)
+    each = fmt.scales(largest).repeat(BLOCK, axis)
+    return each.take(np.arange(values.shape[axis]), axis)
+
+
+def as_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
+    """What makes of stored numbers those that layers multiply by: dequantized, unpacked, rounded.
+
+    Args:
+        model: The graph that stores them; None of what is no graph.
+    """
+    found = {} if model is None else rounders(model)
+
+    def real(numbers: Numbers) -> Numbers:
+        if model is not None and numbers.name in found:
+            return rounded_weight(model, found[numbers.name], numbers)
+        opened = numbers if numbers.opened is None else numbers.opened()
+        return opened if opened.scales is None else whole(TensorWindow(opened, "", "weight"))
+
+    return real
