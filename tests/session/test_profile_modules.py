@@ -106,6 +106,7 @@ def test_operators_are_those_of_key_averages(train: bool) -> None:
         assert ours[name].seconds * 1e6 == pytest.approx(one.cpu_time_total, abs=0.5), name
         assert ours[name].self_seconds * 1e6 == pytest.approx(one.self_cpu_time_total, abs=0.5), name
         assert ours[name].bytes == one.self_cpu_memory_usage, name
+        assert ours[name].total_bytes == one.cpu_memory_usage, name
 
 
 def test_layers_that_a_module_computes_itself_say_so_and_do_not_count_as_left_out() -> None:

@@ -25,6 +25,7 @@ from explorer.facts.profile.profile import (
     Spread,
     Stopped,
 )
+from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 from explorer.settings.columns import tensor_bytes
 
@@ -74,6 +75,7 @@ class Conditions(Struct, frozen=True):
     model: TimeModel | None = None
     load: str = ""
     notes: tuple[str, ...] = ()
+    recording: tuple[RecordedRun, ...] = ()
 
 
 def assembled(

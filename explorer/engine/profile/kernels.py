@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -40,18 +40,33 @@ class RuntimeKernel(Struct):
     held_bytes: int = 0
 
 
+class KernelEvent(NamedTuple):
+    """One time that a node ran: its name and operator, microseconds since the profile began, its thread."""
+
+    name: str
+    op: str
+    start: int
+    end: int
+    thread: int
+
+
 class KernelRun(Struct):
     """One run of a model.
 
     Attributes:
         kernels: By the names of nodes.
+        events: Each time that one ran, in the order of their ends.
         threads: That the runtime's operators had.
         whole: Whether it came to its end.
+        start, end: Of one that did, in microseconds since the profile began.
     """
 
     kernels: dict[str, RuntimeKernel] = field(default_factory=dict)
+    events: list[KernelEvent] = field(default_factory=list)
     threads: int = 1
     whole: bool = False
+    start: int = 0
+    end: int = 0
 
 
 def kernel_runs(path: str) -> Iterator[KernelRun]:
@@ -69,7 +84,8 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
             if event is None:
                 continue
             if event["name"] == "model_run":
-                run.whole = True
+                run.whole, run.start = True, int(event["ts"])
+                run.end = run.start + int(event["dur"])
                 yield run
                 run, inner = KernelRun(), []
             elif event["name"].endswith(_END):
@@ -109,7 +125,9 @@ def _add(run: KernelRun, event: Mapping[str, Any], inner: list[tuple[int, int]])
         while inner and inner[-1][0] >= start:
             own -= inner.pop()[1]
     inner.append((start, took))
-    kernel = run.kernels.setdefault(event["name"].removesuffix(_END), RuntimeKernel(op))
+    name = str(event["name"]).removesuffix(_END)
+    run.events.append(KernelEvent(name, op, start, start + took, int(event.get("tid", 0))))
+    kernel = run.kernels.setdefault(name, RuntimeKernel(op))
     kernel.seconds += own * 1e-6
     kernel.calls += 1
     kernel.requested_bytes += max(0, int(args.get("mem_requested_in_use_delta", 0)))

@@ -33,6 +33,7 @@ from explorer.engine.runtime.provider_assignment import HOST, chosen_providers
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.profile.profile import ProfileSpec, Stopped
+from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 from explorer.facts.roofline import Machine
 
 _T = TypeVar("_T")
@@ -116,6 +117,7 @@ class _MeasuredGraph(Struct):
         owners: Row and name by kernel: see `_owners`.
         of_row, other: TimeSamples by row, and by name of what is no row's.
         within: Rows whose work the kernel of another did.
+        recording: The last `record` runs as they were.
     """
 
     subject: TimedGraph
@@ -131,6 +133,8 @@ class _MeasuredGraph(Struct):
     other: dict[str, TimeSamples] = field(default_factory=dict)
     within: dict[int, int] = field(default_factory=dict)
     owners: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    record: int = 0
+    recording: list[RecordedRun] = field(default_factory=list)
     threads: int = 1
     runs: int = 0
 
@@ -145,7 +149,8 @@ class _MeasuredGraph(Struct):
         """Of what nothing is measured yet."""
         flat = flattened(subject.model, subject.analysis.layers)
         few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
-        return cls(subject, spec.optimize or ("all" if few else "none"), flat, providers, seen)
+        level = spec.optimize or ("all" if few else "none")
+        return cls(subject, level, flat, providers, seen, record=spec.record)
 
     @property
     def layers(self) -> Sequence[Layer]:
@@ -195,6 +200,8 @@ class _MeasuredGraph(Struct):
             self.threads = max(self.threads, run.threads)
             if wanted:
                 self._add(run)
+            if wanted and self.record:
+                self.recording = [*self.recording[1 - self.record :], self._recorded(run)][-self.record :]
             else:
                 self._held(run)
         if self.runs == before:
@@ -223,6 +230,7 @@ class _MeasuredGraph(Struct):
             model=TimeModel(seen, _weights(self.layers)) if seen is not None and seen.probes else None,
             load=watch.words(spread(self.wall)),
             notes=notes,
+            recording=tuple(self.recording),
         )
         within = {row: around for row, around in self.within.items() if row not in self.of_row}
         found = assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
@@ -273,6 +281,22 @@ class _MeasuredGraph(Struct):
             if known[-1] in self.owners and fused.unnamed(op, len(names)) not in self.owners:
                 found |= {name: called for (_, name), called in zip(sorted(names), known, strict=True)}
         return found
+
+    def _recorded(self, run: KernelRun) -> RecordedRun:
+        """A run as it was; a node that carries a body is around what ran in it."""
+        called, threads = self._called(run), dict[int, int]()
+        found = [
+            RecordedEvent(
+                one.op,
+                "kernel",
+                (one.start - run.start) * 1e-6,
+                (one.end - one.start) * 1e-6,
+                threads.setdefault(one.thread, len(threads)),
+                self.owner(called.get(one.name, one.name))[0],
+            )
+            for one in sorted(run.events, key=lambda one: (one.start, -one.end))
+        ]
+        return RecordedRun((run.end - run.start) * 1e-6, tuple(found))
 
     def owner(self, name: str) -> tuple[int | None, tuple[int, ...]]:
         """The row that a kernel is, and those within it."""

@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from explorer.facts.beside.machine import Machine
+from explorer.facts.profile.recording import RecordedRun
 
 Stopped = Literal["settled", "steps", "time limit"]
 """Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
@@ -37,6 +38,7 @@ class ProfileSpec(Struct, frozen=True):
         seed: Of drawn inputs.
         train: A training step: forward, backward, optimizer. Of modules alone.
         optimizer: What takes the step: 'sgd', 'momentum', 'adam'.
+        record: Runs under the profiler that are kept as they were, for a trace.
     """
 
     optimize: str | None = None
@@ -50,6 +52,7 @@ class ProfileSpec(Struct, frozen=True):
     seed: int = 0
     train: bool = False
     optimizer: str = "sgd"
+    record: int = 0
 
 
 class Spread(Struct, frozen=True):
@@ -145,6 +148,7 @@ class OperatorTime(Struct, frozen=True):
         layers: How many layers have kernels of it.
         self_seconds: Without what operators that it calls take; None where that is the same.
         allocated_bytes: What it asked for itself less what it gave back, where the profiler tells.
+        total_bytes: The same with operators that it calls.
     """
 
     op: str
@@ -155,6 +159,7 @@ class OperatorTime(Struct, frozen=True):
     self_seconds: float | None = None
     allocated_bytes: int | None = None
     peak_bytes: int | None = None
+    total_bytes: int | None = None
 
 
 class ModuleTime(Struct, frozen=True):
@@ -224,6 +229,7 @@ class Profile(Struct, frozen=True):
         loaded: Whether something else ran on the machine meanwhile; `load` says how that was seen.
         notes: What else to know, in words.
         phases: The parts of a training step; none where it is no step.
+        recording: Some runs under the profiler as they were, where that was asked for.
     """
 
     wall_seconds: float
@@ -254,6 +260,7 @@ class Profile(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     phases: tuple[PhaseTime, ...] = ()
     slowed_seconds: float = 0.0
+    recording: tuple[RecordedRun, ...] = ()
 
     @property
     def efficiency(self) -> float | None:

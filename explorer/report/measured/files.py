@@ -3,45 +3,95 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.base.version import __version__
 from explorer.facts import Layer
-from explorer.facts.profile.profile import Profile
-from explorer.report.measured.timeline import Frame, frames, title
+from explorer.facts.profile.profile import LayerTime, Profile
+from explorer.facts.profile.recording import RecordedEvent, RecordedRun
+from explorer.report.measured.timeline import frames, title
 
-_SAID = "medians of runs, laid end to end in the order of the layers: no recording of one run"
+_SAID = "runs under the profiler as they were recorded; the pauses between runs are left out"
 
 
 def trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str:
-    """Trace events, a process for each profile; times in microseconds.
+    """Trace events of what was recorded, a process for each profile; times in microseconds.
 
     Format: "Trace Event Format", the Chromium project.
     """
     events: list[dict[str, Any]] = []
     for pid, profile in enumerate(profiles, 1):
-        lane = f"median run ({profile.device}, {profile.threads:,} threads)"
-        for name, said in (("process_name", title(profile, model)), ("thread_name", lane)):
-            events.append({"ph": "M", "name": name, "pid": pid, "tid": 1, "args": {"name": said}})
-        events += [_event(frame, pid, profile) for frame in frames(profile, rows)]
+        lanes = {event.thread for run in profile.recording for event in run.events} | {0}
+        names = [("process_name", 0, title(profile, model))]
+        names += [("thread_name", at, f"thread {at}" if at else "main thread") for at in sorted(lanes)]
+        for name, lane, said in names:
+            events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": said}})
+        start = 0.0
+        for number, run in enumerate(profile.recording, 1):
+            what = f"{'step' if profile.phases else 'run'} {number:,}"
+            events.append(_slice(what, "run", pid, 0, start, run.seconds, _run(profile)))
+            events += _recorded(run, profile, rows, pid, start)
+            start += run.seconds
     about = {"tool": f"explorer {__version__}", "model": model, "what": _SAID}
     return json.dumps(
         {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}, indent=1, allow_nan=False
     )
 
 
-def _event(frame: Frame, pid: int, profile: Profile) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": frame.name,
-        "cat": frame.category,
-        "pid": pid,
-        "tid": 1,
-        "ts": frame.start * 1e6,
-        "dur": frame.seconds * 1e6,
-        "args": _run(profile) if frame.category == "run" else _layer(frame),
-    }
+def _slice(
+    name: str, category: str, pid: int, lane: int, start: float, seconds: float, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    when = {"ts": round(start * 1e6, 3), "dur": round(seconds * 1e6, 3)}
+    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": lane, **when, "args": args}
+
+
+def _recorded(
+    run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, began: float
+) -> Iterator[dict[str, Any]]:
+    """The events of a run: in groups layers, in them kernels."""
+    known = {one.layer: _layer(one) for one in profile.layers if one.seconds is not None}
+    modules = any(event.kind == "module" for event in run.events)
+    for first, last, group in () if modules else _groups(run, rows):
+        seconds = last.start + last.seconds - first.start
+        yield _slice(rows[group].path, "group", pid, first.thread, began + first.start, seconds, {})
+    for event in run.events:
+        when = pid, event.thread, began + event.start, event.seconds
+        row = None if event.layer is None else rows[event.layer]
+        if event.kind == "phase":
+            yield _slice(event.name, "phase", *when, {})
+        elif row is not None:
+            category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
+            yield _slice(row.path or row.name, category, *when, known.get(row.id, {}))
+        if event.kind == "kernel":
+            yield _slice(event.name, "kernel" if row or modules else "other", *when, {})
+        elif event.kind == "module" and row is None:
+            yield _slice("model", "group", *when, {})
+
+
+def _groups(run: RecordedRun, rows: Sequence[Layer]) -> Iterator[tuple[RecordedEvent, RecordedEvent, int]]:
+    """From the first to the last of kernels in a row that are of one group; outer groups first."""
+    spans: list[tuple[RecordedEvent, RecordedEvent, int]] = []
+    going: list[int] = []
+    end = 0.0
+    for event in run.events:
+        if event.layer is None or event.kind != "kernel" or event.start < end:
+            continue  # what a node carries is in it
+        end = event.start + event.seconds
+        around, at = list[int](), rows[event.layer].parent
+        while at is not None:
+            around.insert(0, at)
+            at = rows[at].parent
+        same = 0
+        while same < min(len(going), len(around)) and spans[going[same]][2] == around[same]:
+            first, _, row = spans[going[same]]
+            spans[going[same]] = first, event, row
+            same += 1
+        del going[same:]
+        for row in around[same:]:
+            going.append(len(spans))
+            spans.append((event, event, row))
+    return iter(spans)
 
 
 def _run(profile: Profile) -> dict[str, Any]:
@@ -50,13 +100,12 @@ def _run(profile: Profile) -> dict[str, Any]:
     return {name: getattr(profile, name) for name in (*names, *times)}
 
 
-def _layer(frame: Frame) -> dict[str, Any]:
-    one = frame.layer
-    if one is None or one.seconds is None:
-        return {}
+def _layer(one: LayerTime) -> dict[str, Any]:
+    """What was measured of a layer over all runs."""
+    assert one.seconds is not None
     names = ("kind", "op", "calls", "share", "macs_per_second", "bytes_per_second", "limit_seconds")
     found = {name: getattr(one, name) for name in names}
-    spread = {"p10_seconds": one.seconds.p10, "p90_seconds": one.seconds.p90}
+    spread = {f"{name}_seconds": getattr(one.seconds, name) for name in ("median", "p10", "p90")}
     return {
         **{name: value for name, value in found.items() if value is not None},
         **spread,

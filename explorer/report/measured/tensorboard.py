@@ -76,6 +76,7 @@ def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:
         ("operators", [(one.op, one.seconds) for one in profile.operators]),
         ("modules", [(one.path, one.seconds) for one in profile.modules]),
         ("other", [(one.name, one.seconds) for one in profile.other]),
+        ("phases", [(one.name, one.seconds.median) for one in profile.phases]),
     )
     for group, rows in groups:
         for name, seconds in rows:

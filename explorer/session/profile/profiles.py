@@ -142,7 +142,7 @@ class Profiler:
     def _keep(self, models: Models, at: int, profile: Profile, seen: MeasuredMachine | None) -> Profile:
         told = [] if seen is None else _against(profile, seen)
         found = replace(profile, notes=(*models.random_weights(), *profile.notes, *told))
-        models.history = states.amend(models.history, at, profile=found)
+        models.history = states.amend(models.history, at, profile=replace(found, recording=()))
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sys
@@ -35,23 +36,73 @@ def test_one_measurement_is_a_trace_a_document_and_what_is_printed(
     printed = json.loads(capsys.readouterr().out)
     assert json.loads(document.read_text(encoding="utf-8")) == printed
     found = events(trace)
-    (run,) = [one for one in found if one["cat"] == "run"]
-    medians = {one["path"]: one["seconds"]["median"] for one in printed["layers"] if one["seconds"]}
-    assert {one["name"]: one["dur"] for one in found if one["cat"] == "layer"} == pytest.approx(
-        {path: seconds * 1e6 for path, seconds in medians.items()}
-    )
-    # the pieces are the run, and each lies in what is around it
-    pieces = sum(one["dur"] for one in found if one["cat"] in ("layer", "own", "other", "overhead"))
-    assert run["dur"] == pytest.approx(max(pieces, printed["wall_seconds"] * 1e6))
-    groups = {one["path"]: one["seconds"] * 1e6 for one in printed["modules"]}
-    assert {one["name"]: one["dur"] for one in found if one["cat"] == "group"} == pytest.approx(groups)
-    around: list[dict[str, Any]] = []
-    for one in found:
-        while around and one["ts"] >= around[-1]["ts"] + around[-1]["dur"] - 1e-6:
+    runs = [one for one in found if one["cat"] == "run"]
+    assert [one["name"] for one in runs] == ["run 1", "run 2", "run 3"]
+    assert all(is_nested(found, lane) for lane in {one["tid"] for one in found})
+    timed = {one["path"]: one for one in printed["layers"] if one["seconds"]}
+    for run in runs:
+        inside = [one for one in found if run["ts"] <= one["ts"] < run["ts"] + run["dur"]]
+        layers = [one for one in inside if one["cat"] == "layer"]
+        assert {one["name"] for one in layers} == {*timed}
+        # kernels of one run, one behind the other as they ran, and the gaps between them
+        assert sum(one["dur"] for one in inside if one["cat"] in ("layer", "other")) <= run["dur"]
+        assert {one["name"] for one in inside if one["cat"] == "kernel"} == {
+            one["op"] for one in timed.values()
+        }
+    assert layers[0]["args"]["median_seconds"] == timed[layers[0]["name"]]["seconds"]["median"]
+    assert "recording" not in printed or not printed["recording"]
+    starts = {one["ts"] - runs[0]["ts"] for one in found}
+    assert len(starts) > len(timed), "moments, not places in a row"
+
+
+def is_nested(found: list[dict[str, Any]], lane: int) -> bool:
+    """Whether each slice of a lane lies in what is around it, as Perfetto wants it."""
+    around: list[float] = []
+    for one in sorted((e for e in found if e["tid"] == lane), key=lambda e: (e["ts"], -e["dur"])):
+        while around and one["ts"] >= around[-1] - 1e-6:
             around.pop()
-        assert not around or one["ts"] + one["dur"] <= around[-1]["ts"] + around[-1]["dur"] + 1e-6
-        around.append(one)
-    assert "no recording" in json.loads(trace.read_text(encoding="utf-8"))["otherData"]["what"]
+        if around and one["ts"] + one["dur"] > around[-1] + 0.01:
+            return False
+        around.append(one["ts"] + one["dur"])
+    return True
+
+
+_NET = """
+import torch
+from torch import nn
+def net():
+    made = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
+    return made, torch.randn(2, 3, 8, 8)
+"""
+
+
+def test_a_training_loop_is_a_trace_for_perfetto_and_events_for_tensorboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(_NET)
+    trace, folder = tmp_path / "loop.json", tmp_path / "runs"
+    more = ["--tensorboard", str(folder)] if importlib.util.find_spec("tensorboardX") else []
+    words = ["--train", "--optimizer", "adam", "--trace", trace, *more, "--json"]
+    assert profile(*words, model=f"{tmp_path / 'net.py'}:net") == 0
+    printed = json.loads(capsys.readouterr().out)
+    found = events(trace)
+    steps = [one for one in found if one["cat"] == "run"]
+    assert [one["name"] for one in steps] == ["step 1", "step 2", "step 3"]
+    assert all(is_nested(found, lane) for lane in {one["tid"] for one in found})
+    parts = ["forward", "loss", "backward", "optimizer step"]
+    assert [one["name"] for one in found if one["cat"] == "phase"] == 3 * parts
+    modules = [one["name"] for one in found if one["cat"] == "layer"]
+    assert modules == 3 * ["0", "1", "2", "3", "4"]
+    kernels = {one["name"] for one in found if one["cat"] == "kernel"}
+    assert {"aten::convolution", "ConvolutionBackward0"} <= {name.rpartition(" ")[2] for name in kernels}
+    if more:
+        reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        read = reader.EventAccumulator(str(folder))
+        read.Reload()
+        for one in printed["phases"]:
+            (value,) = read.Scalars(f"phases/{one['name'].replace(' ', '_')}")
+            assert value.value == pytest.approx(one["seconds"]["median"])
 
 
 def test_a_trace_is_an_overlay_of_the_model_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,9 +132,10 @@ def test_collapsed_stacks_are_lines_of_names_and_microseconds_whatever_layers_ar
     assert all(every)
     assert {line.partition(";")[0] for line in lines} == {"m.onnx, batch 1", "m.onnx, batch 8"}
     for pid in (1, 2):
-        leaves = [one["dur"] for one in events(trace, pid) if one["cat"] in ("layer", "other", "overhead")]
+        assert {one["name"] for one in events(trace, pid) if one["cat"] == "kernel"} == {"Relu", "Exp"}
         mine = [one[2] for one in every if one and one[1].startswith(f"m.onnx, batch {(1, 8)[pid - 1]}")]
-        assert sum(map(float, mine)) == pytest.approx(sum(leaves), abs=0.01)
+        assert len(mine) >= 2
+        assert all(float(took) >= 0 for took in mine)
 
 
 def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_anything_runs(

@@ -76,11 +76,14 @@ _OPTIONS = (
     Option("--limit", "how many layers (default 10; JSON and CSV: all)", "N", least=1),
     Option(
         "--trace",
-        "a Chrome trace of a median run, which Perfetto opens: groups, layers, kernels",
+        "a Chrome trace of three runs as they were recorded, which Perfetto opens: groups, layers,\n"
+        "kernels, a lane a thread",
         "FILE.json",
     ),
     Option("--tensorboard", "write times as scalars and a histogram into a folder for TensorBoard", "FOLDER"),
 )
+_RECORDED = 3
+"""Runs in a trace."""
 _ENDINGS = (".csv", ".json", ".folded")
 """Of `--output`."""
 
@@ -107,7 +110,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         ]
         # nobody reads thousands of layers; a program that wants few says so
         limit = given.limit if given.json or given.csv else None
-        sorted_ = [replace(one, layers=ordered(one.layers, given.sort)[:limit]) for one in found]
+        sorted_ = [
+            replace(one, layers=ordered(one.layers, given.sort)[:limit], recording=()) for one in found
+        ]
         fact = series(sorted_) if several else sorted_[0]
         if written:
             whole = document().of_fact(info, fact, tool(), session.sha256()), rows
@@ -221,6 +226,7 @@ def _spec(given: ParsedArgs) -> ProfileSpec:
         input=given.input,
         seed=given.seed,
         train=given.train,
+        record=_RECORDED if given.trace else 0,
         optimizer=given.optimizer,
     )
 

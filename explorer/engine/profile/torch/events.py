@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from explorer.facts import Layer
+from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 
 MODULE, PHASE = "explorer module ", "explorer phase "
 """What ranges of ours begin with: behind it a row, or what a training step does."""
@@ -75,6 +76,7 @@ class OperatorRun(Struct):
         seconds: With the operators that it calls; one within another of its name counts twice, as there.
         self_seconds: Without them.
         bytes: What it asked for itself less what it gave back.
+        total_bytes: With the operators that it calls.
         rows: That it ran for.
     """
 
@@ -82,6 +84,7 @@ class OperatorRun(Struct):
     seconds: float = 0.0
     self_seconds: float = 0.0
     bytes: int = 0
+    total_bytes: int = 0
     rows: set[int] = field(default_factory=set)
 
 
@@ -108,6 +111,7 @@ class _Open(Struct):
     phase: str = ""
     inside: int = 0
     bytes: int = 0
+    total_bytes: int = 0
     requested: int = 0
     held: int = 0
     most: int = 0
@@ -141,6 +145,24 @@ def module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
         functions: Rows that are no modules.
     """
     return _Reader(functions).read(events)
+
+
+def recorded(events: Sequence[Event]) -> RecordedRun:
+    """One run as it was: parts of a training step, calls of modules, operators, a lane a thread."""
+    ran = [one for one in events if one.name != _MEMORY]
+    began, threads = min(one.start for one in ran), dict[int, int]()
+    found = []
+    for one in sorted(ran, key=lambda one: (one.start, -one.end)):
+        at = threads.setdefault(one.thread, len(threads))
+        when = (one.start - began) * 1e-9, (one.end - one.start) * 1e-9
+        if one.range and one.name.startswith(MODULE):
+            row = int(one.name.removeprefix(MODULE))
+            found.append(RecordedEvent("", "module", *when, at, None if row < 0 else row))
+        elif one.range and one.name.startswith(PHASE):
+            found.append(RecordedEvent(one.name.removeprefix(PHASE), "phase", *when, at))
+        else:
+            found.append(RecordedEvent(one.name, "kernel", *when, at))
+    return RecordedRun((max(one.end for one in ran) - began) * 1e-9, tuple(found))
 
 
 class _Reader:
@@ -237,6 +259,7 @@ class _Reader:
         if around is None or around.event.name != event.name or around.children > 1:
             run.calls += 1
             run.seconds += (event.end - event.start) * 1e-9
+            run.total_bytes += op.total_bytes
         run.self_seconds += (event.end - event.start - op.inside) * 1e-9
         run.bytes += op.bytes
         if op.top is not None and op.top.row is not None:
@@ -245,11 +268,13 @@ class _Reader:
 
 def _allocated(stack: Sequence[_Open], size: int) -> None:
     """Memory that was asked for, or given back where it is below 0, within what is open."""
-    caller = next((one for one in reversed(stack) if not one.event.range), None)
-    if caller is None:
+    callers = [one for one in stack if not one.event.range]
+    if not callers:
         return
-    caller.bytes += size
-    top = caller.top
+    callers[-1].bytes += size
+    for caller in callers:
+        caller.total_bytes += size
+    top = callers[-1].top
     assert top is not None
     top.requested += max(0, size)
     top.held += size

@@ -39,6 +39,7 @@ from explorer.engine.profile.torch.events import (
     Ran,
     events_of,
     module_run,
+    recorded,
 )
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.profile import (
@@ -48,6 +49,7 @@ from explorer.facts.profile.profile import (
     ProfileSpec,
     Stopped,
 )
+from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its library says on the terminal that it starts
@@ -113,6 +115,7 @@ class _ModuleRuns(TimedRuns):
     Attributes:
         runs: What the profiler saw, run by run.
         phases: Seconds of each part of a training step, run by run, without it.
+        recording: The last of them as they were.
         at: Path of the innermost module that failed.
     """
 
@@ -128,6 +131,7 @@ class _ModuleRuns(TimedRuns):
         self._paths = {id(part): path for path, part in paths.items()}
         self._functions = FunctionRows(layers, self._rows.values())
         self.runs: list[ModuleRun] = []
+        self._record, self.recording = spec.record, list[RecordedRun]()
         self.phases: dict[str, list[float]] = {}
         self.at: tuple[str, BaseException | None] = "", None
         trained = [one for one in module.parameters() if one.requires_grad]
@@ -173,7 +177,10 @@ class _ModuleRuns(TimedRuns):
                     began = time.perf_counter()
                     self._step(args, kwargs, True)
                     took = time.perf_counter() - began
-        self.runs.append(module_run(events_of(seen), self._functions))
+        events = events_of(seen)
+        self.runs.append(module_run(events, self._functions))
+        if self._record:
+            self.recording = [*self.recording, recorded(events)][-self._record :]
         return took
 
     def _step(self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool) -> dict[str, float]:
@@ -232,6 +239,7 @@ class _MeasuredModule(Struct):
     profiled: list[float] = field(default_factory=list)
     phases: dict[str, list[float]] = field(default_factory=dict)
     runs: list[ModuleRun] = field(default_factory=list)
+    recording: tuple[RecordedRun, ...] = ()
 
     @property
     def room(self) -> int:
@@ -273,6 +281,7 @@ class _MeasuredModule(Struct):
         assert runs is not None
         self.wall += runs.wall
         self.profiled += runs.profiled
+        self.recording = tuple(runs.recording)
         self.runs += [run for run, wanted in zip(runs.runs, runs.counted, strict=True) if wanted]
         for name, took in runs.phases.items():
             self.phases.setdefault(name, []).extend(took[-len(runs.wall) :])
@@ -295,6 +304,7 @@ class _MeasuredModule(Struct):
             machine=machine,
             load=watch.words(spread(self.wall)),
             notes=_NOTES if spec.train else (),
+            recording=self.recording,
         )
         called = {row for run in self.runs for row in run.called}
         found = assembled(layers, self.wall, of_row, _within(layers, of_row, called), other, conditions)
@@ -359,7 +369,14 @@ def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ..
         own = spread([one.self_seconds for one in each]).median
         total = spread([one.seconds for one in each]).median
         share = own / base if base else 0.0
-        found.append(OperatorTime(name, last.calls, total, share, len(last.rows), own, last.bytes))
+        found.append(
+            OperatorTime(
+                name,
+                *(last.calls, total, share, len(last.rows), own),
+                allocated_bytes=last.bytes,
+                total_bytes=last.total_bytes,
+            )
+        )
     return tuple(sorted(found, key=lambda one: (-(one.self_seconds or 0.0), one.op)))
 
 

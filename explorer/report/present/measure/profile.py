@@ -238,7 +238,7 @@ def operator_table(fact: Profile) -> Table:
         *([Column("total", "right", drop=2)] if calling else []),
         Column("share", "right"),
         Column("calls", "right"),
-        *([Column("net memory", "right")] if told else []),
+        *([Column("net memory", "right"), Column("with called", "right", drop=3)] if told else []),
         Column("layers", "right", drop=1),
     ]
 
@@ -250,7 +250,7 @@ def operator_table(fact: Profile) -> Table:
             *([seconds(one.seconds)] if calling else []),
             Span(share_text(one.share, 1), value=one.share),
             plain(one.calls),
-            *([_memory(one.allocated_bytes)] if told else []),
+            *([_memory(one.allocated_bytes), _memory(one.total_bytes)] if told else []),
             plain(one.layers),
         )
 
