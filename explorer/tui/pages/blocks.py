@@ -84,13 +84,15 @@ _TALL, _OPERANDS = 26, 8
 """Rows of a pane from which on some are kept for the operands under the grid, and how many at least."""
 _LARGEST = 6
 """Lines of a block at most."""
+_WIDEST = 16
+"""Columns that a block takes for each of its lines, at most."""
 
 
 class _Frame:
     """Where the grid lies in its pane: the same for drawing it and for finding what was clicked."""
 
     def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
-        # few blocks are drawn large: a cell is up to so many lines high, and as wide as that looks
+        # few blocks are drawn large: a cell is up to so many lines high, and fills what is beside it
         self.brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
@@ -101,8 +103,8 @@ class _Frame:
         self.cols = Scale.of(blocks.n.count, room)
         self.depths = Scale.of(blocks.k.count, room)
         self.down = max(1, min(_LARGEST, (height - kept) // self.rows.cells))
-        self.across = max(1, min(4 * self.down, room // self.cols.cells))
-        self.deep = max(1, min(4 * self.down, room // self.depths.cells))
+        self.across = max(1, min(_WIDEST * self.down, room // self.cols.cells))
+        self.deep = max(1, min(_WIDEST * self.down, room // self.depths.cells))
         self.top = 2
 
 
@@ -220,7 +222,7 @@ def _banded(
     """An operand as a grid of tiles; `band` says whether the chosen row (0) or column (1) of it is lit."""
     down, along = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
     tall = max(1, min(_LARGEST // 2, (height - 1) // down.cells))
-    wide = max(1, min(2 * tall, (width - 2) // along.cells))
+    wide = max(1, min(_WIDEST // 2 * tall, (width - 2) // along.cells))
     here = chosen[0] // down.per, chosen[1] // along.per
     lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
     for y in range(down.cells):
