@@ -127,6 +127,12 @@ def test_no_page_leaves_its_pane_whichever_block_is_chosen(shown: SitePlan, widt
     assert line_text(keys_line(tile_footer(True, True), width)).endswith("Esc back")
 
 
+def test_few_blocks_fill_the_width_of_their_pane() -> None:
+    for cols in (2, 3, 5):
+        shown = grid_page(site(64 * 12, 64, 64 * cols), TilePlace(), 62, 36)
+        assert line_width(shown[2]) >= min(16 * cols, 48)
+
+
 def test_a_cell_that_stands_for_several_blocks_says_so() -> None:
     text = "\n".join(map(line_text, grid_page(site(1, 64, 64 * 200), TilePlace(), 50, 20)))
     assert "1 × 5 a cell" in text

@@ -36,7 +36,7 @@ _NAME, _LONG_NAME = 15, 28
 """Cells that a name keeps where there is more than one column, and in a wide table."""
 _SHORT = 8
 """Cells that it keeps beside the only one."""
-_PATH = 28
+_PATH = 24
 """The same of a path, where layers are listed without their groups."""
 _ROOMY = 72
 """Cells from which on kinds are shown in more of them."""

@@ -191,3 +191,10 @@ def test_every_column_can_be_shown() -> None:
     model.asked = {name: [1.0] * (model.count + 1) for name in MEASURED}  # of a model that was timed
     head = drawn(model, 460)[0]
     assert all(column.head[:10] in head for column in COLUMNS.values())
+
+
+def test_a_flat_list_keeps_the_kind_in_a_terminal_of_100_columns() -> None:
+    model = TreeModel(alexnet().layers)
+    model.set_flat(True)
+    model.set_metric(next(metric for metric in METRICS if metric.id == "activations"))
+    assert [place.name for place in places(model, 49, exact=False).columns] == ["kind", "activations"]
