@@ -281,7 +281,7 @@ class GraphBuilder(Struct):
         starts = self.integers((0,) * len(shape), f"{label}_starts")
         return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
 
-    def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "") -> str:
+    def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "", narrow: str = "") -> str:
         """`x` with as many elements before and then behind each axis as `pads` says, as ONNX counts them.
 
         Args:
@@ -289,7 +289,14 @@ class GraphBuilder(Struct):
             pads: Elements before every axis, then behind every axis.
             label: Of the node.
             fill: Value name of what it is padded with; '' for zero.
+            narrow: Its element type, where onnxruntime pads but wider ones.
         """
+        if narrow:
+            to = {"to": dtype_code("int32")}
+            wide = self.add("Cast", (x,), f"{label}_wide", attributes=to)
+            fill = self.add("Cast", (fill,), f"{label}_fill_wide", attributes=to) if fill else ""
+            wide = self.pad(wide, pads, f"{label}_more", fill)
+            return self.add("Cast", (wide,), label, attributes={"to": dtype_code(narrow)})
         if self.emission.opset < 11:
             return self.add("Pad", (x,), label, attributes={"pads": tuple(pads)})
         inputs = (x, self.integers(pads, f"{label}_sizes"))

@@ -45,6 +45,9 @@ class GatheredRows(Struct, frozen=True):
     taps: int
 
 
+WORDS = ("int16", "uint16")
+"""Integers that onnxruntime multiplies as wider ones only."""
+
 PackedTile = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
 """(TK, TN) of the tile that a product of this name, operator and size gets: what groups are packed into."""
 
@@ -148,7 +151,9 @@ class Site(Struct, frozen=True):
 
     @property
     def accumulator(self) -> str:
-        """Type of the sums: half precision is added up in single, integers in int32."""
+        """Type of the sums: half precision is added up in single, bytes in int32, 16 bits in int64."""
+        if {self.dtype, self.right_dtype} & set(WORDS):
+            return "int64"
         wide = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
         return wide.get(self.dtype, self.dtype)
 

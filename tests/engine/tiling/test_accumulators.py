@@ -38,7 +38,8 @@ def sums_of(codes: np.ndarray, ends: tuple[int, int], bias: np.ndarray) -> tuple
     return min(0, int((low + bias).min())), max(0, int((high + bias).max()))
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize(
     "name", ["Gemm without its bias", "Gemm with alpha = beta", "Einsum", "ConvTranspose in groups"]
 )

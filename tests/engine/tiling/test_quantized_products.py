@@ -112,9 +112,9 @@ def both(kind: str) -> QuantizeSpec:
 TILED = TileSpec((4, 3, 5), grouped="pack")
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("form", ["lab", "scan", "batched"])
-@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "fixed16.8"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_quantized_product_is_tiled_as_integers_and_proved_exact(
     tmp_path: Path, name: str, kind: str, form: Any

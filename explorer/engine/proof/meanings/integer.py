@@ -29,7 +29,7 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 Tail = Callable[[Array, Callable[[Array], Array]], Array]
-"""From sums in int32 to the output; the second makes one number for every element out of one a column."""
+"""From sums to the output; the second makes one number for every element out of one a column."""
 
 
 class _Number(Struct, frozen=True):
@@ -85,6 +85,8 @@ def _integral(
         stored = look.number(bias) if bias else np.zeros((), np.int64)
         c = _Number(stored) if stored is not None else known(bias)
     count = len(base.inputs)
+    planned = look.planned.accumulator if look.planned is not None else ""
+    kind = planned if "int" in planned else "int32"
     worth = None if scale is None else partial(_worth, scale)
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
@@ -95,10 +97,10 @@ def _integral(
             return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
-        exact = _exact(plain, (a, b, c), count, tail, bounded=scale is not None)
+        exact = _exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None)
         return replace(
             plain,
-            bias=_added(plain, out, a, c),
+            bias=_added(plain, out, a, c, kind),
             spread=partial(_spread, plain, out),
             integers=Integers(exact, point, a.at, saturates, worth),
         )
@@ -118,11 +120,18 @@ def _worth(scale: Array, spread: Callable[[Array], Array]) -> Array:
 
 
 def _exact(
-    plain: ProductSpec, numbers: tuple[_Number, _Number, _Number], count: int, tail: Tail, *, bounded: bool
+    plain: ProductSpec,
+    numbers: tuple[_Number, _Number, _Number],
+    count: int,
+    tail: Tail,
+    kind: str,
+    *,
+    bounded: bool,
 ) -> Callable[[Sequence[Array]], tuple[Array, Array | None]]:
     """The product in whole numbers, and (`bounded`) the sums of the sizes of its terms.
 
-    `plain` is the same of floats, with so many inputs; `numbers` are both zero points, and what is added.
+    `plain` is the same of floats, with so many inputs; `numbers` are both zero points, and what is added;
+    `kind` is the type of the sums.
     """
     a, b, c = numbers
 
@@ -130,23 +139,23 @@ def _exact(
         lefts, rights = list(values[:count]), list(values[:count])
         lefts[0] = _off(lefts[0], a.value(values), row=True)
         if isinstance(plain.right, np.ndarray):
-            zero = b.value(values).reshape(-1).astype(np.int16)
+            zero = b.value(values).reshape(-1).astype(np.int32)
             # what stands off the blocks of packed groups is the zero point
-            weight = plain.right.astype(np.int16) - zero if zero.any() else plain.right
+            weight = plain.right.astype(np.int32) - zero if zero.any() else plain.right
         else:
             rights[-1] = _off(rights[-1], b.value(values), row=False)
             weight = plain.weight(rights)
         left = plain.left(lefts)
         sums = _sums(left, plain.M, weight) + plain.added(c.value(values))
-        size = np.abs(weight.astype(np.int16))
+        size = np.abs(weight.astype(np.int32))
         bound = _sums(lambda b, some: np.abs(left(b, some)), plain.M, size) if bounded else None
-        return tail(sums.astype(np.int32), plain.added), bound
+        return tail(sums.astype(kind), plain.added), bound
 
     return exact
 
 
-def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number) -> Array | int | None:
-    """What is added in int32: the bias, less what the left operand's zero point takes from every column."""
+def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kind: str) -> Array | int | None:
+    """What is added: the bias, less what the left operand's zero point takes from every column."""
     if c.stored is None:
         return c.at
     total = c.stored.astype(np.int64)
@@ -154,7 +163,7 @@ def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number) -> 
         lost = int(a.stored.reshape(())) * plain.right.astype(np.int64).sum(1)
         whole = plain.spread(total) if plain.spread is not None else total
         total = whole - _placed(plain, lost[:, None], out)
-    added: Array = total.astype(np.int32)
+    added: Array = total.astype(kind)
     return added
 
 
@@ -169,9 +178,9 @@ def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
 
 def _off(values: Array, zero: Array, *, row: bool) -> Array:
     """Without the zero point: one number, or one for each row of a matrix or for each column."""
-    zero = zero.astype(np.int16)
+    zero = zero.astype(np.int32)
     zero = zero.reshape(()) if zero.size == 1 else (zero.reshape(-1, 1) if row else zero)
-    made: Array = values.astype(np.int16) - zero
+    made: Array = values.astype(np.int32) - zero
     return made
 
 
@@ -265,7 +274,7 @@ def _between(op: str) -> Meaning:
     plain = _PLAIN[op]
 
     def mean(node: Node, look: NodeReader) -> Original:
-        if look.planned is None or look.planned.dtype not in ("uint8", "int8"):
+        if look.planned is None or "int" not in look.planned.dtype:
             return plain(node, look)
         makers = {o: n for n in look.model.graph.nodes for o in n.outputs if o}
         turned = look.number(node.inputs[0]) is not None

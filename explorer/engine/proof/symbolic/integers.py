@@ -82,6 +82,8 @@ class IntegerRules:
         if node.op == "Cast":
             if isinstance(args[0], Symbol):
                 wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
+                if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
+                    return [args[0]]  # back from what it was padded in
                 if self._is_sum(args[0]) or not wide:
                     return [self._changed(args, args[0].shape)]
                 return [args[0]]

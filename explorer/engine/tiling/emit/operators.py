@@ -12,6 +12,7 @@ import numpy as np
 from explorer.engine.graph.model import Function, dtype_code
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
+from explorer.engine.tiling.sites import WORDS
 
 HALVES = ("float16", "bfloat16")
 """Types that are multiplied in float32."""
@@ -109,6 +110,11 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
             to = {"to": dtype_code("float32")}
             a = builder.add("Cast", (a,), f"{left_name}32", attributes=to)
             b = builder.add("Cast", (b,), f"{right_name}32", attributes=to)
+        return builder.add("MatMul", (a, b), label, mnk=mnk)
+    if {dtype, right} & set(WORDS):
+        to = {"to": dtype_code("int64")}
+        a = builder.add("Cast", (a,), f"{left_name}64", attributes=to)
+        b = builder.add("Cast", (b,), f"{right_name}64", attributes=to)
         return builder.add("MatMul", (a, b), label, mnk=mnk)
     if (dtype, right) != ("uint8", "int8"):
         return builder.add("MatMulInteger", (a, b), label, mnk=mnk)

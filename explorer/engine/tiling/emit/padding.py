@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.sites import Site
+from explorer.engine.tiling.sites import WORDS, Site
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -37,7 +37,8 @@ def pad_operand(
     if site.fill[side]:
         fill = builder.number(site.fill[side], site.dtype, f"{label}_fill")
     pads = (*lead, 0, 0, *lead, rows, columns)
-    return builder.pad(x, pads, f"{label}_padded", fill)
+    dtype = site.right_dtype if side else site.dtype
+    return builder.pad(x, pads, f"{label}_padded", fill, dtype if dtype in WORDS else "")
 
 
 def pad_to_whole_tiles(

@@ -17,7 +17,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 )
 from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
-from explorer.engine.tiling.sites import NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import WORDS, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
 def convolution(
@@ -69,7 +69,7 @@ def convolution(
         raise NoSite(f"its output is said to be {list(out)}, and is not by its attributes")
     given, made = shape[1] // count, out[1] // count
     groups = group_packing(node, context, axes, shape[0], Groups(count, 1, given, made), stored is not None)
-    window = ConvWindow(axes, groups, sized)
+    window = ConvWindow(axes, groups, sized, dtype if dtype in WORDS else "")
     if stored is None and backwards:
         raise NoSite("a transposed convolution with a computed kernel: left as it was")
     right = _computed(window) if stored is None else _stored_kernel(node, stored, window)

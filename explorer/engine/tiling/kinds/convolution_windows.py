@@ -100,11 +100,13 @@ class ConvWindow(Struct, frozen=True):
         axes: How it slides; at example sizes where it is `opened`.
         groups: How channels are grouped.
         opened: The size of the images is known at run time only.
+        narrow: Their element type, where onnxruntime pads but wider ones.
     """
 
     axes: tuple[WindowAxis, ...]
     groups: Groups
     opened: bool = False
+    narrow: str = ""
 
     @property
     def phases(self) -> int:

@@ -84,7 +84,9 @@ def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str)
     room = groups.packs * groups.pack * groups.given - groups.count * groups.given
     if room or any(any(a.pads) for a in axes):
         before = (0, 0, *(a.pads[0] for a in axes))
-        x = builder.pad(x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill)
+        x = builder.pad(
+            x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill, window.narrow
+        )
     x = builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
     return x
 

@@ -26,12 +26,15 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
 from explorer.engine.tiling.kinds.linear import product
-from explorer.engine.tiling.sites import Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import WORDS, Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 from explorer.facts.quantize import Accumulator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 BYTES = ("uint8", "int8")
+"""Element types that operators of integers multiply."""
+
+CODES = (*BYTES, *WORDS)
 """Element types whose products are tiled."""
 
 Zero = int | Array | str
@@ -125,8 +128,9 @@ def integral(
     """
     given = list(base.inputs)
     other = base.weight.tensor.dtype if base.weight is not None else operand_type(context, base.inputs[-1])
-    if other not in BYTES:
-        raise NoSite(f"its weight is of type {other}, tiled are {', '.join(BYTES)}")
+    if other not in CODES:
+        raise NoSite(f"its weight is of type {other}, tiled are {', '.join(CODES)}")
+    base = replace(base, other=other if other != base.dtype else "")
     at: dict[str, int] = {}
     for name in (terms.a, terms.b, terms.given):
         if isinstance(name, str) and name and name not in at:
@@ -149,7 +153,6 @@ def integral(
         node=node,
         inputs=tuple(given),
         finish=finish,
-        other=other if other != base.dtype else "",
         bias=False,
         sums=cache(lambda: _needed(base, terms, met, other)),
     )
@@ -224,7 +227,7 @@ def _reckoned(
     met: Columns,
 ) -> str:
     """The sum with its bias, and without what the zero points added to it."""
-    a, b = terms.a, terms.b
+    a, b, kind = terms.a, terms.b, base.accumulator
     right = base.right
     added = np.zeros(1, np.int64) if terms.bias is None else met.bias(terms.bias.astype(np.int64))
     sums: Array | None = None
@@ -235,37 +238,38 @@ def _reckoned(
         if isinstance(a, int) and not terms.given:
             added = added - a * sums
     if added.any():
-        z = builder.add("Add", (z, _whole(builder, added, "bias")), "biased")
+        z = builder.add("Add", (z, _whole(builder, added, "bias", kind)), "biased")
     if terms.given:
         z = builder.add("Add", (z, inputs[at[terms.given]]), "bias_added")
     worth = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.given)))
     some = not (isinstance(b, int) and b == 0)
-    zero = _zero_value(builder, a, inputs, at, "x_zero", column=True) if worth or some else ""
+    zero = _zero_value(builder, a, inputs, at, "x_zero", kind, column=True) if worth or some else ""
     if zero and worth:
         if sums is not None:
-            below = _whole(builder, sums, "w_sums")
+            below = _whole(builder, sums, "w_sums", kind)
         else:
             assert not isinstance(right, Weight)
             below = _summed(builder, right, inputs, base, 0, "w", "")
         if isinstance(a, int):
             # added as a bias is: of what is stored it is one
-            less = builder.add("Mul", (_whole(builder, np.asarray(-a), "x_zero_less"), below), "x_zero_worth")
+            minus = _whole(builder, np.asarray(-a), "x_zero_less", kind)
+            less = builder.add("Mul", (minus, below), "x_zero_worth")
             z = builder.add("Add", (z, less), "x_zero_off")
         else:
             lost = builder.add("Mul", (zero, below), "x_zero_worth")
             z = builder.add("Sub", (z, lost), "x_zero_off")
     if some:
         b = met.channels(b) if isinstance(b, np.ndarray) else b
-        beside = _zero_value(builder, b, inputs, at, "w_zero", column=False)
+        beside = _zero_value(builder, b, inputs, at, "w_zero", kind, column=False)
         across = _summed(builder, base.left, inputs, base, 1, "x", zero)
         lost = builder.add("Mul", (across, beside), "w_zero_worth")
         z = builder.add("Sub", (z, lost), "w_zero_off")
     return z
 
 
-def _whole(builder: GraphBuilder, values: Array, label: str) -> str:
-    """A Constant in int32; sums wrap around there as they do in the products."""
-    return builder.constant(tensor_from_array("", np.ascontiguousarray(values.astype(np.int32))), label)
+def _whole(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
+    """A Constant in the accumulator's type; sums wrap around there as they do in the products."""
+    return builder.constant(tensor_from_array("", np.ascontiguousarray(values.astype(kind))), label)
 
 
 def _zero_value(
@@ -274,15 +278,16 @@ def _zero_value(
     inputs: Sequence[str],
     at: Mapping[str, int],
     label: str,
+    kind: str,
     *,
     column: bool,
 ) -> str:
-    """A zero point in int32; '' for zero."""
+    """A zero point in the accumulator's type; '' for zero."""
     if isinstance(zero, str):
-        return builder.add("Cast", (inputs[at[zero]],), label, attributes={"to": dtype_code("int32")})
+        return builder.add("Cast", (inputs[at[zero]],), label, attributes={"to": dtype_code(kind)})
     if isinstance(zero, int):
-        return _whole(builder, np.asarray(zero), label) if zero else ""
-    return _whole(builder, zero[:, None] if column else zero, label)
+        return _whole(builder, np.asarray(zero), label, kind) if zero else ""
+    return _whole(builder, zero[:, None] if column else zero, label, kind)
 
 
 def _summed(
@@ -294,11 +299,11 @@ def _summed(
     label: str,
     zero: str,
 ) -> str:
-    """The sums of an operand along its depth, in int32: of its columns (axis 0) or rows (axis 1)."""
+    """The sums of an operand along its depth: of its columns (axis 0) or rows (axis 1)."""
     inner = builder.inner(f"{label}_sums")
     matrix = make(inner, inputs)
     builder.nodes += inner.nodes
-    wide = builder.add("Cast", (matrix,), f"{label}_wide", attributes={"to": dtype_code("int32")})
+    wide = builder.add("Cast", (matrix,), f"{label}_wide", attributes={"to": dtype_code(base.accumulator)})
     if zero:
         wide = builder.add("Sub", (wide, zero), f"{label}_centred")
     along = axis + (1 if base.stacked else 0)
@@ -342,7 +347,7 @@ def _checked(node: Node, context: SiteContext, at: tuple[int, int]) -> tuple[Zer
 def matrix(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
     """The product of the same operands in floats; `x` stands on the left."""
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
-    return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, BYTES)
+    return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, CODES)
 
 
 def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
@@ -363,7 +368,7 @@ def slid(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
 
     op = node.op if node.op == "ConvTranspose" else "Conv"
     plain = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
-    return convolution(plain, context, BYTES, around)
+    return convolution(plain, context, CODES, around)
 
 
 def _left(node: Node, context: SiteContext) -> None:

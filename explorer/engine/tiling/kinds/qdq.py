@@ -70,8 +70,8 @@ def _integers(node: Node, context: SiteContext) -> Site:
         raise _InFloats(_unquantised(node, context, turned))
     for operand, what in ((x, "input"), (w, "weight")):
         dtype = integer.operand_type(context, operand.name)
-        if dtype not in integer.BYTES:
-            raise _InFloats(f"its {what} is of type {dtype}, multiplied as integers are 8 bits")
+        if dtype not in integer.CODES:
+            raise _InFloats(f"its {what} is of type {dtype}, multiplied as integers are 8 and 16 bits")
     if x.scale.size != 1 or x.zero.size != 1:
         raise _InFloats("its input has scales along an axis")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
@@ -116,7 +116,7 @@ def _base(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -
         return integer.slid(node, context, *names, zero)
     if node.op == "Einsum":
         same = Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
-        return einsum.product(same, context, integer.BYTES)
+        return einsum.product(same, context, integer.CODES)
     return integer.matrix(node, context, *names, node.op)
 
 
