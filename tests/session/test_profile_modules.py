@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,24 @@ class _Inner(nn.Module):
 def test_a_module_that_fails_is_named() -> None:
     with pytest.raises(BadModel, match=r"failed in inner: ValueError: not here"):
         _profile(_Fails(), torch.randn(8, 16))
+
+
+class _Late(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += x.device.type == "cpu"
+        if self.calls > 6:
+            raise ValueError("worn out")
+        return x + 1
+
+
+def test_one_that_fails_after_some_runs_says_where_and_what_was_measured() -> None:
+    with pytest.raises(BadModel, match=r"failed in 1: ValueError: worn out") as failed:
+        _profile(nn.Sequential(nn.Linear(16, 16), _Late()), torch.randn(8, 16), ProfileSpec(steps=20))
+    assert re.match(r"\d runs? before it took [\d.]+ .s each", failed.value.hint)
 
 
 @pytest.mark.parametrize(

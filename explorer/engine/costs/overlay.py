@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.costs.layer_names import MATMULS, LayerNames
 from explorer.facts import Layer
 from explorer.facts.beside.overlay import OutsideFigure, Over, Overlay, OverlayColumn
@@ -203,7 +203,7 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
 
 
 def _several(names: Sequence[str]) -> str:
-    more = f" or {len(names) - 1:,} other names" if len(names) > 1 else ""
+    more = f" or {many_text(len(names) - 1, 'other name')}" if len(names) > 1 else ""
     return f"'{printable(names[0])[:60]}'{more}"
 
 

@@ -20,6 +20,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.units import many_text, seconds_text
 from explorer.engine.costs.torch.hooks import listening
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.misfit import failure
@@ -218,6 +219,13 @@ def _loss(made: Any) -> torch.Tensor:
     return sum(found[1:], found[0])
 
 
+def _done(wall: Sequence[float]) -> str:
+    """What was measured before a run failed."""
+    if not wall:
+        return "no run was timed before"
+    return f"{many_text(len(wall), 'run')} before it took {seconds_text(spread(wall).median)} each"
+
+
 def _copied(given: Any) -> Any:
     if isinstance(given, torch.Tensor):
         return given.clone()
@@ -268,12 +276,24 @@ class _MeasuredModule(Struct):
         except ExplorerError:
             raise
         except Exception as error:
-            where, known = self.loaded.at
-            place = f" in {where}" if where and known is error else ""
-            done = f"{len(self.loaded.wall):,} runs were timed before" if self.loaded.wall else ""
+            where = self._failed_in(error)
+            place = f" in {where}" if where else ""
+            done = _done(self.loaded.wall)
             said = failure(self.loaded.module, partial(work, self.loaded), error)
             said = said.replace("the model failed: ", f"the model failed{place}: ", 1)
             raise BadModel(said, where=self.subject.loaded.source, hint=done) from error
+
+    def _failed_in(self, error: Exception) -> str:
+        """Path of the module that failed, else ''; a run that nobody watched is made again for it."""
+        assert self.loaded is not None
+        if self.loaded.at[1] is error:
+            return self.loaded.at[0]
+        try:
+            self.loaded.once(True)
+        except Exception as again:  # whatever a model raises
+            where, known = self.loaded.at
+            return where if known is again and str(again) == str(error) else ""
+        return ""
 
     def take(self) -> None:
         """See `Measured`."""

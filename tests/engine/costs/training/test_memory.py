@@ -12,6 +12,7 @@ torchvision = pytest.importorskip("torchvision")
 
 from torch import nn  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
 from explorer.cli.main import main  # noqa: E402
@@ -178,6 +179,15 @@ def test_checkpointing_trades_kept_bytes_for_products() -> None:
             f, *a, use_reentrant=False, **k
         )
     assert abs(one.kept_bytes - allocated(real, IDS)) <= WITHIN * one.kept_bytes + 16384
+    assert one.recomputed_macs == (step_flops(real, IDS) - step_flops(Encoder(), IDS)) // 2
+
+
+def step_flops(model: Any, given: Any) -> int:
+    """What torch's own counter sees in a forward and a backward pass."""
+    model.train()
+    with FlopCounterMode(display=False) as counter:
+        model(given).sum().backward()
+    return int(counter.get_total_flops())
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
