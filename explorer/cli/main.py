@@ -157,7 +157,7 @@ def _supervised(work: Callable[[], int], given: ParsedArgs, *, alone: bool = Fal
     return supervisor.run(lambda: _in_one_line(work, given.memory), memory=given.memory, where=where)
 
 
-_NEW = 10_000
+_NEW = 100_000
 """New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
 
 

@@ -167,22 +167,25 @@ def _meaning(
         return _unfolded(values[0], taps, packs, pack * given)
 
     def weight(w: Array) -> Array:
+        if node.op == "Conv" and groups == width == len(taps.each) == 1:
+            return w.reshape(1, made, given).swapaxes(1, 2)  # as it is stored
         blocks = _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv", fill)
         return blocks.reshape(batch, K, N)
 
+    whole = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
+    grow = [(0, 0), (0, packs * N - out[1]), *((0, w - o) for w, o in zip(whole, out[2:], strict=True))]
+    grows = any(map(any, grow))
+
     def arranged(y: Array) -> Array:
         """Y, or anything of its shape, as (batch, M, N); zero where Y shows nothing."""
-        whole = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
-        grow = [(0, 0), (0, packs * N - out[1]), *((0, w - o) for w, o in zip(whole, out[2:], strict=True))]
         y = y.reshape(out)
-        if any(map(any, grow)):
+        if grows:
             y = np.pad(y, grow)
         split = [n for pair in zip(taps.positions, taps.phases, strict=True) for n in pair]
         y = y.reshape(shape[0], packs, N, *split)
         order = (*(4 + 2 * i for i in range(rank)), 1, 0, *(3 + 2 * i for i in range(rank)), 2)
         return y.transpose(order).reshape(batch, M, N)
 
-    shown = arranged(np.ones(out, bool))
     return ProductSpec(
         batch,
         M,
@@ -194,7 +197,7 @@ def _meaning(
         out,
         bias=bias,
         spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
-        shown=None if shown.all() else shown,
+        shown=arranged(np.ones(out, bool)) if grows else None,
         squares=lambda values: _squares(values[0], taps, packs, pack * given),
     )
 

@@ -207,7 +207,7 @@ class SiteProof:
                     yield partial(self._done, work), large.get(key, sizes[key])
                 del prepare, task, work
             del values
-        give_back()
+        give_back(_HELD)
         if drawn is self.drawn and self.seen:
             last = next(runs)
             self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
