@@ -48,6 +48,7 @@ def test_what_is_known_of_a_result_as_it_is_proved_is_what_its_file_says(
         proved = session.analysis()
         with Session(result.output) as again:
             assert proved == again.analysis()
+        assert session.verify().passed  # its weights are found under the name that it has now
         session.undo()
         session.tile(SPEC, verify=False)
         unproved = session.info()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.dtypes import ELEMENT_TYPES, numpy_type, unpacked
@@ -420,6 +421,17 @@ class Model(Struct, frozen=True):
         if self.ir_version < 4:
             return frozenset()
         return frozenset(v.name for v in self.graph.inputs if v.name in self.graph.initializers)
+
+
+def renamed(model: Model, path: str) -> Model | None:
+    """The model of a file that is called `path` now, mapped as it was; None where others belong to it.
+
+    The model as it was must not be used any more: sessions look for its weights under the new name.
+    """
+    if model.source is None or model.externals:
+        return None
+    model.source.path = path
+    return replace(model, path=path)
 
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

@@ -162,15 +162,18 @@ class Models:
         self,
         entry: HistoryEntry,
         module: TorchModel | None = None,
+        made: Model | None = None,
         examined: AnalysisResult | None = None,
     ) -> None:
         """Adds a state that was made of the current one; of one without a file the module itself.
 
-        `examined` is its analysis, where that is known.
+        `made` is the graph in its file and `examined` its analysis, where they are known.
         """
         self.history = states.append(self.history, entry)
         if module is not None:
             self._keep_module(self.current, module)
+        if made is not None:
+            self._states[self.current] = _onnx(made.path, OpenOptions(), made)
         if examined is not None:
             self._examined[self.current] = self.presented(self.current, examined)
 

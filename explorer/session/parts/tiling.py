@@ -17,7 +17,7 @@ from explorer.engine.convert.job import module_of
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model
+from explorer.engine.graph.model import Model, renamed
 from explorer.engine.models.opened import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
@@ -111,6 +111,7 @@ class Tiler:
         tiled = tile(found.bound, _without_origins(plan), sites)
         target = output or models.unused_name()
         evidence: Verification | None = None
+        made: Model | None = None
         seen: list[AnalysisResult] = []
         ours = overwrite or output is None
         with output_files.atomic_write(target, overwrite=ours) as temporary:
@@ -134,6 +135,7 @@ class Tiler:
                 spec=spec,
                 dims=dict(models.options["dims"]),
             ),
+            made=None if made is None else renamed(made, target),
             examined=seen[0] if seen else None,
         )
         return TileResult(plan, target, evidence, time.perf_counter() - started, command)
