@@ -10,6 +10,7 @@ from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.facts import Progress
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
+from explorer.facts.roofline import Machine
 from explorer.session.parts import history as states
 from explorer.settings import machines
 from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
@@ -328,3 +329,25 @@ async def test_a_resumed_session_has_the_times_of_its_states_again_without_anoth
         await hands.press("percent_sign")
         assert isinstance(hands.pilot.app.screen, ProfileScreen)
         assert not _asked(hands)
+
+
+async def test_every_measured_column_sorts_and_the_more_there_is_the_hotter_it_is():
+    # conv 0 takes 1 ms and has most of its roof; each after it takes longer
+    slow = Machine("slow", 2e11, 1e11)
+    async with screen(size=(200, 40)) as hands:
+        hands.main.store.use_machine(slow)
+        await hands.press("percent_sign", "enter", "escape")
+        tree = hands.main.query_one(LayerTree)
+        for column, first in (("measured", "10"), ("measured_share", "10"), ("efficiency", "3")):
+            hands.main.panes.rearrange(lambda model, name=column: model.set_columns((name,)))
+            hands.main.panes.sort_by(column)
+            await hands.rest()
+            lines = [tree.row_line(at, 110) for at in range(tree.row_count)]
+            convs = [line for line in lines if line_text(line).split()[0] in ("0", "3", "6", "8", "10")]
+            assert line_text(convs[0]).split()[0] == first
+            heat = [
+                max((int(role[4]) for _, role in line if role.startswith("heat")), default=0)
+                for line in convs
+            ]
+            assert heat == sorted(heat, reverse=True)
+            assert heat[0] > heat[-1]
