@@ -1,9 +1,7 @@
 """Make the sample models: `python sample_models/build.py [FOLDER]`.
 
-Small networks of the kinds that Explorer is for, written with onnx.helper alone so that they can be made
-without PyTorch. Node and value names follow torch's TorchScript exporter, so that the layer tree has a
-hierarchy to find. Weights come from the raw bits of a seeded generator: NumPy promises those to be the same
-in every release, which it does not promise of its distributions, so the files are the same byte for byte.
+Small networks of the kinds that Explorer is for, made without PyTorch, by what `explorer make` makes models
+with: their weights come from the raw bits of a seeded generator, so the files are the same byte for byte.
 """
 
 from __future__ import annotations
@@ -14,143 +12,15 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
+
+from explorer.engine.make.builder import GraphBuilder as Net
+from explorer.engine.make.models import made
 
 __all__ = ["MODELS", "SAMPLES", "build", "jets", "main"]
-
-OPSET = 17
-IR_VERSION = 8
-
-Shape = Sequence[int | str]
-
-
-class Net:
-    """A graph under construction; every method returns the name of the value that it makes."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.nodes: list[onnx.NodeProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.outputs: list[onnx.ValueInfoProto] = []
-        self.initializers: dict[str, onnx.TensorProto] = {}
-        self.names: dict[str, int] = {}
-        # a stream of its own for each model: adding one model must not change the others
-        self.bits = np.random.PCG64(zlib.crc32(name.encode()))
-
-    def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
-        return name
-
-    def output(self, value: str, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> None:
-        """Rename `value`, which must be the last node's, to the graph output `name`."""
-        self.nodes[-1].output[:] = [name if out == value else out for out in self.nodes[-1].output]
-        assert name in self.nodes[-1].output, value
-        self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
-
-    def uniform(self, shape: Sequence[int], low: float, high: float) -> np.ndarray:
-        raw = np.asarray(self.bits.random_raw(math.prod(shape)), dtype=np.uint64)
-        unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)  # 24 bits: exact in float32
-        return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
-
-    def parameter(self, name: str, array: np.ndarray) -> str:
-        self.initializers[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
-        return name
-
-    def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
-        """A weight as torch initialises it: uniform within gain / sqrt(fan in)."""
-        bound = gain / math.sqrt(fan_in)
-        return self.parameter(name, self.uniform(shape, -bound, bound))
-
-    def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node named `scope/kind` (`scope/kind_1` the second time)."""
-        name = f"{scope}/{kind}"
-        seen = self.names.get(name, 0)
-        self.names[name] = seen + 1
-        name = f"{name}_{seen}" if seen else name
-        out = f"{name}_output_0"
-        self.nodes.append(helper.make_node(kind, inputs, [out], name=name, **attributes))
-        return out
-
-    def constant(self, scope: str, value: Any, dtype: Any) -> str:
-        return self.op("Constant", scope, value=onnx.numpy_helper.from_array(np.array(value, dtype=dtype)))
-
-    def conv(
-        self,
-        scope: str,
-        path: str,
-        x: str,
-        cin: int,
-        cout: int,
-        kernel: int,
-        *,
-        bias: bool = True,
-        **attributes: int,
-    ) -> str:
-        """A square convolution; attributes: stride, padding, groups."""
-        stride, padding = attributes.get("stride", 1), attributes.get("padding", 0)
-        groups = attributes.get("groups", 1)
-        fan_in = cin // groups * kernel * kernel
-        # in front of a batch norm whose statistics are made up: keep the variance through a ReLU (He et al.,
-        # 2015), or a deep network's output would hardly depend on its input
-        gain = 1.0 if bias else math.sqrt(6)
-        names = [self.weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
-        if bias:
-            names.append(self.weight(f"{path}.bias", (cout,), fan_in))
-        return self.op(
-            "Conv",
-            scope,
-            x,
-            *names,
-            dilations=[1, 1],
-            group=groups,
-            kernel_shape=[kernel, kernel],
-            pads=[padding] * 4,
-            strides=[stride, stride],
-        )
-
-    def linear(self, scope: str, path: str, x: str, cin: int, cout: int) -> str:
-        """A fully connected layer on rows: Gemm with the weight as torch stores it."""
-        weight = self.weight(f"{path}.weight", (cout, cin), cin)
-        bias = self.weight(f"{path}.bias", (cout,), cin)
-        return self.op("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
-
-    def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
-        # away from the identity: a normalisation of ones and zeros would hide a fault
-        parts = [
-            self.parameter(f"{path}.weight", self.uniform((width,), 0.5, 1.5)),
-            self.parameter(f"{path}.bias", self.uniform((width,), -0.2, 0.2)),
-            self.parameter(f"{path}.running_mean", self.uniform((width,), -0.3, 0.3)),
-            self.parameter(f"{path}.running_var", self.uniform((width,), 0.5, 2.0)),
-        ]
-        return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
-
-    def pool(self, scope: str, x: str, kernel: int, stride: int) -> str:
-        return self.op(
-            "MaxPool",
-            scope,
-            x,
-            ceil_mode=0,
-            dilations=[1, 1],
-            kernel_shape=[kernel, kernel],
-            pads=[0, 0, 0, 0],
-            strides=[stride, stride],
-        )
-
-    def model(self) -> onnx.ModelProto:
-        graph = helper.make_graph(
-            self.nodes, self.name, self.inputs, self.outputs, list(self.initializers.values())
-        )
-        opset = helper.make_opsetid("", OPSET)
-        return helper.make_model(
-            graph,
-            opset_imports=[opset],
-            ir_version=IR_VERSION,
-            producer_name="explorer sample_models/build.py",
-        )
 
 
 def mlp_128() -> Net:
@@ -164,34 +34,17 @@ def mlp_128() -> Net:
 
 def linear_32x64x128() -> Net:
     """One Linear with bias, 32 rows, 64 in, 128 out: M and K fit in one 64-tile, N in two."""
-    net = Net("linear_32x64x128")
-    x = net.input("x", [32, 64])
-    net.output(net.linear("/fc", "fc", x, 64, 128), "y", [32, 128])
-    return net
+    return made("linear:32x64x128:bias", name="linear_32x64x128")
 
 
 def jsc_tiny() -> Net:
     """The jet substructure classifier's first layers: BatchNorm1d, ReLU, Linear, ReLU."""
-    net = Net("jsc_tiny")
-    x = net.input("x", [1, 16])
-    x = net.batch_norm("/layers/layers.0", "layers.0", x, 16)
-    x = net.op("Relu", "/layers/layers.1", x)
-    x = net.linear("/layers/layers.2", "layers.2", x, 16, 5)
-    net.output(net.op("Relu", "/layers/layers.3", x), "y", [1, 5])
-    return net
+    return made("mlp:bn16-relu-16x5-relu", name="jsc_tiny")
 
 
 def jsc_tiny_x10() -> Net:
     """The classifier ten times larger: three of BatchNorm1d, ReLU, Linear; 1,997 trained parameters."""
-    net = Net("jsc_tiny_x10")
-    x = net.input("x", [1, 16])
-    for at, (cin, cout) in enumerate(((16, 40), (40, 25), (25, 5))):
-        norm, act, linear = (f"layers.{3 * at + step}" for step in range(3))
-        x = net.batch_norm(f"/layers/{norm}", norm, x, cin)
-        x = net.op("Relu", f"/layers/{act}", x)
-        x = net.linear(f"/layers/{linear}", linear, x, cin, cout)
-    net.output(x, "y", [1, 5])
-    return net
+    return made("mlp:bn16-relu-16x40-bn40-relu-40x25-bn25-relu-25x5", name="jsc_tiny_x10")
 
 
 def lenet() -> Net:
@@ -433,7 +286,7 @@ def jets(name: str) -> bytes:
 
 def build(name: str) -> bytes:
     """The bytes of a sample model's file, checked."""
-    model = MODELS[name]().model()
+    model = MODELS[name]().model("explorer sample_models/build.py")
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString(deterministic=True)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from explorer.session.kept.analysis_cache import cache_usage, clear_cache
     from explorer.session.machine import measure_machine
     from explorer.session.session import Session
+    from explorer.session.split.make import make_model
     from explorer.session.split.pipeline import run_pipeline
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "clear_cache": "kept.analysis_cache",
     "list_models": "headers",
     "measure_machine": "machine",
+    "make_model": "split.make",
     "run_pipeline": "split.pipeline",
 }
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "diff_files",
     "evaluate_files",
     "list_models",
+    "make_model",
     "measure_machine",
     "run_pipeline",
     "sweep_files",

@@ -21,8 +21,8 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
     ]
     blocks: list[Block] = [
         Line((Span("part of ", "quiet"), Span(source, "strong"))),
-        *_ports("in ", fact.inputs),
-        *_ports("out", fact.outputs),
+        *ports("in ", fact.inputs),
+        *ports("out", fact.outputs),
         Line(),
         Fields(rows),
         Line(),
@@ -53,7 +53,8 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
     ]
 
 
-def _ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
+def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
+    """What goes in or out, a line each."""
     return [
         Line(
             (

@@ -1,0 +1,58 @@
+"""`explorer make`: the small model of an exercise, from a line of text."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING, Option
+from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(given: ParsedArgs, _: ProgressLine) -> Answer:
+    batch = given.batch or 1
+    fact = explorer.make_model(
+        given.models[0],
+        given.output,
+        name=given.name,
+        seed=given.seed,
+        batch=batch,
+        stored=not given.weight_inputs,
+        overwrite=given.force,
+    )
+    return Answer(DONE, lambda: plain(fact), lambda: present("split.make").made(fact))
+
+
+COMMAND = Command(
+    "make",
+    "the small model of an exercise, from a line of text: linear, conv, attention, mlp",
+    ("MODEL",),
+    (
+        "--output",
+        Option("--name", "what the graph is called, which with --seed decides the weights", "NAME"),
+        Option(
+            "--batch",
+            "rows of an mlp, images of a conv (default 1); a name leaves it open",
+            "N|NAME",
+            reads="batch",
+        ),
+        Option("--weight-inputs", "weights are inputs of the graph, not in the file"),
+        "--seed",
+        "--force",
+        *PRINTING,
+    ),
+    (
+        "explorer make linear:128x128x128 -o product.onnx",
+        "explorer make linear:32x64x128:bias -o linear.onnx --weight-inputs",
+        "explorer make conv:3x32x32:16x3x3:stride=2,pad=1,bias -o conv.onnx --batch 8",
+        "explorer make attention:1x128x256:heads=4,causal -o attention.onnx",
+        "explorer make mlp:bn16-relu-16x40-relu-40x5 -o mlp.onnx --batch batch",
+    ),
+    _run,
+    usage="make KIND:SIZES[:OPTIONS] -o FILE",
+    manual="writes a small ONNX model from a line of text: a matrix product (`linear:MxKxN`), a convolution"
+    " (`conv:CxHxW:OxKxK`), an attention (`attention:BxSxD`), a network of layers (`mlp:bn16-relu-16x5`);"
+    " the same line and seed make the same bytes",
+    needs=("--output",),
+)

@@ -1,0 +1,156 @@
+"""Builder of small ONNX graphs, whose weights are the same byte for byte wherever they are made.
+
+They come from the raw bits of a seeded generator: NumPy promises those to be the same in every release, which
+it does not promise of its distributions. Names of nodes and values follow torch's TorchScript exporter, so
+that the layer tree has a hierarchy to find.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+IR_VERSION = 8
+
+Shape = Sequence[int | str]
+Array = np.ndarray[Any, Any]
+
+
+class GraphBuilder:
+    """A graph under construction; most methods return the name of the value that they make.
+
+    Args:
+        name: Of the graph; each has a stream of numbers of its own, so that one changes no other.
+        seed: Of that stream.
+        stored: Whether weights are in the file; else they are inputs of the graph, without values.
+    """
+
+    def __init__(self, name: str, seed: int = 0, *, stored: bool = True) -> None:
+        self.name, self.stored = name, stored
+        self.nodes: list[onnx.NodeProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.names: dict[str, int] = {}
+        self.bits = np.random.PCG64(zlib.crc32(name.encode()) + seed)
+
+    def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
+        """An input of the graph."""
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
+        return name
+
+    def output(self, value: str, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> None:
+        """Renames `value`, which must be the last node's, to the output `name` of the graph."""
+        self.nodes[-1].output[:] = [name if out == value else out for out in self.nodes[-1].output]
+        assert name in self.nodes[-1].output, value
+        self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
+
+    def uniform(self, shape: Sequence[int], low: float, high: float) -> Array:
+        """Numbers between two, 24 bits each: exact in float32."""
+        raw = np.asarray(self.bits.random_raw(math.prod(shape)), dtype=np.uint64)
+        unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
+        return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
+
+    def parameter(self, name: str, array: Array) -> str:
+        """A stored tensor."""
+        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+        return name
+
+    def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
+        """A weight as torch initialises it: uniform within gain / sqrt(fan in); or an input for one."""
+        if not self.stored:
+            return self.input(name, list(shape))
+        bound = gain / math.sqrt(fan_in)
+        return self.parameter(name, self.uniform(shape, -bound, bound))
+
+    def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
+        """Appends a node named `scope/kind` (`scope/kind_1` the second time)."""
+        name = f"{scope}/{kind}"
+        seen = self.names.get(name, 0)
+        self.names[name] = seen + 1
+        name = f"{name}_{seen}" if seen else name
+        out = f"{name}_output_0"
+        self.nodes.append(helper.make_node(kind, inputs, [out], name=name, **attributes))
+        return out
+
+    def constant(self, scope: str, value: Any, dtype: Any) -> str:
+        """A Constant."""
+        return self.op("Constant", scope, value=numpy_helper.from_array(np.array(value, dtype=dtype)))
+
+    def conv(
+        self,
+        scope: str,
+        path: str,
+        x: str,
+        cin: int,
+        cout: int,
+        kernel: int,
+        *,
+        bias: bool = True,
+        **attributes: int,
+    ) -> str:
+        """A square convolution; attributes: stride, padding, groups."""
+        stride, padding = attributes.get("stride", 1), attributes.get("padding", 0)
+        groups = attributes.get("groups", 1)
+        fan_in = cin // groups * kernel * kernel
+        # in front of a batch norm whose statistics are made up: keep the variance through a ReLU (He et al.,
+        # 2015), or a deep network's output would hardly depend on its input
+        gain = 1.0 if bias else math.sqrt(6)
+        names = [self.weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
+        if bias:
+            names.append(self.weight(f"{path}.bias", (cout,), fan_in))
+        return self.op(
+            "Conv",
+            scope,
+            x,
+            *names,
+            dilations=[1, 1],
+            group=groups,
+            kernel_shape=[kernel, kernel],
+            pads=[padding] * 4,
+            strides=[stride, stride],
+        )
+
+    def linear(self, scope: str, path: str, x: str, cin: int, cout: int) -> str:
+        """A fully connected layer on rows: Gemm with the weight as torch stores it."""
+        weight = self.weight(f"{path}.weight", (cout, cin), cin)
+        bias = self.weight(f"{path}.bias", (cout,), cin)
+        return self.op("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
+
+    def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
+        """A normalisation away from the identity: one of ones and zeros would hide a fault."""
+        parts = [
+            self.parameter(f"{path}.weight", self.uniform((width,), 0.5, 1.5)),
+            self.parameter(f"{path}.bias", self.uniform((width,), -0.2, 0.2)),
+            self.parameter(f"{path}.running_mean", self.uniform((width,), -0.3, 0.3)),
+            self.parameter(f"{path}.running_var", self.uniform((width,), 0.5, 2.0)),
+        ]
+        return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
+
+    def pool(self, scope: str, x: str, kernel: int, stride: int) -> str:
+        """A square MaxPool."""
+        return self.op(
+            "MaxPool",
+            scope,
+            x,
+            ceil_mode=0,
+            dilations=[1, 1],
+            kernel_shape=[kernel, kernel],
+            pads=[0, 0, 0, 0],
+            strides=[stride, stride],
+        )
+
+    def model(self, producer: str) -> onnx.ModelProto:
+        """The model."""
+        graph = helper.make_graph(
+            self.nodes, self.name, self.inputs, self.outputs, list(self.initializers.values())
+        )
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name=producer)

@@ -1,0 +1,199 @@
+"""Text to a model: 'linear:128x128x128:bias', 'conv:3x32x32:16x3x3', 'mlp:bn16-relu-16x5', an attention."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from explorer.base.errors import Misuse, nearest
+from explorer.base.units import bytes_text
+from explorer.engine.make.builder import GraphBuilder, Shape
+
+_MOST = 1 << 31
+"""Bytes of weights: no protobuf parser reads a larger message."""
+_LAYER = re.compile(r"(\d+)x(\d+)|bn(\d+)|(relu|sigmoid|tanh|softmax)")
+_ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softmax": "Softmax"}
+
+EXAMPLES = (
+    "linear:128x128x128:bias",
+    "conv:3x32x32:16x3x3:stride=2,pad=1,bias",
+    "attention:1x16x64:heads=4",
+    "mlp:bn16-relu-16x40-relu-40x5-softmax",
+)
+
+
+def made(
+    text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, stored: bool = True
+) -> GraphBuilder:
+    """The model that a line of text describes.
+
+    Args:
+        text: A kind, its sizes and options, between colons; see `EXAMPLES`.
+        name: Of the graph; None: its kind. With the seed it decides the weights.
+        seed: Of the weights.
+        batch: Rows of an mlp, images of a convolution; a name leaves it open.
+        stored: Whether weights are in the file; else they are inputs.
+
+    Raises:
+        Misuse: It cannot be read, or no file holds that.
+    """
+    kind, _, rest = text.partition(":")
+    if kind not in _KINDS:
+        hint = nearest(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
+        raise Misuse(f"'{kind}' is no model that can be made", where="make", hint=hint)
+    sizes, _, options = rest.partition(":")
+    net = GraphBuilder(name or kind, seed, stored=stored)
+    _KINDS[kind](net, sizes, options, batch)
+    return net
+
+
+def _linear(net: GraphBuilder, sizes: str, options: str, _: int | str) -> None:
+    rows, depth, columns = _numbers(sizes, 3, "linear:MxKxN")
+    chosen = _options(options, {"bias": 0})
+    _check(depth * columns)
+    x = net.input("x", [rows, depth])
+    if chosen["bias"]:
+        x = net.linear("/fc", "fc", x, depth, columns)
+    else:
+        x = net.op("MatMul", "/fc", x, net.weight("fc.weight", (depth, columns), depth))
+    net.output(x, "y", [rows, columns])
+
+
+def _conv(net: GraphBuilder, sizes: str, options: str, batch: int | str) -> None:
+    image, _, rest = (f"{sizes}:{options}").partition(":")
+    kernel, _, options = rest.partition(":")
+    usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
+    channels, height, width = _numbers(image, 3, usage)
+    out, kernel_height, kernel_width = _numbers(kernel, 3, usage)
+    chosen = _options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
+    groups, stride, pad = chosen["groups"], chosen["stride"], chosen["pad"]
+    if kernel_height != kernel_width:
+        raise Misuse("kernels are square", where="make", hint=usage)
+    if not groups or channels % groups or out % groups or not stride:
+        raise Misuse(
+            f"{groups:,} groups do not divide {channels:,} and {out:,} channels", where="make", hint=usage
+        )
+    high, wide = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
+    if high < 1 or wide < 1:
+        raise Misuse("the kernel is larger than the image", where="make", hint="pad=1, or a smaller one")
+    _check(out * channels // groups * kernel_height**2)
+    x = net.input("x", [batch, channels, height, width])
+    sizes_ = {"stride": stride, "padding": pad, "groups": groups}
+    x = net.conv("/conv", "conv", x, channels, out, kernel_height, bias=bool(chosen["bias"]), **sizes_)
+    net.output(x, "y", [batch, out, high, wide])
+
+
+def _attention(net: GraphBuilder, sizes: str, options: str, _: int | str) -> None:
+    usage = "attention:BxSxD:heads=4,causal"
+    batch, length, width = _numbers(sizes, 3, usage)
+    chosen = _options(options, {"heads": 1, "causal": 0})
+    heads = chosen["heads"]
+    if not heads or width % heads:
+        raise Misuse(f"{heads:,} heads do not divide a width of {width:,}", where="make", hint=usage)
+    _check(4 * width * width)
+    x = net.input("x", [batch, length, width])
+
+    def dense(name: str, value: str) -> str:
+        weight = net.weight(f"{name}.weight", (width, width), width)
+        return net.op(
+            "Add",
+            f"/{name}",
+            net.op("MatMul", f"/{name}", value, weight),
+            net.weight(f"{name}.bias", (width,), width),
+        )
+
+    split = [batch, length, heads, width // heads]
+
+    def by_head(name: str, perm: Sequence[int]) -> str:
+        value = net.op("Reshape", f"/{name}", dense(name, x), net.constant(f"/{name}", split, np.int64))
+        return net.op("Transpose", f"/{name}", value, perm=perm)
+
+    query = by_head("query", [0, 2, 1, 3])
+    scores = net.op("MatMul", "", query, by_head("key", [0, 2, 3, 1]))
+    scores = net.op("Div", "", scores, net.constant("", math.sqrt(width // heads), np.float32))
+    if chosen["causal"]:
+        mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
+        scores = net.op("Add", "", scores, net.parameter("mask", mask))
+    weights = net.op("Softmax", "", scores, axis=-1)
+    context = net.op(
+        "Transpose", "", net.op("MatMul", "", weights, by_head("value", [0, 2, 1, 3])), perm=[0, 2, 1, 3]
+    )
+    context = net.op("Reshape", "", context, net.constant("", [batch, length, width], np.int64))
+    net.output(dense("out", context), "y", [batch, length, width])
+
+
+def _mlp(net: GraphBuilder, sizes: str, options: str, batch: int | str) -> None:
+    usage = "mlp:bn16-relu-16x40-relu-40x5"
+    _options(options, {})
+    width: int | None = None
+    first = x = ""
+    steps = sizes.split("-")
+    matches = [_LAYER.fullmatch(step) for step in steps]
+    for at, (step, found) in enumerate(zip(steps, matches, strict=True)):
+        if found is None:
+            raise Misuse(f"'{step}' is no layer", where="make", hint=f"{usage}; sigmoid, tanh, softmax")
+        needs = found[1] or found[3]
+        if needs and width is not None and int(needs) != width:
+            raise Misuse(
+                f"'{step}' takes {int(needs):,} features, and gets {width:,}", where="make", hint=usage
+            )
+        if not first:
+            known = next(
+                (match[1] or match[3] for match in matches if match and (match[1] or match[3])), None
+            )
+            if known is None:
+                raise Misuse("no layer says how many features there are", where="make", hint=usage)
+            width = int(known)
+            first = x = net.input("x", [batch, width])
+        scope, path = f"/layers/layers.{at}", f"layers.{at}"
+        if found[1]:
+            cin, cout = int(found[1]), int(found[2])
+            _check(cin * cout)
+            x, width = net.linear(scope, path, x, cin, cout), cout
+        elif found[3]:
+            x = net.batch_norm(scope, path, x, int(found[3]))
+        else:
+            x = net.op(_ACTIVATIONS[step], scope, x)
+    shape: Shape = [batch, width or 0]
+    net.output(x, "y", shape)
+
+
+_KINDS: Mapping[str, Callable[[GraphBuilder, str, str, int | str], None]] = {
+    "linear": _linear,
+    "conv": _conv,
+    "attention": _attention,
+    "mlp": _mlp,
+}
+
+
+def _numbers(text: str, count: int, usage: str) -> list[int]:
+    parts = text.split("x")
+    if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
+        raise Misuse(f"'{text}' is not {count} sizes", where="make", hint=usage)
+    return [int(part) for part in parts]
+
+
+def _options(text: str, known: Mapping[str, int]) -> dict[str, int]:
+    """Options between commas, 'stride=2,bias'; a word alone is 1."""
+    found = dict(known)
+    for word in filter(None, text.split(",")):
+        name, equals, value = word.partition("=")
+        if name not in known:
+            hint = nearest(name, list(known)) or "leave it out"
+            raise Misuse(f"there is no option '{name}'", where="make", hint=hint)
+        if equals and not (value.isdecimal() and int(value) < 1 << 31):
+            raise Misuse(f"'{value}' is no size", where=name, hint=f"{name}=1")
+        found[name] = int(value) if equals else 1
+    return found
+
+
+def _check(elements: int) -> None:
+    if 4 * elements >= _MOST:
+        raise Misuse(
+            f"its weights would take {bytes_text(4 * elements)}",
+            where="make",
+            hint="no ONNX file holds 2 GiB",
+        )
