@@ -169,6 +169,29 @@ async def test_the_dialog_keeps_its_hint_at_the_smallest_size(before):
             assert box.query_one(QuantizedLayers).region.bottom < box.region.bottom
 
 
+async def test_enter_before_the_choice_has_come_waits_for_it(session, monkeypatch):
+    async with screen(SessionEngine(session)) as hands:
+        monkeypatch.setattr("explorer.tui.dialogs.quantize.dialog._PAUSE", 0.1)
+        hands.at_once("Q", *"fixed6.3", "enter")
+        await hands.rest()
+        for _ in range(40):
+            if isinstance(top(hands), QuantizationScreen):
+                break
+            await hands.pilot.pause(0.05)
+        assert {weight for weight, _ in quantized(session).values()} == {"fixed6.3"}
+
+
+async def test_an_error_is_read_to_its_end_where_there_are_few_lines(session):
+    async with screen(SessionEngine(session), size=(60, 15)) as hands:
+        await hands.press("Q")
+        await hands.burst(*"fixed9.400")
+        said = " ".join(hands.dialog().split())
+        assert "behind the point, not 400" in said
+        await hands.burst("ctrl+u", *"int8")
+        assert "layers 5 of 5" in " ".join(hands.dialog().split())
+        assert top(hands).query_one(QuantizedLayers).display
+
+
 async def test_a_format_that_there_is_not_leads_back_to_the_layer_it_was_typed_for(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q", "enter", "down", "f")

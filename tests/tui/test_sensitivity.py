@@ -11,7 +11,8 @@ import pytest
 import explorer
 from explorer.base.errors import Cancelled
 from explorer.cli import main
-from explorer.facts.quantize import FormatSweepSpec
+from explorer.facts import TileSpec
+from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
 from explorer.tui.dialogs.quantize.screen import QuantizationScreen
 from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen
 from explorer.tui.dialogs.quantize.sweep_dialog import FormatSweepDialog, FormatSweepRequest
@@ -96,7 +97,7 @@ async def test_a_mixed_precision_is_sought_written_and_its_command_makes_it(
     async with screen(SessionEngine(session), size=(80, 24)) as hands:
         await hands.press("Z")
         await hands.burst("ctrl+u", *"int8,mxfp4", "down", "right", "down", *"7", "down", "down", "right")
-        assert "layer by layer what adds the least noise" in hands.dialog()
+        assert "layer by layer what adds the least noise" in " ".join(hands.dialog().split())
         await hands.press("enter")
         assert "at most 7 bits a weight" in title(hands)
         (one,) = top(hands)._found.mixed
@@ -134,6 +135,16 @@ class StoppedEngine(SessionEngine):
                 job.future.set_exception(Cancelled())
                 return
         super()._answer(job, args, kwargs)
+
+
+async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantized(session):
+    session.quantize(QuantizeSpec(), report=False, draws=1)
+    session.tile(TileSpec((32, 32, 32), form="scan"), verify=False)
+    async with screen(SessionEngine(session)) as hands:
+        await hands.pilot.pause(0.1)
+        await begin(hands, "int8,mxfp4")
+        assert {row.scope for row in top(hands)._found.rows} == {"all", "only", "without"}
+        assert not [row.error for row in top(hands)._found.rows if row.error]
 
 
 async def test_what_ran_before_a_stop_is_kept_and_goes_on(session, monkeypatch):

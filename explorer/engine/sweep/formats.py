@@ -269,6 +269,8 @@ class _Run:
             except ExplorerError:
                 continue  # the row of all layers says why
             layers = dict.fromkeys(layer.name for layer in found if not layer.reason)
+            if len(layers) == 1 and self.spec.bits is None and self.spec.snr is None:
+                continue  # alone it is what all layers are
             for layer in layers:
                 yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
             if self.spec.per_layer and len(layers) > 1:

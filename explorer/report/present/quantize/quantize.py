@@ -269,13 +269,15 @@ def _share(pair: BeforeAfter) -> Cell:
 
 def outputs(found: Sequence[OutputAgreement]) -> Table:
     """How far the outputs of the model agree with the original's."""
-    ranked = any(one.top1 is not None for one in found)
+    ranked, five = (any(getattr(one, name) is not None for one in found) for name in ("top1", "top5"))
     rows: list[tuple[Cell, ...]] = [
         (
             printable(one.name),
             decibels(one.snr_db),
             "?" if one.cosine is None else f"{one.cosine:.6f}",
-            *([_share_of(one.top1), _share_of(one.top5), plain(one.samples)] if ranked else []),
+            *([_share_of(one.top1)] if ranked else []),
+            *([_share_of(one.top5)] if five else []),
+            *([plain(one.samples)] if ranked else []),
         )
         for one in found
     ]
@@ -283,11 +285,9 @@ def outputs(found: Sequence[OutputAgreement]) -> Table:
         Column("output", shrink=True),
         Column("SNR dB", "right"),
         Column("cosine", "right", drop=3),
-        *(
-            [Column("top-1 agrees", "right"), Column("top-5", "right"), Column("rows", "right", drop=2)]
-            if ranked
-            else []
-        ),
+        *([Column("top-1 agrees", "right")] if ranked else []),
+        *([Column("top-5", "right")] if five else []),
+        *([Column("rows", "right", drop=2)] if ranked else []),
     )
     return Table(columns, rows)
 

@@ -177,7 +177,7 @@ def row_blocks(row: FormatRow) -> list[Block]:
         ),
         Field("layers", f"{row.changed or 0:,} of {row.layers or 0:,} changed"),
         Field("output", Span(printable(row.output), "strong") if row.output else ""),
-        Field("top-5", share(row.top5, 1)),
+        Field("top-5", "" if row.top5 is None else share(row.top5, 1)),
         Field("it took", seconds(row.seconds)),
         Field("weights before", size(row.weight_bytes_before)),
         Field("BitOPs before", count(row.bitops_before)),

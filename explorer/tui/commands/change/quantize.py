@@ -120,8 +120,11 @@ class SensitivityCommand(ScreenCommand):
         if not self.context.ready():
             return
         history, state = self.store.history, self.store.history_place
-        while history is not None and history.entries[state].quantization is not None:
-            state = history.parent(state) or 0
+        if history is not None:
+            line = history.line_to(state)
+            # also of what was tiled after it: layers take formats before that
+            first = next((at for at in line if history.entries[at].quantization is not None), None)
+            state = state if first is None else history.parent(first) or 0
         found = self.store.sensitivity.setdefault(state, SensitivityState())
         remote = self.store.remote
         screen = SensitivityScreen(self.store.source, self.jobs.engine, found, state, remote=remote)

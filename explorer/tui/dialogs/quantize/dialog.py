@@ -57,6 +57,8 @@ _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
 _PAUSE = 0.15
 """Seconds without a key before the choice is asked for again."""
+_FEW_LINES = 3
+"""Lines of an error where no layers have room below it."""
 _SECOND = 9
 """Cells of the label of the second field in a row."""
 
@@ -95,8 +97,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._asked = asked or QuantizeRequest(QuantizeSpec())
         self._every: Quantization | None = None
         self._request: QuantizeRequest | None = None
+        self._asking = self._entered = False
         self.choice: Quantization | None = None
-        self._room = 2
+        self._room, self._small = 2, False
 
     def body(self) -> ComposeResult:
         """What is in the box."""
@@ -160,7 +163,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         figures, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
         self.query_one("#choice-head").display = room > 3
         self.query_one("#about").display = room > 2
-        self._room = max(1, min(20, room - 2))
+        self._room, self._small = max(1, min(20, room - 2)), room < _FEW_LINES
         rows = len(self._every.layers) if self._every is not None else self._room
         figures.styles.height = min(self._room, rows)
         plan.set_class(room > 6, "roomy")
@@ -208,6 +211,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
         self._request = None  # what is on show is no longer what would be done
+        self._asking, self._entered = True, False
         self.run_worker(self._refresh_choice(), group="choice", exclusive=True, exit_on_error=False)
 
     async def _refresh_choice(self) -> None:
@@ -222,10 +226,16 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         except Cancelled:
             return
         except ExplorerError as error:
+            self._asking = self._entered = False
             self._say(without_options(error), "bad")
             self._show_rows(())
             return
-        self._request = request
+        self._request, self._asking = request, False
+        self._fit()
+        if self._entered:
+            self.action_apply()
+            return
+        self.query_one(QuantizedLayers).display = True
         self.query_one("#plan", LineView).show(lambda width: _headline(choice, width))
         self._show_rows(choice.layers)
 
@@ -257,7 +267,22 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         return names, list(dict.fromkeys(layer.op for layer in every if layer.name in inside))
 
     def _say(self, said: str, role: str) -> None:
-        self.query_one("#plan", LineView).show(lambda width: wrap(((safe(said), role),), width) or [BLANK])
+        """A few words in place of the choice; of an error as much as there is room for."""
+        plan, small = self.query_one("#plan", LineView), self._small
+        self.query_one(QuantizedLayers).display = not (small and role == "bad")
+        room = _FEW_LINES if small else None
+        plan.styles.max_height = room
+
+        def lines(width: int) -> Sequence[Line]:
+            found = wrap(((safe(said), role),), width) or [BLANK]
+            if room is None or len(found) <= room:
+                return found
+            return [
+                *found[: room - 1],
+                cut(((" ".join(_text(line) for line in found[room - 1 :]), role),), width),
+            ]
+
+        plan.show(lines)
 
     def _value(self, id: str) -> str:
         return self.query_one(f"#{id}", OptionField).value
@@ -328,8 +353,15 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """Do it, if the choice on show is that of what the fields say."""
         if self._request is not None:
             self.dismiss(self.request())  # samples change no choice: nothing was asked anew for them
+        elif self._asking:
+            self._entered = True
+            self._say("waiting for the choice, then it begins", "dim")
         else:
-            self.app.bell()
+            self.app.bell()  # the error on show says why not
+
+
+def _text(line: Line) -> str:
+    return "".join(part[0] for part in line)
 
 
 def _sites(typed: str) -> tuple[str, ...]:

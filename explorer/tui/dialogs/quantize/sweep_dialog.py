@@ -15,6 +15,7 @@ from explorer.settings.parse import path_word
 from explorer.settings.quantize import parse_formats
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.quantize.samples import HINT, samples_of, samples_text
+from explorer.tui.text.lines import safe
 from explorer.tui.widgets.options import OptionField
 
 COSTS: dict[str, FormatCost] = {"weight bytes": "weights", "BitOPs": "bitops"}
@@ -85,9 +86,8 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
             spec = self.answer().spec
         except ExplorerError as error:
             return [(str(error), "bad")]
-        many = len(spec.formats)
-        said = [f"{many:,} format{'s' * (many > 1)} for all layers"]
-        said += ["each on each layer alone, and on all but it"] if spec.per_layer else []
+        said = [f"{safe(', '.join(spec.formats))}: on all layers"]
+        said += ["on each layer alone, and on all but it"] if spec.per_layer else []
         if spec.bits is not None or spec.snr is not None:
             said.append("then layer by layer what adds the least noise for what it saves")
         return [(f"{'; '.join(said)}.", "dim")]
