@@ -68,9 +68,9 @@ class ProfileCommand(ScreenCommand):
     async def _time(self, request: ProfileRequest) -> None:
         how = {"spec": request.spec, "machine": known_machine(self.store)}
         kept, other = self.store.on_demand.answers, request.state
-        kept.pop(_BESIDE, None)
         if other is None:
             await self.jobs.run("profiling", "profile", batch=request.size, **how)
+            kept.pop(_BESIDE, None)
         else:
             states = sorted((other, self.store.history_place))
             sizes, names = (request.size, request.size), (self._name(states[0]), self._name(states[1]))
