@@ -47,10 +47,11 @@ def walls(fact: ProfileComparison) -> Fields:
             "Difference", _difference(fact.difference, fact.significant), f"{share}{_said(fact.significant)}"
         )
     )
-    both = fact.before, fact.after
-    overheads = [one.overhead_seconds - one.slowed_seconds for one in both]
-    overhead = overheads[1] - overheads[0]
+    overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
     rows.append(Field("  of which overhead", _difference(overhead, True), "no kernel runs"))
+    if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
+        said = "what kernels took longer under the profiler than whole runs do without it: go by shares"
+        rows.append(Field("  less slowed kernels", _difference(slowed, True), said))
     loaded = fact.before.load or fact.after.load
     if loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), loaded, "loaded"))
