@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -170,9 +171,11 @@ class Runner:
         feeds = [{name: known[name] for name in inputs} for known in values]
         small = sum(value.nbytes for known in feeds for value in known.values()) <= _SMALL
         width = min(self.share.threads, len(feeds)) if small else 1
-        with ThreadPoolExecutor(max(1, width)) as pool:
-            for known, made in zip(values, pool.map(session.run, feeds), strict=True):
-                known.update(made)
+        # a thread for one run after the other would only wait for Python's lock
+        with ThreadPoolExecutor(width) if width > 1 else contextlib.nullcontext() as pool:
+            made = (map if pool is None else pool.map)(session.run, feeds)
+            for known, outputs_made in zip(values, made, strict=True):
+                known.update(outputs_made)
 
     def _session(
         self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
