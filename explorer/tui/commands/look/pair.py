@@ -172,6 +172,7 @@ class _Pair:
         store = self._command.store
         how = {"spec": request.spec, "batches": (request.size,) * 2, "machine": known_machine(store)}
         found: ProfileComparison = await self._run("profiling both", "compare_profiles", **self._which, **how)
+        await self._command.context.take_history()  # it keeps what a state took
         fact = replace(found, names=(self._fact.before, self._fact.after))
 
         def then(at: int | None) -> None:
