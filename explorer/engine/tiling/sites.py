@@ -298,6 +298,8 @@ class SiteContext:
         self._shapes = shapes
         self._declared = shapes if declared is None else declared
         self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
+        self.codes: dict[str, tuple[str, str]] = {}
+        """Names for the codes of values that are of floats: their type, and the value."""
         self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)
         self.grouped = grouped
         self.pack: PackedTile = pack if pack is not None else lambda name, op, size: (64, 64)
@@ -305,6 +307,8 @@ class SiteContext:
 
     def dtype(self, name: str) -> str | None:
         """Element type of a value; None if it is not known."""
+        if name in self.codes:
+            return self.codes[name][0]
         info = self._shapes.get(name)
         return info.dtype if info is not None else None
 
@@ -314,11 +318,11 @@ class SiteContext:
         Raises:
             NoSite: It is not known.
         """
-        return self._sizes(self._shapes.get(name))
+        return self._sizes(self._shapes.get(self._value(name)))
 
     def static(self, name: str) -> tuple[int, ...]:
         """As `shape`, of a value whose shape is the same in every run."""
-        return self._sizes(self._declared.get(name))
+        return self._sizes(self._declared.get(self._value(name)))
 
     def known(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
         """As `shape`, or `static`; None where that is not known."""
@@ -328,10 +332,14 @@ class SiteContext:
 
     def opened(self, name: str) -> frozenset[int]:
         """The axes of a value whose lengths are known at run time only."""
+        name = self._value(name)
         info, here = self._declared.get(name), self._shapes.get(name)
         if info is None or info.shape is None:
             return frozenset(range(len(here.shape))) if here is not None and here.shape else frozenset()
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
+
+    def _value(self, name: str) -> str:
+        return self.codes[name][1] if name in self.codes else name
 
     def _sizes(self, info: TensorInfo | None) -> tuple[int, ...]:
         shape: Shape | None = info.shape if info is not None else None

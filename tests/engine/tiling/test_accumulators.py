@@ -110,3 +110,16 @@ def test_floats_need_no_accumulator_of_integers(tmp_path: Path) -> None:
         plan = session.plan(TileSpec(accumulator=8))
     assert plan.sites[0].sums is None
     assert not plan.overflows
+
+
+def test_fixed_point_needs_what_its_bits_need(tmp_path: Path) -> None:
+    """Of 12 bits, in whatever type they are stored."""
+    where = quantized(tmp_path, "Gemm without its bias", both("fixed12.6"))
+    graph = onnx.load(where).graph
+    weight = next(numpy_helper.to_array(one) for one in graph.initializer if one.name == "w")
+    codes = np.clip(np.rint(weight.astype(np.float64) * 64), -2048, 2047).astype(np.int64)
+    low, high = sums_of(codes, (-2048, 2047), np.zeros((), np.int64))
+    sums = needed(where)
+    assert sums.bits == bits(low, high)
+    assert sums.reach in (low, high)
+    assert sums.bits_any == bits(0, 13 * 2048 * 2048)

@@ -53,6 +53,7 @@ def _integral(
     bias: str | Array,
     tail: Tail,
     scale: Array | None = None,
+    grids: Mapping[str, tuple[float, int, int] | None] | None = None,
 ) -> Original:
     """The meaning of an operator on integers.
 
@@ -66,8 +67,10 @@ def _integral(
         bias: Value name of what is added in int32, or the numbers; '' for nothing.
         tail: What comes behind.
         scale: What one is worth in a sum, where the original multiplies the floats.
+        grids: Of values that arrive as floats, by their names: see `Integers.grids`.
     """
     inputs = list(base.inputs)
+    steps = [(grids or {}).get(name) for name in inputs]
 
     def known(name: str) -> _Number:
         stored = look.number(name) if name else np.zeros((), np.int64)
@@ -97,12 +100,19 @@ def _integral(
             return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
-        exact = _exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None)
+        whole = _exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None)
+
+        def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
+            each = [*steps, *(None,) * (len(values) - len(steps))]
+            pairs = zip(values, each, strict=True)
+            made = [v if s is None else np.rint(v / v.dtype.type(s[0])) for v, s in pairs]
+            return whole(made)
+
         return replace(
             plain,
             bias=_added(plain, out, a, c, kind),
             spread=partial(_spread, plain, out),
-            integers=Integers(exact, point, a.at, saturates, worth),
+            integers=Integers(exact, point, a.at, saturates, worth, steps),
         )
 
     return replace(base, node=node, inputs=tuple(inputs), at=at)
@@ -277,12 +287,13 @@ def _between(op: str) -> Meaning:
         if look.planned is None or "int" not in look.planned.dtype:
             return plain(node, look)
         makers = {o: n for n in look.model.graph.nodes for o in n.outputs if o}
-        turned = look.number(node.inputs[0]) is not None
+        turned = _is_stored(look, makers, node.inputs[0])
         x, w = (makers.get(name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
-        if x is None or w is None or {x.op, w.op} != {"DequantizeLinear"}:
+        if x is None or w is None:
             raise NotTiled(f"the operands of '{node.label}' were not quantised")
+        x_, w_ = _operand(x, look), _operand(w, look)
         alpha, beta = (np.float32(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
-        each = np.asarray(_stored(look, x, 1).reshape(()) * _stored(look, w, 1).reshape(-1), np.float32)
+        each = np.asarray(x_.scale.reshape(()) * w_.scale.reshape(-1), np.float32)
         bias: str | Array = ""
         floats: Array | None = None
         if _name(node, 2) and beta:
@@ -291,19 +302,73 @@ def _between(op: str) -> Meaning:
                 floats = beta * _stored(look, node, 2).astype(np.float32)
             else:
                 bias = whole
-        names = (w.inputs[0], x.inputs[0]) if turned else (x.inputs[0], w.inputs[0])
-        base = _as(op, node, names, _name(w, 2), look)
-        spread = partial(_on_output, node, look, w, turned)
+        names = (w_.name, x_.name) if turned else (x_.name, w_.name)
+        base = _as(op, node, names, w_.zero, look)
+        spread = partial(_on_output, node, look, w_, turned)
 
         def tail(sums: Array, added: Callable[[Array], Array]) -> Array:
             y = _scaled(spread(each * alpha), None)(sums, added)
             return y if floats is None else y + added(floats)
 
-        zeros = _name(x, 2), _name(w, 2)
         scale = spread(np.abs(each * alpha))
-        return _integral(node, look, base, x.inputs[0], w.inputs[0], zeros, bias, tail, scale)
+        grids = {one.name: one.grid for one in (x_, w_) if one.grid is not None}
+        zeros = x_.zero, w_.zero
+        return _integral(node, look, base, x_.name, w_.name, zeros, bias, tail, scale, grids)
 
     return mean
+
+
+class _Operand(Struct, frozen=True):
+    """An operand as its codes.
+
+    Attributes:
+        name: Value name of them, or of the floats that they are made of.
+        scale: One, or along `axis`.
+        zero: Value name of their zero point; '' for zero.
+        axis: Of the scales.
+        grid: As in `Integers.grids`.
+    """
+
+    name: str
+    scale: Array
+    zero: str
+    axis: int
+    grid: tuple[float, int, int] | None = None
+
+
+def _is_stored(look: NodeReader, makers: Mapping[str, Node], name: str) -> bool:
+    """Whether a value is stored, or made of one that is by an IntQuant."""
+    maker = makers.get(name)
+    called = maker is not None and maker.op == "IntQuant"
+    return look.number(maker.inputs[0] if called and maker is not None else name) is not None
+
+
+def _operand(maker: Node, look: NodeReader) -> _Operand:
+    """What a DequantizeLinear reads, or a call of IntQuant gives.
+
+    Raises:
+        NotTiled: It is none.
+    """
+    if maker.op == "DequantizeLinear":
+        codes = look.number(maker.inputs[0])
+        if codes is not None and str(codes.dtype) in ("int4", "uint4", "int2", "uint2"):
+            look.codes[maker.inputs[0]] = codes.astype("uint8" if str(codes.dtype)[0] == "u" else "int8")
+        axis = int(maker.attributes.get("axis", 1))
+        return _Operand(maker.inputs[0], _stored(look, maker, 1), _name(maker, 2), axis)
+    if maker.op != "IntQuant":
+        raise NotTiled(f"'{maker.label}' quantises nothing")
+    scale, zeros, bits = (_stored(look, maker, at).astype(np.float32) for at in (1, 2, 3))
+    zero, half = float(zeros.reshape(-1)[0]), 2.0 ** (float(bits.reshape(-1)[0]) - 1)
+    narrow, signed = int(maker.attributes.get("narrow", 0)), int(maker.attributes.get("signed", 1))
+    least, largest = (narrow - half, half - 1) if signed else (0.0, 2 * half - 1 - narrow)
+    axis = next((at - scale.ndim for at, size in enumerate(scale.shape) if size > 1), 1)
+    name, values = maker.outputs[0], look.number(maker.inputs[0])
+    if values is None:
+        grid = float(scale.reshape(-1)[0]), int(least - zero), int(largest - zero)
+        return _Operand(name, scale, "", axis, grid)
+    moved = values.astype(np.float32) / scale + np.float32(zero)
+    look.codes[name] = (np.rint(np.clip(moved, least, largest)) - zero).astype(np.int32)
+    return _Operand(name, scale, "", axis)
 
 
 def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float, beta: float) -> Array | None:
@@ -324,20 +389,21 @@ def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float,
     return made.astype(np.int32) if held else None
 
 
-def _on_output(node: Node, look: NodeReader, w: Node, turned: bool, values: Array) -> Array:
+def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: Array) -> Array:
     """Numbers of a weight's channels, in a shape that goes with the output's, or of images one a channel."""
     if values.size == 1 or node.op == "Conv":
         return values
     if node.op == "Gemm" or node.op == "MatMul":
         return values[:, None] if turned else values
-    shape = _stored(look, w, 0).shape
     if node.op == "ConvTranspose":
         return np.tile(values, int(node.attributes.get("group", 1)))
     said = node.attributes["equation"]
     text = (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
     # letters counted from behind, so that an ellipsis is nobody's
     own = text.split("->")[0].split(",")[0 if turned else 1]
-    letter = own[int(w.attributes.get("axis", 1)) % len(shape) - len(shape)]
+    stored = look.number(w.name)
+    rank = 0 if stored is None else stored.ndim
+    letter = own[w.axis % rank - rank]
     out = text.split("->")[1]
     return values.reshape(-1, *(1,) * (len(out) - 1 - out.index(letter)))
 

@@ -33,6 +33,8 @@ class Integers(Struct, frozen=True):
         saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
         scale: What Y, in floats, is of the sum in integers, arranged; None if Y is of integers, or is defined
             by integers.
+        grids: Of the inputs that arrive as floats, which are codes x step: the step, the least code and the
+            largest; None of integers.
     """
 
     exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -40,6 +42,7 @@ class Integers(Struct, frozen=True):
     given: int
     saturates: Callable[[Sequence[Array]], bool]
     scale: Callable[[Callable[[Array], Array]], Array] | None = None
+    grids: Sequence[tuple[float, int, int] | None] = ()
 
 
 class ProductSpec(Struct, frozen=True):
@@ -125,9 +128,13 @@ class NodeReader:
         self._wiring = wiring or Wiring.of(model.graph)
         self.planned = planned
         """What the plan says of the site: how it falls apart into products."""
+        self.codes: dict[str, Array] = {}
+        """Numbers that stand for those of a value: the codes of a weight."""
 
     def number(self, name: str) -> Array | None:
         """The numbers of a value; None if it is no constant."""
+        if name in self.codes:
+            return self.codes[name]
         graph = self.model.graph
         nodes, open_ends = self._wiring.needed([name])
         if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):

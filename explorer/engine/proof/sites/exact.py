@@ -43,6 +43,13 @@ def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
     return np.asarray(made).astype(x.dtype)
 
 
+def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -> Array:
+    """Floats that are any codes times the step."""
+    step, least, largest = grid
+    made = np.random.default_rng(seed).integers(least, largest, x.shape, np.int64, endpoint=True)
+    return np.asarray(made.astype(x.dtype) * x.dtype.type(step))
+
+
 def compare_exact(
     meaning: ProductSpec, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
 ) -> Exact:

@@ -17,7 +17,7 @@ from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.meanings import Original, ProductSpec, Rows
 from explorer.engine.proof.outputs.compare import SLAB, OutputComparison, unit_roundoff
-from explorer.engine.proof.sites.exact import compare_exact, dense_integers
+from explorer.engine.proof.sites.exact import compare_exact, dense_codes, dense_integers
 from explorer.engine.proof.sites.reference import references, rows_of
 from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio, smallest
 from explorer.engine.proof.sites.row_blocks import run_some
@@ -92,8 +92,8 @@ def run_site(
         BadModel: onnxruntime cannot load or run the site.
         Cancelled: `share` said so.
     """
-    fill = _dense if meaning.integers is None else dense_integers
-    dense = [fill(x, (seed, 2, i)) if i < original.operands else x for i, x in enumerate(inputs)]
+    count = original.operands
+    dense = [_drawn(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     runner = Runner(after, site, original, share, wiring, sessions)
     some = run_some(runner, site, meaning, dense, y, seed)
@@ -149,6 +149,15 @@ def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     for first in range(0, x.size, _DRAWN):
         made[first : first + _DRAWN] = drawn[: x.size - first]
     return made.reshape(x.shape)
+
+
+def _drawn(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Array:
+    """Dense random numbers in place of an input."""
+    if meaning.integers is None:
+        return _dense(x, seed)
+    grids = meaning.integers.grids
+    grid = grids[at] if at < len(grids) else None
+    return dense_integers(x, seed) if grid is None else dense_codes(x, grid, seed)
 
 
 def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:

@@ -37,6 +37,12 @@ class _OffsetSymbol(Symbol):
         self.offset = offset
 
 
+class _CodesSymbol(Symbol):
+    """An operand in floats that was divided by its step: codes that a Cast makes integers of."""
+
+    __slots__ = ()
+
+
 def sums_behind(codes: Array) -> Array:
     """The codes of the sums that an output was made of.
 
@@ -64,6 +70,7 @@ class IntegerRules:
         self.zero = integers.zero
         self.point = given[integers.given] if integers.given >= 0 else None
         self.first = first
+        self.stepped = any(grid is not None for grid in integers.grids)
 
     def apply(
         self,
@@ -80,6 +87,8 @@ class IntegerRules:
         if node.op == "Pad":
             return self._pad(attributes, args)
         if node.op == "Cast":
+            if isinstance(args[0], _CodesSymbol):
+                return [Symbol(args[0].codes)]
             if isinstance(args[0], Symbol):
                 wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
@@ -115,6 +124,9 @@ class IntegerRules:
         shape = np.broadcast_shapes(*(a.shape for a in args if a is not None))
         if not sums:
             number = next((a for a in args if not isinstance(a, Symbol)), None)
+            whole = node.op == "Round" and isinstance(args[0], _CodesSymbol)
+            if whole or (self.stepped and node.op == "Div" and number is not None and number.size == 1):
+                return [_CodesSymbol(symbols[0].codes)]
             if node.op == "Add" and number is not None and number.size == 1:
                 return [_OffsetSymbol(symbols[0].codes, int(number.reshape(())))]
             return [Symbol(np.full(shape, _BESIDE))]

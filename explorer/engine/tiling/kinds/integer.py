@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, dtype_code, tensor_from_array
-from explorer.engine.tiling.accumulator import reach
+from explorer.engine.tiling.accumulator import Ends, reach
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
@@ -51,12 +51,15 @@ class Terms(Struct, frozen=True):
         a, b: The zero points.
         bias: In int32, one for every column or a matrix; None without one.
         given: Value name of a bias that is computed; '' without one.
+        x, w: The ends of the operands' codes, where they are not those of their types.
     """
 
     a: Zero = 0
     b: Zero = 0
     bias: Array | None = None
     given: str = ""
+    x: Ends | None = None
+    w: Ends | None = None
 
 
 class Columns(Struct, frozen=True):
@@ -163,7 +166,10 @@ def _needed(base: Site, terms: Terms, met: Columns, other: str) -> Accumulator:
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b
     bias = 0 if terms.bias is None else met.bias(terms.bias.astype(np.int64))
-    limits = [(int(np.iinfo(kind).min), int(np.iinfo(kind).max)) for kind in (base.dtype, other)]
+    limits = [
+        ends or (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+        for ends, kind in ((terms.x, base.dtype), (terms.w, other))
+    ]
     right = base.weight or limits[1]
     zeros = met.channels(b) if isinstance(b, np.ndarray) else b
     found = reach(base.K, limits[0], a, right, zeros, bias, limits[1])

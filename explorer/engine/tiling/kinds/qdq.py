@@ -12,50 +12,33 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, tensor_from_array
+from explorer.engine.tiling.accumulator import Ends, signed_bits
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import conv, einsum, integer, linear
+from explorer.engine.tiling.kinds.quantized_operands import (
+    QuantizedOperand,
+    as_they_come,
+    is_stored,
+    quantized_operand,
+)
 from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class _QuantizedOperand(Struct, frozen=True):
-    """An operand behind a DequantizeLinear.
-
-    Attributes:
-        node: The DequantizeLinear.
-        name: Value name of the integers.
-        scale: One number, or one for every element along `axis`.
-        zero: The same in integers.
-        axis: Along which they differ.
-    """
-
-    node: Node
-    name: str
-    scale: Array
-    zero: Array
-    axis: int
-
-
-def _quantised(context: SiteContext, name: str) -> _QuantizedOperand | None:
-    """How a value was quantised; None if it was not, or in a way that is not tiled."""
-    node = context.constants.producers.get(name)
-    if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
-        return None
-    scale = integer.numbers(context, node.inputs[1])
-    point = node.inputs[2] if len(node.inputs) > 2 else ""
-    zero = integer.numbers(context, point) if point else np.zeros((), np.int8)
-    if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
-        return None
-    return _QuantizedOperand(node, node.inputs[0], scale, zero, int(node.attributes.get("axis", 1)))
-
-
 class _InFloats(Exception):
     """The operator multiplies floats; the text says why, '' where nothing of it is quantized."""
+
+
+class _TooWide(_InFloats):
+    """So it is for codes of many bits; `ends` are those of both operands."""
+
+    def __init__(self, what: str, ends: tuple[Ends, Ends]) -> None:
+        super().__init__(what)
+        self.ends = ends
 
 
 def _integers(node: Node, context: SiteContext) -> Site:
@@ -64,10 +47,15 @@ def _integers(node: Node, context: SiteContext) -> Site:
     Raises:
         _InFloats, NoSite: There is none.
     """
-    turned = node.inputs[0] in context.constants
-    x, w = (_quantised(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
+    turned = is_stored(context, node.inputs[0])
+    x, w = (quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
     if x is None or w is None:
         raise _InFloats(_unquantised(node, context, turned))
+    for operand, what in ((x, "input"), (w, "weight")):
+        if not operand.name:
+            ends = _ends(context, x), _ends(context, w)
+            bits = signed_bits(*_ends(context, operand))
+            raise _TooWide(f"its {what} has codes of {bits} bits, tiles multiply 16", ends)
     for operand, what in ((x, "input"), (w, "weight")):
         dtype = integer.operand_type(context, operand.name)
         if dtype not in integer.CODES:
@@ -77,13 +65,13 @@ def _integers(node: Node, context: SiteContext) -> Site:
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.single(w.zero)
     base = _base(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
-    columns = _columns(node, context, w, base, turned=turned)
+    columns = _columns(node, context, x, w, base, turned=turned)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     if node.op == "ConvTranspose" and scale.size > 1:
         # groups share the scales of their kernels
         scale = np.resize(scale, context.shape(node.outputs[0])[1])
-    absorbed = [x.node, w.node]
-    terms, tail = integer.Terms(*zeros), integer.rescaling(scale * np.float32(alpha))
+    absorbed = [x.node, w.node] if not x.floats else [w.node]
+    terms, tail = integer.Terms(*zeros, x=x.ends, w=w.ends), integer.rescaling(scale * np.float32(alpha))
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and beta:
         added, maker = _bias(context, bias, scale, (alpha, beta))
@@ -92,20 +80,27 @@ def _integers(node: Node, context: SiteContext) -> Site:
             terms = replace(terms, bias=added)
         else:
             tail = _added(tail, added)
-    return replace(integer.integral(node, context, base, terms, tail, columns), absorbed=tuple(absorbed))
+    made = integer.integral(node, context, base, terms, tail, columns)
+    return replace(as_they_come(made, (x, w)), absorbed=tuple(absorbed))
+
+
+def _ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
+    """The least and the largest code of an operand."""
+    limits = np.iinfo(integer.operand_type(context, operand.name) or "int32")
+    return operand.ends or (int(limits.min), int(limits.max))
 
 
 def _unquantised(node: Node, context: SiteContext, turned: bool) -> str:
     """Why an operator without two operands that were quantized is one of floats."""
     names = node.inputs[1::-1] if turned else node.inputs[:2]
     makers = [context.constants.producers.get(name) for name in names]
-    behind = [maker is not None and maker.op == "DequantizeLinear" for maker in makers]
+    behind = [maker is not None and maker.op in ("DequantizeLinear", "IntQuant") for maker in makers]
     if not any(behind):
         return ""
     for what, given, name in zip(("input", "weight"), behind, names, strict=True):
         if not given:
             return f"its {what} is not quantized"
-        if _quantised(context, name) is None:
+        if quantized_operand(context, name) is None:
             return f"its {what} has scales in blocks, or such as are computed"
     return ""
 
@@ -115,13 +110,23 @@ def _base(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -
     if node.op in ("Conv", "ConvTranspose"):
         return integer.slid(node, context, *names, zero)
     if node.op == "Einsum":
-        same = Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
-        return einsum.product(same, context, integer.CODES)
+        return einsum.product(_coded(node, names), context, integer.CODES)
     return integer.matrix(node, context, *names, node.op)
 
 
+def _coded(node: Node, names: tuple[str, str]) -> Node:
+    """The operator on codes."""
+    return Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
+
+
 def _columns(
-    node: Node, context: SiteContext, w: _QuantizedOperand, base: Site, *, turned: bool
+    node: Node,
+    context: SiteContext,
+    x: QuantizedOperand,
+    w: QuantizedOperand,
+    base: Site,
+    *,
+    turned: bool,
 ) -> integer.Columns:
     """How the scales of a weight meet the product.
 
@@ -137,8 +142,9 @@ def _columns(
     rank = len(stored[2])
     axis = w.axis % rank
     if node.op == "Einsum":
+        same = _coded(node, (w.name, x.name) if turned else (x.name, w.name))
         return replace(
-            usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(node, context, axis, v)
+            usual, channels=lambda v: v if v.size == 1 else einsum.of_columns(same, context, axis, v)
         )
     if node.op in ("Conv", "ConvTranspose"):
         columns = int(node.op == "ConvTranspose")
@@ -164,7 +170,7 @@ def _bias(
     if plain is None:
         raise _InFloats("its bias is computed")
     alpha, beta = factors
-    found = _quantised(context, name)
+    found = quantized_operand(context, name)
     stored = integer.numbers(context, found.name) if found is not None else None
     if found is not None and stored is not None and stored.dtype == np.int32 and not found.zero.any():
         last = found.scale.size == 1 or stored.ndim == 1 or found.axis % stored.ndim == stored.ndim - 1
@@ -199,7 +205,12 @@ def _or_floats(
         try:
             return _integers(node, context)
         except (_InFloats, NoSite) as why:
-            return replace(kind(node, context), in_floats=str(why).removesuffix(": left as it was"))
+            site, said = kind(node, context), str(why).removesuffix(": left as it was")
+            if isinstance(why, _TooWide):
+                products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
+                needed = signed_bits(min(products), max(products))
+                said += f"; a sum of K = {site.K:,} products needs {needed} bits"
+            return replace(site, in_floats=said)
 
     return found
 

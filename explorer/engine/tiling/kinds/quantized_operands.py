@@ -1,0 +1,188 @@
+"""Quantized operands: what stands behind a DequantizeLinear, or passes an IntQuant, as the codes that it is.
+
+A DequantizeLinear reads its codes. A call of QONNX's IntQuant gives floats, (code - zero) x scale: what flows
+is turned into codes less their zero point as it comes, and what is stored while the file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Derived, Node, Tensor, dtype_code
+from explorer.engine.tiling.accumulator import Ends
+from explorer.engine.tiling.builder import GraphBuilder
+from explorer.engine.tiling.kinds import integer
+from explorer.engine.tiling.sites import NoSite, Site, SiteContext
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_QONNX = "qonnx.custom_op.general"
+
+_NARROW = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
+"""What numbers of fewer bits are stored as, to be multiplied."""
+
+
+class QuantizedOperand(Struct, frozen=True):
+    """An operand that was quantized.
+
+    Attributes:
+        node: The DequantizeLinear, or the call.
+        name: Value name of the integers; one that `SiteContext` knows, where the graph has none; '' of more
+            bits than are multiplied.
+        scale: One number, or one for every element along `axis`.
+        zero: The same in integers.
+        axis: Along which they differ.
+        ends: Of the codes, where they are not those of their type.
+        floats: Value name of the floats that the integers are made of, as it runs; '' where they are there.
+        dtype: Then their type.
+    """
+
+    node: Node
+    name: str
+    scale: Array
+    zero: Array
+    axis: int
+    ends: Ends | None = None
+    floats: str = ""
+    dtype: str = ""
+
+
+def quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
+    """How a value was quantized; None if it was not, or in a way that is not tiled."""
+    node = context.constants.producers.get(name)
+    if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
+        return _called(context, node)
+    if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
+        return None
+    scale = integer.numbers(context, node.inputs[1])
+    point = node.inputs[2] if len(node.inputs) > 2 else ""
+    zero = integer.numbers(context, point) if point else np.zeros((), np.int8)
+    if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
+        return None
+    axis = int(node.attributes.get("axis", 1))
+    found = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
+    stored = integer.numbers(context, found.name) if found.name in context.constants else None
+    dtype = integer.operand_type(context, found.name)
+    if stored is None or dtype not in _NARROW:
+        return found
+    wide = _NARROW[dtype]
+    bits = int(dtype[-1])
+    ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    name = f"{found.name}/codes"
+    _store(context, name, wide, stored.shape, lambda: _numbers(context, found.name).astype(wide))
+    context.codes[name] = wide, node.outputs[0]
+    return replace(found, name=name, ends=ends, zero=zero.astype(np.int32))
+
+
+def is_stored(context: SiteContext, name: str) -> bool:
+    """Whether a value is stored, or made of one that is by an IntQuant."""
+    maker = context.constants.producers.get(name)
+    called = maker is not None and maker.op == "IntQuant" and maker.domain == _QONNX
+    return (maker.inputs[0] if called and maker is not None else name) in context.constants
+
+
+def _numbers(context: SiteContext, name: str) -> Array:
+    found = integer.numbers(context, name)
+    assert found is not None
+    return found
+
+
+def _store(
+    context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
+) -> None:
+    """Makes stored codes known by a name."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    payload = Derived(size, lambda: np.ascontiguousarray(make().astype(dtype)).tobytes())
+    context.constants.derived[name] = Tensor(name, dtype, shape, payload), tuple(range(len(shape)))
+
+
+def _called(context: SiteContext, node: Node) -> QuantizedOperand | None:
+    """An operand that passes an IntQuant, as codes less their zero point."""
+    given = [integer.numbers(context, name) for name in node.inputs[1:]]
+    if len(given) != 3 or any(values is None for values in given):
+        return None
+    scale, zeros, bits = (values.astype(np.float32) for values in given if values is not None)
+    zero = integer.single(zeros)
+    if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
+        return None
+    ends = call_ends(node, int(bits.reshape(-1)[0]), zero)
+    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _holds(d, ends)), "")
+    value = node.outputs[0]
+    name = f"{value}/codes" if dtype else ""
+    axis = next((at - scale.ndim for at, size in enumerate(scale.shape) if size > 1), 1)
+    stored = integer.numbers(context, node.inputs[0])
+    steps = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
+    made = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, ends)
+    if not dtype:
+        return made
+    context.codes[name] = dtype, value
+    if stored is not None:
+        make = partial(_codes_of, context, node.inputs[0], scale, zero, ends)
+        _store(context, name, dtype, stored.shape, make)
+        return made
+    return replace(made, floats=value, dtype=dtype)
+
+
+def _holds(dtype: str, ends: Ends) -> bool:
+    limits = np.iinfo(dtype)
+    return bool(limits.min <= ends[0] and ends[1] <= limits.max)
+
+
+def call_ends(node: Node, bits: int, zero: int) -> Ends:
+    """The least and the largest code of an IntQuant, less its zero point."""
+    narrow, half = int(node.attributes.get("narrow", 0)), 1 << (bits - 1)
+    if node.attributes.get("signed", 1):
+        return narrow - half - zero, half - 1 - zero
+    return -zero, 2 * half - 1 - narrow - zero
+
+
+def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
+    """In float32 and in the order of the function's body."""
+    values = _numbers(context, name).astype(np.float32)
+    moved = values / scale + np.float32(zero)
+    codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
+    return codes
+
+
+def as_they_come(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
+    """A site that makes codes of the floats that it is given.
+
+    Raises:
+        NoSite: Stored codes are cut as it runs.
+    """
+    flowing: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
+    if any(o.name in site.inputs for o in operands if not o.floats and o.name != o.node.inputs[0]):
+        raise NoSite("its weight is cut as it runs, and its codes are not stored so")
+    if not flowing:
+        return site
+    left, right, taken = site.left, site.right, site.taken
+
+    def codes(builder: GraphBuilder, given: Sequence[str], at: int, label: str) -> list[str]:
+        operand = flowing.get(site.inputs[at])
+        made = list(given)
+        if operand is not None:
+            step = builder.number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
+            whole = builder.add("Div", (given[at], step), f"{label}_steps")
+            whole = (
+                builder.add("Round", (whole,), f"{label}_whole") if builder.emission.opset >= 11 else whole
+            )
+            to = {"to": dtype_code(operand.dtype)}
+            made[at] = builder.add("Cast", (whole,), f"{label}_codes", attributes=to)
+        return made
+
+    last = min(1, len(site.inputs) - 1)
+    return replace(
+        site,
+        inputs=tuple(flowing[name].floats if name in flowing else name for name in site.inputs),
+        left=lambda builder, given: left(builder, codes(builder, given, 0, "x")),
+        taken=None if taken is None else lambda builder, given: taken(builder, codes(builder, given, 0, "x")),
+        right=right
+        if isinstance(right, Struct)
+        else lambda builder, given: right(builder, codes(builder, given, last, "w")),
+    )
