@@ -11,8 +11,7 @@ import pytest
 import explorer
 from explorer.base.errors import Cancelled
 from explorer.cli import main
-from explorer.facts import TileSpec
-from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
+from explorer.facts.quantize import FormatSweepSpec
 from explorer.tui.dialogs.quantize.screen import QuantizationScreen
 from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen
 from explorer.tui.dialogs.quantize.sweep_dialog import FormatSweepDialog, FormatSweepRequest
@@ -138,10 +137,12 @@ class StoppedEngine(SessionEngine):
 
 
 async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantized(session):
-    session.quantize(QuantizeSpec(), report=False, draws=1)
-    session.tile(TileSpec((32, 32, 32), form="scan"), verify=False)
     async with screen(SessionEngine(session)) as hands:
-        await hands.pilot.pause(0.1)
+        await hands.press("Q", "enter", "escape", "t", "enter", "escape")
+        states = session.history()
+        assert [states.current, states.entries[1].quantization is None, states.entries[2].plan is None] == [
+            *(2, False, False)
+        ]
         await begin(hands, "int8,mxfp4")
         assert {row.scope for row in top(hands)._found.rows} == {"all", "only", "without"}
         assert not [row.error for row in top(hands)._found.rows if row.error]
