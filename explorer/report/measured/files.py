@@ -29,8 +29,9 @@ def trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str
             events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": said}})
         start = 0.0
         for number, run in enumerate(profile.recording, 1):
-            what = f"{'step' if profile.phases else 'run'} {number:,}"
-            events.append(_slice(what, "run", pid, 0, start, run.seconds, _run(profile)))
+            # a step is called as torch.profiler calls it, for tools that look for steps
+            what = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
+            events.append(_slice(f"{what[0]}{number}", what[1], pid, 0, start, run.seconds, _run(profile)))
             events += _recorded(run, profile, rows, pid, start)
             start += run.seconds
     about = {"tool": f"explorer {__version__}", "model": model, "what": _SAID}
@@ -59,12 +60,12 @@ def _recorded(
         when = pid, event.thread, began + event.start, event.seconds
         row = None if event.layer is None else rows[event.layer]
         if event.kind == "phase":
-            yield _slice(event.name, "phase", *when, {})
+            yield _slice(event.name, "user_annotation", *when, {})
         elif row is not None:
             category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
             yield _slice(row.path or row.name, category, *when, known.get(row.id, {}))
         if event.kind == "kernel":
-            yield _slice(event.name, "kernel" if row or modules else "other", *when, {})
+            yield _slice(event.name, "cpu_op" if modules else "kernel" if row else "other", *when, {})
         elif event.kind == "module" and row is None:
             yield _slice("model", "group", *when, {})
 
