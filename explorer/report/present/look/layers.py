@@ -144,8 +144,3 @@ def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
 
 _ITEMS, _LETTERS = 16, 400
 """Items of a list, and letters, to which an attribute is cut."""
-
-
-def layer_share(row: Layer, whole: int | None) -> str:
-    """A layer's share of the MACs; what does not run beside the rest, an If's cheaper branch, has none."""
-    return share_text(row.macs, whole) if whole and row.counted else ""

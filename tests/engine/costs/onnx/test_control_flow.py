@@ -15,7 +15,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, tensor_from_array
 from explorer.facts import Analysis
-from explorer.report.present.look.layers import layer_share
+from explorer.settings.columns import COLUMNS, Beside
 
 Build = Callable[..., Model]
 Rows = Callable[[Any], dict[str, Any]]
@@ -65,14 +65,14 @@ def test_a_branch_that_does_not_count_has_no_share(build: Build, rows: Rows) -> 
     branch = Node("If", ["c"], ["y"], name="if", attributes=both)
     inputs: dict[str, Any] = {"x": (2, 3), "c": ("bool", ())}
     found = rows(analysis := analyse(build([branch], inputs=inputs, outputs=["y"], weights={"w": (3, 3)})))
-    whole = analysis.info.totals.macs
-    assert {path: layer_share(row, whole) for path, row in found.items()} == {
-        "if": "100.0 %",
-        "if/then_branch": "",
-        "if/then_branch/one": "",
-        "if/else_branch": "100.0 %",
-        "if/else_branch/first": "50.0 %",
-        "if/else_branch/second": "50.0 %",
+    beside, share = Beside(analysis.info.totals), COLUMNS["share"]
+    assert {path: share.of(row, beside) for path, row in found.items()} == {
+        "if": 1.0,
+        "if/then_branch": 0.0,
+        "if/then_branch/one": 0.0,
+        "if/else_branch": 1.0,
+        "if/else_branch/first": 0.5,
+        "if/else_branch/second": 0.5,
     }
 
 
