@@ -1,4 +1,4 @@
-"""Numbers that a call of a quantizer's function makes of a stored weight: QONNX's quantizers."""
+"""Numbers that a call of a quantizer's function makes of a stored weight: QONNX's quantizers, MX blocks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import Node, Tensor
+from explorer.engine.number_formats import format_of, microscaling
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+MX_DOMAIN = "explorer.mx"
+"""Of the functions of block formats, which are called as the formats are."""
 
 
 def quantizer_values(node: Node, stored: Mapping[str, Tensor]) -> Array | None:
     """What the call makes of its first input; None where that is not known from what is stored.
 
     Args:
-        node: A call of IntQuant, FloatQuant or BipolarQuant.
+        node: A call of IntQuant, FloatQuant or BipolarQuant, or of a block format.
         stored: Tensors of its graph, its first input among them.
 
     Raises:
@@ -26,6 +30,9 @@ def quantizer_values(node: Node, stored: Mapping[str, Tensor]) -> Array | None:
         return None
     x, *rest = (stored[name].array().astype(np.float32) for name in node.inputs)
     say = node.attributes.get
+    if node.domain == MX_DOMAIN:
+        fmt = format_of(node.op) if node.op in microscaling.EXAMPLES else None
+        return None if fmt is None else fmt.rounded(x, fmt.fitted(x), int(say("axis", -1)))
     if not rest:
         return None
     scale, numbers = rest[0], [float(values.reshape(-1)[0]) for values in rest[1:] if values.size]

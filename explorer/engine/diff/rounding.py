@@ -14,14 +14,14 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.engine.diff.quantizers import quantizer_values
+from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.window.packed import opened_weights
 
-QUANTIZERS = frozenset({"qonnx.custom_op.general", "explorer.mx"})
+QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a format."""
 
 BLOCKED = "MatMulNBits"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf
 from explorer.engine.quantize.grids import bias_values
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.number_format import Array
 from explorer.engine.tiling.accumulator import signed_bits
 from explorer.facts.quantize import Accumulator
 

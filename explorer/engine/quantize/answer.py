@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
+from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
 from explorer.engine.quantize.layers import Operand, Part
-from explorer.engine.quantize.number_formats.microscaling import BLOCK, Microscaling
-from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Layer
 from explorer.facts.quantize import (

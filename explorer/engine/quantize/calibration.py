@@ -16,7 +16,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.engine.graph.model import Model
-from explorer.engine.quantize.number_formats.number_format import Array, NumberFormat
+from explorer.engine.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.runs import observe_values
 from explorer.engine.runtime.samples import Samples
 from explorer.facts.quantize import Calibrator

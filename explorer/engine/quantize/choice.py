@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.layers import Part, QuantizableLayer
-from explorer.engine.quantize.number_formats import format_of
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.number_format import NumberFormat
 from explorer.engine.tiling.rules import Rules, name_matcher
 from explorer.facts import Layer
 from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec

@@ -13,13 +13,13 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.engine.graph.model import Model
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.microscaling import Microscaling
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.structure.probes import GraphProducers, cut_out
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.microscaling import Microscaling
-from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.runs import infos
 from explorer.engine.quantize.weights import slabs
 from explorer.engine.runtime.batching import batches

@@ -8,10 +8,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
+from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, taken
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.weights import fits_bias, weight_grid
 
 Ranges = Mapping[RangeUse, Range]

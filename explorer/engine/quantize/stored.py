@@ -10,10 +10,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Graph, Model, Node, Value
+from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
+from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
-from explorer.engine.quantize.number_formats import format_of
-from explorer.engine.quantize.number_formats.microscaling import BLOCK, Microscaling
-from explorer.engine.quantize.number_formats.number_format import Array
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.values.numbers import Coded, Numbers, slabs_of
 from explorer.engine.values.window.heat import whole

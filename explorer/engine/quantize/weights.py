@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import Computed, FileSpan, Inline, Tensor
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, ends
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat, ends
 
 _SLAB = 1 << 18
 """Elements that are looked at together: they stay in a processor's cache."""

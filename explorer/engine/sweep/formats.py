@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.quantize.number_formats import format_of
 from explorer.engine.sweep import MOST, Subject, cluster, complain, processes
 from explorer.engine.sweep.fingerprint import digest, fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from explorer import Misuse, Session  # noqa: E402
 from explorer.cli import main  # noqa: E402
-from explorer.engine.quantize.number_formats import format_of  # noqa: E402
+from explorer.engine.number_formats import format_of  # noqa: E402
 from explorer.engine.quantize.torch.rounding import InputRounding  # noqa: E402
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec  # noqa: E402
 

@@ -291,6 +291,7 @@ def test_what_rounds_the_input_of_a_tiled_layer_is_no_part_of_a_weight(tmp_path:
         ("int8", "function", "int8, per channel"),
         ("ternary", "auto", "ternary, per channel"),
         ("binary", "auto", "binary, per channel"),
+        *((name, "auto", name) for name in ("mxint8", "mxfp8", "mxfp6", "mxfp4", "mxfp8e5m2")),
     ],
 )
 def test_a_weight_that_a_function_rounds_tells_its_signal_to_noise(

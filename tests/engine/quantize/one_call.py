@@ -8,8 +8,8 @@ import numpy as np
 
 from explorer.engine.formats.onnx.writer import write
 from explorer.engine.graph.model import Function, Graph, Model, Value
+from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
-from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
 
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 

@@ -17,8 +17,8 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx.reader import read as read_model
+from explorer.engine.number_formats import format_of
 from explorer.engine.quantize.calibration import HALF, RangeUse, ValueDistribution, ranges
-from explorer.engine.quantize.number_formats import format_of
 from explorer.engine.runtime import observed
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from explorer.base.errors import Misuse
 from explorer.engine.graph.model import dtype_code
-from explorer.engine.quantize.number_formats import format_of
-from explorer.engine.quantize.number_formats.number_format import Grid, along
+from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats.number_format import Grid, along
 
 LINEAR = (
     "int8",

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 from explorer import Session
-from explorer.engine.quantize.number_formats import EXAMPLES
+from explorer.engine.number_formats import EXAMPLES
 from explorer.facts.quantize import QuantizeSpec
 from tests.engine.quantize.one_call import LEVELS, run
 from tests.engine.quantize.representable import float_numbers, microscaled, nearest, rounded_magnitudes

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from explorer.engine.number_formats import EXAMPLES, format_of
+from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.functions import call, function_for
-from explorer.engine.quantize.number_formats import EXAMPLES, format_of
-from explorer.engine.quantize.number_formats.number_format import NumberFormat
 from tests.engine.quantize.one_call import LEVELS, model_of, run, written
 
 SHAPE = (3, 70, 5)

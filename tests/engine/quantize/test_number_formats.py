@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explorer.base.errors import Misuse
-from explorer.engine.quantize.number_formats import EXAMPLES, format_of
-from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
+from explorer.engine.number_formats import EXAMPLES, format_of
+from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.manual import page
 from tests.engine.quantize.representable import (
     EMAX,

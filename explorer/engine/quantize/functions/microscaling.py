@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from explorer.engine.graph.model import AttributeRef, Function, Node
+from explorer.engine.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
 from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_of
 from explorer.engine.quantize.functions.call import FormatCall
-from explorer.engine.quantize.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
 
 DOMAIN = "explorer.mx"
 

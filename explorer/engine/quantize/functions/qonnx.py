@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import Function
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.minifloat import Float8, Minifloat
+from explorer.engine.number_formats.narrow import Ternary
+from explorer.engine.number_formats.number_format import Grid
 from explorer.engine.quantize.functions.body import FunctionBody, step_of
 from explorer.engine.quantize.functions.call import FormatCall, calling, spread
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.minifloat import Float8, Minifloat
-from explorer.engine.quantize.number_formats.narrow import Ternary
-from explorer.engine.quantize.number_formats.number_format import Grid
 from explorer.facts import Dim
 
 DOMAIN = "qonnx.custom_op.general"

@@ -14,12 +14,12 @@ from torch import nn
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.calibration import ranges_seen
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, Step, add_sample
 from explorer.engine.quantize.grids import Ranges, wanted
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, input_of, look
 from explorer.engine.quantize.torch.rounding import InputRounding
 from explorer.engine.quantize.weights import slabs

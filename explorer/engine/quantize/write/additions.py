@@ -7,8 +7,8 @@ from typing import Any
 
 from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
 from explorer.engine.graph.repeated_nodes import held, value_names
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
-from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.weights import stored
 from explorer.facts import Shape, TensorInfo
 

@@ -14,11 +14,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Computed, Node, Tensor
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.weights import packed, slabs, stored
 from explorer.engine.quantize.write import qdq
 from explorer.engine.quantize.write.additions import Additions

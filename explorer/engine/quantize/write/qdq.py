@@ -14,11 +14,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Value, dtype_code
+from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.choice import BIAS, LayerChoice, is_called
 from explorer.engine.quantize.functions import LEAST_OPSET
 from explorer.engine.quantize.grids import Grids, bias_values
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.weights import quantized_weight
 from explorer.engine.quantize.write.additions import Additions
 

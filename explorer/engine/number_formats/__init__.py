@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.quantize.number_formats import fixed, half, integer, microscaling, minifloat, narrow
-from explorer.engine.quantize.number_formats.number_format import NumberFormat
+from explorer.engine.number_formats import fixed, half, integer, microscaling, minifloat, narrow
+from explorer.engine.number_formats.number_format import NumberFormat
 
 _ROOMS = (integer, fixed, half, minifloat, microscaling, narrow)
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from explorer.engine.quantize.number_formats.number_format import (
+from explorer.engine.number_formats.number_format import (
     Array,
     Grid,
     NumberFormat,

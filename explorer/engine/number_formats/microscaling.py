@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from explorer.engine.quantize.number_formats.minifloat import E4M3, E5M2, SLAB, Minifloat, minifloat
-from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat
+from explorer.engine.number_formats.minifloat import E4M3, E5M2, SLAB, Minifloat, minifloat
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 
 BLOCK = 32
 """Elements that share an exponent."""

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from explorer.engine.graph.dtypes import numpy_type
-from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat, Writing
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing
 
 
 class Half(NumberFormat, frozen=True):

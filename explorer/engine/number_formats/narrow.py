@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.number_format import (
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.number_format import (
     Array,
     Grid,
     NumberFormat,

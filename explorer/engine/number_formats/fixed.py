@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from explorer.engine.quantize.number_formats.integer import Integer
-from explorer.engine.quantize.number_formats.number_format import Array, Grid, NumberFormat, Writing
+from explorer.engine.number_formats.integer import Integer
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing
 
 MOST_BITS = 24
 """float32, in which the model computes, holds integers of so many bits exactly."""
