@@ -30,7 +30,7 @@ TABLE = "the table"
 Width = Callable[[], int | None]
 
 
-class Part(Struct, frozen=True):
+class SampleArray(Struct, frozen=True):
     """An array of the data: its type, the shape of one sample, and what reads it, a sample at a time."""
 
     dtype: np.dtype[Any]
@@ -52,7 +52,7 @@ class DataFile(Struct, frozen=True):
 
     path: str
     count: int
-    parts: Mapping[str, Part]
+    parts: Mapping[str, SampleArray]
     labels: str
     table: bool = False
     columns: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class DataFile(Struct, frozen=True):
             self._fits(spec, self.parts[found[spec.name]], model)
         return found
 
-    def _fits(self, spec: InputSpec, part: Part, model: str) -> None:
+    def _fits(self, spec: InputSpec, part: SampleArray, model: str) -> None:
         name = f"'{printable(spec.name)}'"
         if spec.dtype is not None and not self.table and not _converts(part.dtype, spec.dtype):
             what = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
@@ -179,7 +179,8 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     if labels and labels not in entries:
         raise Misuse(f"it has no array '{labels}'", where=path, hint=nearest(labels, list(entries)))
     parts = {
-        name: Part(entry.dtype, entry.whole[1:], _reader(path, entry)) for name, entry in entries.items()
+        name: SampleArray(entry.dtype, entry.whole[1:], _reader(path, entry))
+        for name, entry in entries.items()
     }
     chosen = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
     return DataFile(path, most, parts, chosen)
@@ -252,7 +253,7 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
         return (row[into] for row in waiting.pop())
 
     kind = np.dtype(np.float64)
-    parts = {name: Part(kind, np.shape(into), partial(each, into)) for name, into in columns.items()}
+    parts = {name: SampleArray(kind, np.shape(into), partial(each, into)) for name, into in columns.items()}
     return DataFile(path, count, parts, chosen, True, tuple(taken))
 
 

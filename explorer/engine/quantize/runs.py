@@ -26,7 +26,7 @@ _ROOM = 32 << 20
 Step = Callable[[int, int], None]
 
 
-class Stage(Struct, frozen=True):
+class _Stage(Struct, frozen=True):
     """A part of a graph, run on what those before it made.
 
     Attributes:
@@ -88,7 +88,7 @@ def _known(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
     return shapes.infer(model, None, {n: (str(a.dtype), a.shape) for n, a in first.items()}).values
 
 
-def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str]) -> list[Stage]:
+def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str]) -> list[_Stage]:
     """The graph in stages; none where it is not known of what type a value between two of them is."""
     wiring, stored = GraphProducers(model), model.graph.initializers
     if not wanted <= wiring.live:
@@ -117,7 +117,7 @@ def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str
     groups = list(batches(flowing, sizes.__getitem__, max(sizes.values(), default=0) + _ROOM))
     if len(groups) < 2:
         return []
-    stages: list[Stage] = []
+    stages: list[_Stage] = []
     later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
@@ -138,6 +138,6 @@ def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str
             values=(),
             extra=(),
         )
-        stages.append(Stage(replace(model, graph=graph), tuple(values), later))
+        stages.append(_Stage(replace(model, graph=graph), tuple(values), later))
         later = (later | given) - made
     return stages[::-1]

@@ -186,9 +186,14 @@ def test_an_open_dimension_takes_the_size_that_is_given(sample: Sample) -> None:
     assert any("[2, 8]" in text for text in fact.inputs)
 
 
-def test_other_models_are_told_apart(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
-    text = run(capsys, "blame", sample("lenet"), sample("mlp_128"), code=1)
-    assert "CANNOT BE COMPARED" in text
+def test_models_of_other_inputs_are_refused_in_one_line(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["blame", str(sample("lenet")), str(sample("mlp_128")), "--quiet"]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("\n") == 1
+    assert "cannot be run on the same inputs" in err
 
 
 def test_names_cannot_reach_the_terminal_as_commands(
