@@ -26,7 +26,7 @@ def _run(given: ParsedArgs, _: ProgressLine) -> Answer:
 
 COMMAND = Command(
     "make",
-    "the small model of an exercise, from a line of text: linear, conv, attention, mlp",
+    "the small model of an exercise, from a line such as linear:128x128x128",
     ("MODEL",),
     (
         "--output",
@@ -40,6 +40,7 @@ COMMAND = Command(
         Option("--weight-inputs", "weights are inputs of the graph, not in the file"),
         "--seed",
         "--force",
+        "--memory",
         *PRINTING,
     ),
     (

@@ -41,6 +41,7 @@ COMMAND = Command(
         "--seed",
         Option("--output", "a .npz file for what comes out", "FILE.npz", short="-o"),
         "--force",
+        "--memory",
         *PRINTING,
     ),
     (
