@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.widgets import Input
 
 import explorer
 from explorer.base.errors import ExplorerError
@@ -99,6 +100,8 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
         assert list(quantized(session).values()) == [left, left, ("int4", "int4"), ("int4", "int4"), left]
         text = top(hands).page_text()
         assert "top-1 agrees" in text
+        await hands.press("escape", "w")
+        assert top(hands).query_one(Input).value == "lenet_quantized.onnx"
         # undone like every change, done again, and the page is a key away
         await hands.press("escape", "u")
         assert session.history().current == 0

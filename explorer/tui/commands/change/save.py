@@ -30,7 +30,10 @@ class SaveCommand(ScreenCommand):
         """Ask where, and write it."""
         store = self.store
         if self.context.ready():
-            tail = "_tiled" if store.can_compare else ("_copy" if store.source.endswith(".onnx") else "")
+            history = store.history
+            entry = history.entries[history.current] if history is not None else None
+            made = "_tiled" if entry is None or entry.quantization is None else "_quantized"
+            tail = made if store.can_compare else ("_copy" if store.source.endswith(".onnx") else "")
             path = f"{store.stem}{tail}.onnx"
             self.context.ask_path("Save as ONNX", path, "The current model, written to", self._save)
 
