@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from explorer.engine.make.builder import GraphBuilder as Net
+from explorer.engine.make.builder import SeededGraph as Net
 from explorer.engine.make.models import made
 
 __all__ = ["MODELS", "SAMPLES", "build", "jets", "main"]

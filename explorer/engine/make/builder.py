@@ -23,7 +23,7 @@ Shape = Sequence[int | str]
 Array = np.ndarray[Any, Any]
 
 
-class GraphBuilder:
+class SeededGraph:
     """A graph under construction; most methods return the name of the value that they make.
 
     Args:

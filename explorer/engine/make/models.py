@@ -10,7 +10,7 @@ import numpy as np
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text
-from explorer.engine.make.builder import GraphBuilder, Shape
+from explorer.engine.make.builder import SeededGraph, Shape
 
 _MOST = 1 << 31
 """Bytes of weights: no protobuf parser reads a larger message."""
@@ -27,7 +27,7 @@ EXAMPLES = (
 
 def made(
     text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, stored: bool = True
-) -> GraphBuilder:
+) -> SeededGraph:
     """The model that a line of text describes.
 
     Args:
@@ -45,12 +45,12 @@ def made(
         hint = nearest(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
         raise Misuse(f"'{kind}' is no model that can be made", where="make", hint=hint)
     sizes, _, options = rest.partition(":")
-    net = GraphBuilder(name or kind, seed, stored=stored)
+    net = SeededGraph(name or kind, seed, stored=stored)
     _KINDS[kind](net, sizes, options, batch)
     return net
 
 
-def _linear(net: GraphBuilder, sizes: str, options: str, _: int | str) -> None:
+def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     rows, depth, columns = _numbers(sizes, 3, "linear:MxKxN")
     chosen = _options(options, {"bias": 0})
     _check(depth * columns)
@@ -62,7 +62,7 @@ def _linear(net: GraphBuilder, sizes: str, options: str, _: int | str) -> None:
     net.output(x, "y", [rows, columns])
 
 
-def _conv(net: GraphBuilder, sizes: str, options: str, batch: int | str) -> None:
+def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     image, _, rest = (f"{sizes}:{options}").partition(":")
     kernel, _, options = rest.partition(":")
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
@@ -86,7 +86,7 @@ def _conv(net: GraphBuilder, sizes: str, options: str, batch: int | str) -> None
     net.output(x, "y", [batch, out, high, wide])
 
 
-def _attention(net: GraphBuilder, sizes: str, options: str, _: int | str) -> None:
+def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     usage = "attention:BxSxD:heads=4,causal"
     batch, length, width = _numbers(sizes, 3, usage)
     chosen = _options(options, {"heads": 1, "causal": 0})
@@ -125,7 +125,7 @@ def _attention(net: GraphBuilder, sizes: str, options: str, _: int | str) -> Non
     net.output(dense("out", context), "y", [batch, length, width])
 
 
-def _mlp(net: GraphBuilder, sizes: str, options: str, batch: int | str) -> None:
+def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     usage = "mlp:bn16-relu-16x40-relu-40x5"
     _options(options, {})
     width: int | None = None
@@ -161,7 +161,7 @@ def _mlp(net: GraphBuilder, sizes: str, options: str, batch: int | str) -> None:
     net.output(x, "y", shape)
 
 
-_KINDS: Mapping[str, Callable[[GraphBuilder, str, str, int | str], None]] = {
+_KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {
     "linear": _linear,
     "conv": _conv,
     "attention": _attention,

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, EngineDied
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
@@ -73,19 +75,7 @@ def run(
     with _stages(folder, manifest, threads, keep) as line:
         report(on_progress, cancel, "loading the stages")
         line.until_ready(cancel)
-        alone: list[list[tuple[float, float]]] = []
-        for at in range(_ALONE):
-            report(on_progress, cancel, "timing the stages", at, _ALONE)
-            line.came.clear()
-            line.send(at, feeds[at % len(feeds)])
-            line.until([at], cancel)
-            alone.append([line.ran[stage, at] for stage in range(len(line.stages))])
-        took = [median(run[at][1] - run[at][0] for run in alone[_WARM:]) for at in range(len(line.stages))]
-        links = [
-            max(0.0, median(run[at + 1][0] - run[at][1] for run in alone[_WARM:]))
-            for at in range(len(line.stages) - 1)
-        ]
-        latency = median(run[-1][1] - run[0][0] for run in alone[_WARM:])
+        alone = _alone(line, feeds, on_progress, cancel)
         line.came.clear()
         numbers = range(_ALONE, _ALONE + count)
         threading.Thread(target=line.send_all, args=(feeds, numbers), daemon=True).start()
@@ -93,41 +83,76 @@ def run(
         works = line.works(_ALONE)
         outputs = [line.came[at] for at in numbers] if keep else []
         pids = [one.process.pid for one in line.stages]
-    predicted = forecast(took, links, count, "1f1b")
+    files = [stage.file for stage in manifest.stages]
+    return replace(_told(files, pids, alone, works, count, threads), inputs=texts), outputs
+
+
+class _Alone(NamedTuple):
+    """Medians of what stages took while no other worked, of the ways between, and from first to last."""
+
+    stages: list[float]
+    links: list[float]
+    latency: float
+
+
+def _alone(line: _Line, feeds: Sequence[Feeds], on_progress: OnProgress, cancel: Cancel) -> _Alone:
+    """Times the stages, one micro-batch at a time."""
+    runs: list[list[tuple[float, float]]] = []
+    for at in range(_ALONE):
+        report(on_progress, cancel, "timing the stages", at, _ALONE)
+        line.came.clear()
+        line.send(at, feeds[at % len(feeds)])
+        line.until([at], cancel)
+        runs.append([line.ran[stage, at] for stage in range(len(line.stages))])
+    runs = runs[_WARM:]
+    count = len(line.stages)
+    return _Alone(
+        [median(run[at][1] - run[at][0] for run in runs) for at in range(count)],
+        [max(0.0, median(run[at + 1][0] - run[at][1] for run in runs)) for at in range(count - 1)],
+        median(run[-1][1] - run[0][0] for run in runs),
+    )
+
+
+def _told(
+    files: Sequence[str],
+    pids: Sequence[int],
+    alone: _Alone,
+    works: Sequence[ScheduledWork],
+    count: int,
+    threads: int,
+) -> PipelineRun:
+    predicted = forecast(alone.stages, alone.links, count, "1f1b")
     seconds = max(one.end for one in works)
     throughput = count / seconds
     stages = [
         StageRun(
-            file=stage.file,
-            seconds=took[at],
-            link_seconds=links[at] if at < len(links) else 0.0,
+            file=file,
+            seconds=alone.stages[at],
+            link_seconds=alone.links[at] if at < len(alone.links) else 0.0,
             busy=sum(one.end - one.start for one in works if one.stage == at) / seconds,
             pid=pids[at],
         )
-        for at, stage in enumerate(manifest.stages)
+        for at, file in enumerate(files)
     ]
     notes = []
     there = len(processor.processors())
-    if len(took) * threads > there:
+    if len(files) * threads > there:
         notes.append(
-            f"{len(took) * threads:,} threads share {there:,} processors: the stages wait for each other, and"
-            " the forecast knows nothing of that"
+            f"{len(files) * threads:,} threads share {there:,} processors: the stages wait for each other,"
+            " and the forecast knows nothing of that"
         )
-    return (
-        PipelineRun(
-            stages=tuple(stages),
-            micro_batches=count,
-            predicted=predicted,
-            throughput=throughput,
-            seconds=seconds,
-            latency=latency,
-            error=predicted.throughput / throughput - 1,
-            threads=threads,
-            inputs=texts,
-            works=tuple(works[:_SHOWN]),
-            notes=tuple(notes),
-        ),
-        outputs,
+    return PipelineRun(
+        stages=tuple(stages),
+        micro_batches=count,
+        predicted=predicted,
+        throughput=throughput,
+        seconds=seconds,
+        latency=alone.latency,
+        error=predicted.throughput / throughput - 1,
+        threads=threads,
+        inputs=(),
+        works=tuple(works[:_SHOWN]),
+        notes=tuple(notes),
     )
 
 

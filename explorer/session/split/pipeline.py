@@ -64,11 +64,7 @@ def run_pipeline(
         EngineDied: A stage's process ended; the others are stopped.
         Cancelled: `cancel` said so.
     """
-    if not 1 <= micro_batches <= _MOST:
-        raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MOST:,}")
-    there = len(processor.processors())
-    if not 1 <= threads <= there:
-        raise Misuse(f"there are {there:,} processors", where="--threads", hint=f"1 to {there:,}")
+    _check(micro_batches, threads)
     if output is not None:
         if not output.endswith(".npz"):
             raise Misuse("the ending says the format", where=output, hint="use .npz")
@@ -96,6 +92,14 @@ def run_pipeline(
         }
         np.savez(temporary, **arrays)
     return replace(told, output=output)
+
+
+def _check(micro_batches: int, threads: int) -> None:
+    if not 1 <= micro_batches <= _MOST:
+        raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MOST:,}")
+    there = len(processor.processors())
+    if not 1 <= threads <= there:
+        raise Misuse(f"there are {there:,} processors", where="--threads", hint=f"1 to {there:,}")
 
 
 def _feeds(
