@@ -101,7 +101,7 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
         text = top(hands).page_text()
         assert "top-1 agrees" in text
         await hands.press("escape", "w")
-        assert top(hands).query_one(Input).value == "lenet_quantized.onnx"
+        assert top(hands).query_one(Input).value.endswith("_quantized.onnx")
         # undone like every change, done again, and the page is a key away
         await hands.press("escape", "u")
         assert session.history().current == 0
