@@ -169,8 +169,7 @@ def _meaning(
     def weight(w: Array) -> Array:
         if node.op == "Conv" and groups == width == len(taps.each) == 1:
             return w.reshape(1, made, given).swapaxes(1, 2)  # as it is stored
-        blocks = _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv", fill)
-        return blocks.reshape(batch, K, N)
+        return _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv", fill).reshape(batch, K, N)
 
     whole = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
     grow = [(0, 0), (0, packs * N - out[1]), *((0, w - o) for w, o in zip(whole, out[2:], strict=True))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -30,6 +31,13 @@ from explorer.engine.runtime.onnxruntime import Array
 
 Tail = Callable[[Array, Callable[[Array], Array]], Array]
 """From sums to the output; the second makes one number for every element out of one a column."""
+
+
+Exact = Callable[[Sequence[Array]], tuple[Array, Array | None]]
+"""See `Integers.exact`."""
+
+Grid = tuple[float, int, int]
+"""See `Integers.grids`."""
 
 
 class _Number(Struct, frozen=True):
@@ -53,7 +61,7 @@ def _integral(
     bias: str | Array,
     tail: Tail,
     scale: Array | None = None,
-    grids: Mapping[str, tuple[float, int, int] | None] | None = None,
+    grids: Mapping[str, Grid | None] = MappingProxyType({}),
 ) -> Original:
     """The meaning of an operator on integers.
 
@@ -70,7 +78,7 @@ def _integral(
         grids: Of values that arrive as floats, by their names: see `Integers.grids`.
     """
     inputs = list(base.inputs)
-    steps = [(grids or {}).get(name) for name in inputs]
+    steps = [grids.get(name) for name in inputs]
 
     def known(name: str) -> _Number:
         stored = look.number(name) if name else np.zeros((), np.int64)
@@ -87,35 +95,43 @@ def _integral(
     else:
         stored = look.number(bias) if bias else np.zeros((), np.int64)
         c = _Number(stored) if stored is not None else known(bias)
-    count = len(base.inputs)
-    planned = look.planned.accumulator if look.planned is not None else ""
-    kind = planned if "int" in planned else "int32"
+    count, kind = len(base.inputs), _sum_type(look)
     worth = None if scale is None else partial(_worth, scale)
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         plain = base.at(shapes[:count], out)
 
-        def saturates(values: Sequence[Array]) -> bool:
-            right = plain.right if isinstance(plain.right, np.ndarray) else values[count - 1]
-            return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
-
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
-        whole = _exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None)
-
-        def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
-            each = [*steps, *(None,) * (len(values) - len(steps))]
-            pairs = zip(values, each, strict=True)
-            made = [v if s is None else np.rint(v / v.dtype.type(s[0])) for v, s in pairs]
-            return whole(made)
-
+        whole = _stepped(_exact(plain, (a, b, c), count, tail, kind, bounded=scale is not None), steps)
         return replace(
             plain,
             bias=_added(plain, out, a, c, kind),
             spread=partial(_spread, plain, out),
-            integers=Integers(exact, point, a.at, saturates, worth, steps),
+            integers=Integers(whole, point, a.at, partial(_saturates, plain, count), worth, steps),
         )
 
     return replace(base, node=node, inputs=tuple(inputs), at=at)
+
+
+def _sum_type(look: NodeReader) -> str:
+    planned = look.planned.accumulator if look.planned is not None else ""
+    return planned if "int" in planned else "int32"
+
+
+def _saturates(plain: ProductSpec, count: int, values: Sequence[Array]) -> bool:
+    right = plain.right if isinstance(plain.right, np.ndarray) else values[count - 1]
+    return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
+
+
+def _stepped(whole: Exact, steps: Sequence[Grid | None]) -> Exact:
+    """The same of what arrives as floats, codes times a step."""
+
+    def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
+        each = [*steps, *(None,) * (len(values) - len(steps))]
+        pairs = zip(values, each, strict=True)
+        return whole([v if s is None else np.rint(v / v.dtype.type(s[0])) for v, s in pairs])
+
+    return exact
 
 
 def _spread(plain: ProductSpec, out: tuple[int, ...], values: Array) -> Array:
@@ -137,7 +153,7 @@ def _exact(
     kind: str,
     *,
     bounded: bool,
-) -> Callable[[Sequence[Array]], tuple[Array, Array | None]]:
+) -> Exact:
     """The product in whole numbers, and (`bounded`) the sums of the sizes of its terms.
 
     `plain` is the same of floats, with so many inputs; `numbers` are both zero points, and what is added;
@@ -333,7 +349,7 @@ class _Operand(Struct, frozen=True):
     scale: Array
     zero: str
     axis: int
-    grid: tuple[float, int, int] | None = None
+    grid: Grid | None = None
 
 
 def _is_stored(look: NodeReader, makers: Mapping[str, Node], name: str) -> bool:
