@@ -125,7 +125,7 @@ class StageSearch:
             raise Misuse(
                 "nothing says how long a layer takes",
                 where="--by time",
-                hint="name a machine: --machine NAME, or time the model first: explorer profile",
+                hint="name a machine: --machine NAME; in Python Session.profile first does, too",
             )
         return costs.of_kind(
             [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)

@@ -30,7 +30,7 @@ from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.split import Split, SplitSpec, Stage
-from explorer.host import output_files
+from explorer.host import confinement, output_files
 from explorer.session.parts.models import Models
 
 
@@ -145,6 +145,7 @@ class Splitter:
 
     def _check_folder(self, folder: str, overwrite: bool) -> None:
         """Refuses a folder before any work is done."""
+        confinement.check(folder)
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise Misuse("is no folder", where=folder, hint="name a folder; the stages go into it")
         parent = os.path.dirname(os.path.abspath(folder))

@@ -23,11 +23,11 @@ _OPTIONS = (
     Option(
         "--by",
         "what is balanced (default macs): memory is weights and activations, training that of a step,\n"
-        "time the least on --machine or what `explorer profile` measured",
+        "time the least on --machine",
         default="macs",
         choices=("macs", "params", "memory", "training", "time"),
         manual="what is balanced: `macs`, `params`, `memory` (weights and activations), `training` (memory"
-        " of a step), `time` (the least on `--machine`, or as measured)",
+        " of a step), `time` (the least on `--machine`)",
     ),
     Option(
         "--stage-memory",
