@@ -29,6 +29,8 @@ os.environ["EXPLORER_NO_CACHE"] = "1"
 # nor does one see the machines that the user has measured
 _no_config = tempfile.TemporaryDirectory(prefix="explorer-tests-")
 os.environ["XDG_CONFIG_HOME"] = _no_config.name
+# what torch's profiler says on the terminal as it starts; its library reads this once
+os.environ["KINETO_LOG_LEVEL"] = "99"
 # where a container says that nothing compiled is kept, every process compiled all tests and the program anew
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -163,7 +163,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "nothing matches": (
         "a.csv",
         "layer,cost\nconv_1,1\nx,2\n",
-        "no layer is called 'conv_1' or 1 other names",
+        "no layer is called 'conv_1' or 1 other name;",
     ),
     "nearest": ("a.csv", "layer,cost\nconv_1,1\n", "did you mean 'conv1'?"),
     "another count": (

@@ -96,8 +96,7 @@ class TfliteModel(StaticModel):
                 numbers = replace(numbers, scales=file_scales(*found.numbers(), found.axis))
             if numbers.name not in self.read.made_up:
                 stored.append(numbers)
-        notes = ("integers are shown as stored, not scaled",) if self.read.quantized else ()
-        return stored, notes
+        return stored, ()
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`; a table may lie anywhere in such a file, also within a weight."""
