@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable
 
+from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
@@ -29,6 +30,21 @@ _SPREAD = 1.5
 def processors() -> int:
     """Processors that this process may use."""
     return len(processor.processors())
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuses more threads than there are processors.
+
+    Raises:
+        Misuse: There are fewer.
+    """
+    there = processors()
+    if threads is not None and threads > there:
+        raise Misuse(
+            f"{threads:,} threads on {there:,} processors would wait for each other",
+            where="--threads",
+            hint=f"{there:,} at most",
+        )
 
 
 class LoadWatch:

@@ -10,9 +10,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol
 
-from explorer.base.errors import Misuse
 from explorer.engine.profile.compare import TimedModel
-from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.load import LoadWatch, check_threads, processors
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.profile.statistics import why_stop
 from explorer.engine.progress import Cancel, OnProgress, report
@@ -72,7 +71,7 @@ def timed(
         BadModel: A model cannot be loaded or run; which layer, and what ran before it, is said.
         Cancelled: `cancel` said so.
     """
-    _check_threads(spec.threads)
+    check_threads(spec.threads)
     report(on_progress, cancel, "loading")
     watch: LoadWatch | None = None
     for _ in range(spec.repeat):
@@ -119,13 +118,3 @@ def _alternate(
         for one, stopped in zip(every, found, strict=True):
             one.stopped = stopped or one.stopped
         going = None in found
-
-
-def _check_threads(threads: int | None) -> None:
-    there = processors()
-    if threads is not None and threads > there:
-        raise Misuse(
-            f"{threads:,} threads on {there:,} processors would wait for each other",
-            where="--threads",
-            hint=f"{there:,} at most",
-        )

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from explorer.base.errors import Cancelled
 from explorer.engine.progress import Cancel
-from explorer.host import memory_limit
+from explorer.host import memory_limit, processor
 
 _T = TypeVar("_T")
 
@@ -50,7 +50,7 @@ class ThreadShare(Struct, frozen=True):
 
 def processors() -> int:
     """Processors that this process may use; fewer where OMP_NUM_THREADS, the usual wish, says so."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = len(processor.processors())
     wish = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(here, int(wish)) if wish.isdigit() else here)
 

@@ -12,8 +12,21 @@ from explorer.engine.split.units import GraphUnits
 from explorer.facts import Layer
 
 
-def of_units(units: GraphUnits, layers: Sequence[Layer], figure: Callable[[int], float | None]) -> Array:
-    """A figure of rows by unit: of a call or a body that of all rows in it; what is not known is none."""
+def of_units(
+    units: GraphUnits,
+    layers: Sequence[Layer],
+    figure: Callable[[int], float | None],
+    *,
+    groups: bool = False,
+) -> Array:
+    """A figure of rows by unit: of a call or a body that of all rows in it; what is not known is none.
+
+    Args:
+        units: The units.
+        layers: The rows.
+        figure: Of a row, by its id.
+        groups: Whether it has, of a group, what the group does itself; else that is the sum of its rows.
+    """
     found = np.zeros(len(units.rows))
     taken: set[int] = set()
     for unit, row in enumerate(units.rows):
@@ -21,7 +34,7 @@ def of_units(units: GraphUnits, layers: Sequence[Layer], figure: Callable[[int],
             continue
         taken.add(row)
         inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
-        found[unit] = sum(figure(at) or 0 for at in inside if not layers[at].group)
+        found[unit] = sum(figure(at) or 0 for at in inside if groups or not layers[at].group)
     return found
 
 

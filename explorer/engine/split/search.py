@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct
@@ -29,6 +29,7 @@ from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import Training
 
 _MOST_STAGES = 1024
+_HELD = ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 _MOST_TRIED = 64
 """Numbers of stages of a training step that are tried for a memory."""
 
@@ -94,14 +95,7 @@ class StageSearch:
         took = {
             one.layer: one.seconds.median for one in self.subject.profile.layers if one.seconds is not None
         }
-        found = np.zeros(self.count)
-        taken: set[int] = set()
-        for unit, row in enumerate(self.units.rows):
-            if row is not None and row not in taken:
-                taken.add(row)
-                inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
-                found[unit] = sum(took.get(at, 0.0) for at in inside)
-        return [found]
+        return [costs.of_units(self.units, layers, took.get, groups=True)]
 
     def kinds(self, stages: int) -> list[int]:
         """Kind of each stage, as its cost is told apart by."""
@@ -111,25 +105,32 @@ class StageSearch:
 
     def cost(self, stages: int) -> Row:
         """What is balanced."""
-        layers, by = self.subject.layers, self.spec.by
-        if by == "macs":
-            self._check_known("MACs", lambda layer: layer.macs is not None)
-            return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
-        if by == "params":
-            return costs.stored(self.units, self._parameters())
-        if by == "memory":
-            return self.memory
-        if by == "training":
+        if self.spec.by == "training":
             return self._training(stages)
+        if self.spec.by != "time":
+            return self._fixed
         if not self.seconds:
             raise Misuse(
                 "nothing says how long a layer takes",
                 where="--by time",
                 hint="name a machine: --machine NAME; in Python Session.profile first does, too",
             )
-        return costs.of_kind(
-            [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)
-        )
+        return costs.of_kind(self._times(stages))
+
+    def _times(self, stages: int) -> list[Row]:
+        """Time of each stage on its machine."""
+        return [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)
+
+    @cached_property
+    def _fixed(self) -> Row:
+        """A cost that is the same for every number of stages."""
+        layers = self.subject.layers
+        if self.spec.by == "params":
+            return costs.stored(self.units, self._parameters())
+        if self.spec.by == "memory":
+            return self.memory
+        self._check_known("MACs", lambda layer: layer.macs is not None)
+        return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
 
     def _parameters(self) -> dict[str, int]:
         """Elements of the parameters."""
@@ -139,14 +140,17 @@ class StageSearch:
 
     def _training(self, stages: int) -> Row:
         """Memory of a training step: of the layers, and of activations as often as they are in flight."""
-        held, kept = self._trained()
-        flights = self.flights(stages)
-        return costs.both(
-            costs.additive(held), costs.times(costs.additive(kept), [float(one) for one in flights])
-        )
+        *held, kept = self.training.values()
+        layers = costs.additive(np.sum(held, axis=0))
+        return costs.both(layers, costs.times(costs.additive(kept), self.flights(stages)))
 
-    def _trained(self) -> tuple[Array, Array]:
-        """Bytes of parameters, gradients and optimizer by unit, and of the activations of one micro-batch."""
+    @cached_property
+    def training(self) -> dict[str, Array]:
+        """Bytes of a training step by unit: parameters, gradients, optimizer, activations of a micro-batch.
+
+        Raises:
+            Misuse: How much a layer puts out is not known.
+        """
         fact = self.subject.training
         assert fact is not None
         rows = {one.layer: one for one in fact.layers}
@@ -154,15 +158,12 @@ class StageSearch:
         if unknown is not None:
             raise Misuse(f"how much {unknown} puts out is not known", where="--by training", hint=self.hint())
 
-        def held(at: int) -> int:
-            one = rows.get(at)
-            return 0 if one is None else one.param_bytes + one.gradient_bytes + one.optimizer_bytes
+        def figure(name: str, at: int) -> int:
+            return getattr(rows[at], name) if at in rows else 0
 
-        def kept(at: int) -> int:
-            return (rows[at].activation_bytes or 0) if at in rows else 0
-
-        layers = self.subject.layers
-        return costs.of_units(self.units, layers, held), costs.of_units(self.units, layers, kept)
+        return {
+            name: costs.of_units(self.units, self.subject.layers, partial(figure, name)) for name in _HELD
+        }
 
     def flights(self, stages: int) -> list[int]:
         """Micro-batches whose activations each stage keeps at once."""
@@ -332,8 +333,7 @@ class StageSearch:
         """Seconds of each stage; empty where nothing says them."""
         if not self.seconds:
             return []
-        rows = [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)
-        return self.each(places, costs.of_kind(rows), range(stages))
+        return self.each(places, costs.of_kind(self._times(stages)), range(stages))
 
     def path(self, unit: int) -> str:
         """What a unit's layer is called."""

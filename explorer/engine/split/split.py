@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +13,6 @@ from explorer.engine.graph.model import Model, Value
 from explorer.engine.models.opened import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes import infer
-from explorer.engine.split import costs
 from explorer.engine.split.partition import Cuts
 from explorer.engine.split.schedule import forecast
 from explorer.engine.split.search import SplitSubject, StageSearch
@@ -23,7 +21,6 @@ from explorer.engine.split.units import across
 from explorer.facts import TensorInfo
 from explorer.facts.split.schedule import PipelineForecast
 from explorer.facts.split.split import Split, SplitBy, SplitSpec, Stage, StageCount, StageCut, StageTraining
-from explorer.facts.training import LayerTraining, Training
 
 _UNITS: Mapping[SplitBy, str] = {
     "macs": "MACs",
@@ -75,7 +72,7 @@ def _told(search: StageSearch, found: Cuts, parts: Sequence[Model]) -> Split:
         for at, (part, mine, cost) in enumerate(zip(parts, spans, each, strict=True))
     ]
     if subject.training is not None:
-        made = _with_training(search, subject.training, made, spans)
+        made = _with_training(search, made, spans)
     cuts = tuple([_cut(search, at) for at in found.places])
     return Split(
         by=spec.by,
@@ -125,23 +122,12 @@ def _info(search: StageSearch, value: Value) -> TensorInfo:
     return search.types.get(value.name) or TensorInfo(value.name, value.dtype, value.shape)
 
 
-def _with_training(
-    search: StageSearch, fact: Training, made: Sequence[Stage], spans: Sequence[range]
-) -> list[Stage]:
+def _with_training(search: StageSearch, made: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
     """The stages with the memory of a training step, by category."""
-    rows = {one.layer: one for one in fact.layers}
-
-    def figure(name: str, at: int) -> int:
-        row: LayerTraining | None = rows.get(at)
-        return 0 if row is None else getattr(row, name) or 0
-
-    parts = [
-        costs.of_units(search.units, search.subject.layers, partial(figure, name))
-        for name in ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
-    ]
     found = []
     for stage, mine, flying in zip(made, spans, search.flights(len(made)), strict=True):
-        weights, gradients, optimizer, kept = (int(part[mine.start : mine.stop].sum()) for part in parts)
+        figures = [int(part[mine.start : mine.stop].sum()) for part in search.training.values()]
+        weights, gradients, optimizer, kept = figures
         whole = weights + gradients + optimizer + kept * flying
         step = StageTraining(weights, gradients, optimizer, kept, flying, whole)
         found.append(replace(stage, training=step))

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, stop_if
-from explorer.host import child, scratch
+from explorer.host import child, processor, scratch
 
 AGAIN = "what was done is kept, with -o: the same command goes on from there"
 LOOK = 0.05
@@ -34,7 +34,7 @@ Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 def cores() -> int:
     """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(processor.processors())
 
 
 def room(nbytes: int) -> int:

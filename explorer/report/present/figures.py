@@ -5,10 +5,20 @@ The one place where a number becomes text that people read; `explorer.base.units
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from explorer.base.units import bytes_text, count_text, exact_text, number_text, percent_text, seconds_text
+from explorer.base.units import (
+    bytes_text,
+    count_text,
+    exact_text,
+    number_text,
+    percent_text,
+    printable,
+    seconds_text,
+    shape_text,
+)
+from explorer.facts import TensorInfo
 from explorer.report.blocks import Block, Cell, Field, Line, Role, Span
 
 
@@ -126,6 +136,20 @@ def value_text(value: Any, most: int | None = None) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return exact_text(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
+    """What goes into a model, or comes out, a line each."""
+    return [
+        Line(
+            (
+                Span(f"  {head} ", "quiet"),
+                printable(tensor.name),
+                Span(f"   {tensor.dtype or '?'} {shape_text(tensor.shape)}", "quiet"),
+            )
+        )
+        for tensor in tensors
+    ]
 
 
 def written(output: str) -> list[Block]:

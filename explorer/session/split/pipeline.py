@@ -14,6 +14,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.models.opened import dims_of
+from explorer.engine.profile.load import check_threads
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.random_inputs import draw, given_inputs, plan_inputs
@@ -21,7 +22,7 @@ from explorer.engine.split import manifest, pipeline
 from explorer.engine.split.manifest import Manifest, ManifestTensor
 from explorer.engine.split.stage_models import joined
 from explorer.facts.split.run import PipelineRun
-from explorer.host import output_files, processor
+from explorer.host import output_files
 from explorer.session.parts.models import Cancel, OnProgress
 
 _MOST = 100_000
@@ -97,9 +98,9 @@ def run_pipeline(
 def _check(micro_batches: int, threads: int) -> None:
     if not 1 <= micro_batches <= _MOST:
         raise Misuse(f"'{micro_batches}' is out of range", where="--micro-batches", hint=f"1 to {_MOST:,}")
-    there = len(processor.processors())
-    if not 1 <= threads <= there:
-        raise Misuse(f"there are {there:,} processors", where="--threads", hint=f"1 to {there:,}")
+    if threads < 1:
+        raise Misuse(f"'{threads}' is too few", where="--threads", hint="1 at least")
+    check_threads(threads)
 
 
 def _feeds(

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import onnxruntime
 
-from explorer.base.errors import Misuse
 from explorer.base.units import bytes_text, many_text
-from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.load import LoadWatch, check_threads
 from explorer.engine.profile.measure import probes
 from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run, RuntimeKernels
 from explorer.engine.profile.statistics import is_settled, spread, why_stop
@@ -71,13 +70,7 @@ def measured(
         Misuse: There are fewer processors.
         Cancelled: `cancel` said so.
     """
-    there = processors()
-    if threads is not None and threads > there:
-        raise Misuse(
-            f"{threads:,} threads on {there:,} processors would wait for each other",
-            where="--threads",
-            hint=f"{there:,} at most",
-        )
+    check_threads(threads)
     used = threads or processor.cores()
     told = Surroundings(
         processor.name(),

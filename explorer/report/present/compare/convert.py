@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from explorer.base.units import bytes_text, printable, seconds_text, shape_text
-from explorer.facts import TensorInfo
+from explorer.base.units import bytes_text, printable, seconds_text
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
+from explorer.report.present.figures import ports
 from explorer.report.terms import field_terms
 from explorer.session.headers import label
 
@@ -23,8 +21,8 @@ def conversion(fact: Conversion) -> list[Block]:
                 Span(f"   by {fact.how}" if fact.how else "", "quiet"),
             )
         ),
-        *_ports("in ", fact.inputs),
-        *_ports("out", fact.outputs),
+        *ports("in ", fact.inputs),
+        *ports("out", fact.outputs),
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
     ]
@@ -41,19 +39,6 @@ def conversion(fact: Conversion) -> list[Block]:
         ]
     size = f"   {bytes_text(fact.file_bytes)}, {seconds_text(fact.seconds)}"
     return [*blocks, Line((Span("written  ", "quiet"), Span(fact.output, "strong"), Span(size, "quiet")))]
-
-
-def _ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
-    return [
-        Line(
-            (
-                Span(f"  {head} ", "quiet"),
-                printable(tensor.name),
-                Span(f"   {tensor.dtype or '?'} {shape_text(tensor.shape)}", "quiet"),
-            )
-        )
-        for tensor in tensors
-    ]
 
 
 def _stored(fact: StoredEvidence) -> list[Block]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from explorer.base.units import printable, seconds_text, shape_text
-from explorer.facts import TensorInfo
+from explorer.base.units import seconds_text
 from explorer.facts.split.part import Extraction
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span
-from explorer.report.present.figures import count, plain, size
+from explorer.report.present.figures import count, plain, ports, size
 
 
 def extraction(source: str, fact: Extraction) -> list[Block]:
@@ -50,18 +47,4 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
         *blocks,
         Line(),
         Line((Span("written  ", "quiet"), Span(fact.output, "strong"), Span(took, "quiet"))),
-    ]
-
-
-def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
-    """What goes in or out, a line each."""
-    return [
-        Line(
-            (
-                Span(f"  {head} ", "quiet"),
-                printable(one.name),
-                Span(f"   {one.dtype or '?'} {shape_text(one.shape)}", "quiet"),
-            )
-        )
-        for one in tensors
     ]
